@@ -44,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def with_tables(text: str) -> str:
-    """Return docs/cli.md with new tables."""
     for name, part in (("statuses", all_statuses()), ("commands", by_command())):
         before, rest = text.split(BEGIN.format(name))
         text = f"{before}{BEGIN.format(name)}\n\n{part}\n\n{END.format(name)}{rest.split(END.format(name))[1]}"
@@ -52,7 +51,6 @@ def with_tables(text: str) -> str:
 
 
 def errors() -> str:
-    """Return docs/errors.md: a table of all codes, and a section for each code."""
     known = codes.read().values()
     table = _markdown.table(
         ["code", "problem", "subject"],
@@ -72,7 +70,6 @@ def all_statuses() -> str:
 
 
 def by_command() -> str:
-    """Return a row for each command, with the meanings of the command's exit statuses."""
     columns = [statuses.SUCCESS, statuses.DIFFERENT, statuses.REJECTED, statuses.INCOMPLETE]
     rows = [
         [f"`{command}`", *(meanings.get(status, "") for status in columns)]

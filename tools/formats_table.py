@@ -46,7 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def files() -> str:
-    """Return a table of the formats: the name, the trainer, the files, and the version for export."""
     kinds = {"python": "Python source", "toml": "TOML", "yaml": "YAML", "json": "JSON"}
     rows = [
         [
@@ -61,7 +60,6 @@ def files() -> str:
 
 
 def families() -> str:
-    """Return a table of the families, and a table of trainers that do not always follow the rule of their family."""
     rows = []
     for family, title in FAMILY_TITLES.items():
         trainers = [file_format.title for file_format in FORMATS.values() if file_format.family == family]
@@ -78,7 +76,6 @@ def families() -> str:
 
 
 def known() -> str:
-    """Return a table of the settings that are not imported."""
     settings = tomllib.loads(UNSUPPORTED.read_text(encoding="utf-8"))["setting"]
     rows = [
         [

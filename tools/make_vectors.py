@@ -45,7 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def files(directory: Path) -> dict[str, str]:
-    """Return {file name: text} for the vectors of all files of cases."""
     shared = directory / "cases/shared.toml"
     sources = sorted(path for path in directory.glob("cases/*.toml") if path != shared)
     return {
@@ -57,14 +56,13 @@ def files(directory: Path) -> dict[str, str]:
 
 
 def _file(source: Path, file_cases: Sequence[Case]) -> str:
-    """Return the vectors of a file of cases as text. Each vector is on one line, so that grep finds it."""
+    """Each vector is on one line, so that grep finds it."""
     comment = [line[2:] for line in source.read_text(encoding="utf-8").split("\n\n")[0].splitlines()]
     lines = ",\n".join(json.dumps(vector(case)) for case in file_cases)
     return f'{{"about": {json.dumps(" ".join(comment))},\n"vectors": [\n{lines}\n]}}\n'
 
 
 def vector(case: Case) -> dict[str, Any]:
-    """Return a case and its exact result, in the form of schema.json."""
     p = case.arguments.get("norm_type", 2)
     is_close = not case.options.raises and p not in (1, 2, math.inf)
     return {
@@ -109,7 +107,6 @@ def _gradient(gradient: Gradient) -> dict[str, Any] | None:
 
 
 def written(value: float) -> str:
-    """Return a number in C's hexadecimal notation without trailing zeros, or inf, -inf or nan."""
     return re.sub(r"\.?0*p", "p", float(value).hex())
 
 

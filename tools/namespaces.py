@@ -19,7 +19,6 @@ TEXT = Path(__file__).with_suffix(".toml")
 PACKAGE = Path(__file__).parents[1] / "unified_clip"
 WIDTH = 120
 MODULES = ("functions", "settings", "classes")
-"""Modules of unified_clip/_api with the public names."""
 
 KEYWORD_ONLY = "process_group"
 """The first keyword-only parameter of public functions."""
@@ -61,7 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def namespaces() -> Iterable[tuple[str, str]]:
-    """Yield the name and the text of each namespace's file."""
     text = tomllib.loads(TEXT.read_text(encoding="utf-8"))
     signatures = {module: read_signatures(PACKAGE / "_api" / f"{module}.py") for module in MODULES}
     for name in text["frameworks"]:
@@ -175,20 +173,16 @@ class Namespace:
         return textwrap.indent("\n\n".join(sections) + '\n"""', "    ")
 
     def for_framework(self, words: dict[str, Any]) -> dict[str, Any]:
-        """Return the entries of a name that are only for this framework. The keys do not contain the framework's
-        name."""
         end = f"_{self.framework}"
         return {key.removesuffix(end): value for key, value in words.items() if key.endswith(end)}
 
     def fill(self, text: str, more: dict[str, Any] | None = None) -> str:
-        """Insert phrases, which can contain other phrases."""
         while "$" in text:
             text = Template(text).substitute({**(more or {}), **self.phrases})
         return text
 
 
 def bracketed(before: str, items: Sequence[str], after: str, indent: str = "") -> str:
-    """Return code with a list in brackets, on one line or on several full lines."""
     line = f"{before}{', '.join(items)}{after}"
     if len(line) <= WIDTH:
         return line

@@ -48,14 +48,12 @@ def main() -> int:
 
 
 def replaced(text: str, name: str, table: str) -> str:
-    """Return a document with a new table between the marks of `name`. Raise ValueError if a mark is missing."""
     begin, end = BEGIN.format(name=name), END.format(name=name)
     start, stop = text.index(begin) + len(begin), text.index(end)
     return f"{text[:start]}\n\n{table}\n\n{text[stop:]}"
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """Return a table of the differences with a size. Each row has one title, and each column has one framework."""
     titles = dict.fromkeys(entry["title"] for entry in report["known"] if entry["listed_size"] is not None)
     differing = {entry["framework"] for entry in report["known"]}
     columns = [framework for framework in report["frameworks"] if framework in differing]
@@ -71,7 +69,6 @@ def summary(report: Mapping[str, Any]) -> str:
 
 
 def details(report: Mapping[str, Any]) -> str:
-    """Return a table with a row for each difference, in the order of the titles."""
     titles = dict.fromkeys(entry["title"] for entry in report["known"])
     entries = [entry for title in titles for entry in report["known"] if entry["title"] == title]
     rows: dict[tuple[str, ...], list[Entry]] = {}  # entries that differ only in their size and cases share a row
@@ -90,12 +87,10 @@ def details(report: Mapping[str, Any]) -> str:
 
 
 def why(entry: Entry) -> str:
-    """Return the reason of a difference, with the versions that have the difference."""
     return f"{entry['reason']} ({entry['versions']})" if entry["versions"] else str(entry["reason"])
 
 
 def describe(entry: Entry) -> str:
-    """Return the size of a difference in words, or a word for a difference without a size."""
     if entry["listed_size"] is None:
         return WORDS[entry["kind"]]
     return size_in_words(float(entry["listed_size"]))

@@ -57,7 +57,6 @@ def entry(known: entries.KnownDifference) -> dict[str, Any]:
 
 
 def merged(differences: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the difference of the largest size, in place of entries that differ only in their size."""
     largest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for difference in differences:
         key = tuple(value for name, value in difference.items() if name not in ("size", "by"))

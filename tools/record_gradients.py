@@ -90,8 +90,6 @@ class MLP(nn.Module):
 
 @dataclass(frozen=True)
 class Recording:
-    """A model to train, and the name of the file for its gradients, without suffix."""
-
     name: str
     build: Callable[[], nn.Module]
     batch_size: int
@@ -112,7 +110,6 @@ def load_pixels_and_labels() -> tuple[Tensor, Tensor]:
 
 
 def backward(model: nn.Module, pixels: Tensor, labels: Tensor) -> float:
-    """Replace the model's gradients by the gradients of one batch. Return the loss."""
     model.zero_grad(set_to_none=True)
     loss = nn.functional.cross_entropy(model(pixels), labels)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -120,7 +117,6 @@ def backward(model: nn.Module, pixels: Tensor, labels: Tensor) -> float:
 
 
 def train_to_recorded_step(recording: Recording, pixels: Tensor, labels: Tensor) -> tuple[nn.Module, float]:
-    """Return (the trained model with the gradients of the step to record, the loss of this step)."""
     torch.manual_seed(SEED)
     model = recording.build().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=recording.learning_rate)
@@ -169,10 +165,9 @@ def describe(
 
 
 def serialize(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """Return the content of a safetensors file with sorted metadata."""
     raw = save(tensors, metadata)
     # safetensors writes the metadata in an order that differs from run to run, so the header is written anew.
-    # The offsets in it count from its end, so they stay true; the padding keeps the data aligned to 8 bytes.
+    # The offsets count from the end of the header, so they stay true. The padding aligns the data to 8 bytes.
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
     header["__metadata__"] = dict(sorted(metadata.items()))

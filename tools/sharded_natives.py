@@ -41,8 +41,6 @@ class Scenario(NamedTuple):
     name: str
     arrays: Sequence[Array]
     layouts: Sequence[str] = (ROWS,)
-    """The layout of each gradient. The layouts repeat if there are more gradients."""
-
     p: float = 2.0
 
 
@@ -109,7 +107,6 @@ def join_ranks(descriptions: Sequence[str]) -> str:
 
 
 def measure_on_rank(rank: int, size: int, meeting: str, queue: Any) -> None:
-    """Measure all scenarios in one process, and put (rank, results) into the queue."""
     torch.set_num_threads(1)
     store = distributed.FileStore(meeting, size)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
@@ -143,7 +140,6 @@ def hybrid(size: int) -> Any:
 
 
 def describe_result(scenario: Scenario, gradients: Sequence[torch.Tensor], norm: Callable[..., Any]) -> str:
-    """Return the error of a norm in words, or the exception that was raised."""
     try:
         result = norm(gradients, scenario.p)
         result = result.full_tensor() if isinstance(result, DTensor) else result

@@ -42,7 +42,6 @@ def pages() -> dict[str, str]:
 
 
 def configuration() -> str:
-    """Return the page of the names that need an extra."""
     text = (
         "These names need the extra `config` ([installation](../install.md)). [Configurations](../config.md) shows "
         "examples."
@@ -54,7 +53,6 @@ def configuration() -> str:
 
 
 def page(title: str, modules: list[str]) -> str:
-    """Return a page with a section for each public name of its modules."""
     sections = [f"# {title}"]
     for module in modules:
         if len(modules) > 1:
@@ -65,12 +63,10 @@ def page(title: str, modules: list[str]) -> str:
 
 
 def section(module: str, name: str, level: int) -> str:
-    """Return the lines that mkdocstrings replaces by the description of a name."""
     return f"::: {module}.{name}\n    options:\n      heading_level: {level}"
 
 
 def index() -> str:
-    """Return the page that lists all modules and names."""
     rows = [
         [
             f"[{title}]({name}.md)",
@@ -85,7 +81,6 @@ def index() -> str:
 
 
 def public_names(module: str) -> list[str]:
-    """Return the names in `__all__` of a module. Without `__all__`, return its public functions and classes."""
     tree = parsed(module)
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":

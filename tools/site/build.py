@@ -26,7 +26,6 @@ STYLE = Path(__file__).with_name("site.css")
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
-    """Write the sources, and return their folder."""
     parser = argparse.ArgumentParser(prog="python -m tools.site", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=OUT, help="the folder to write; an older one is removed")
     options = parser.parse_args(arguments)
@@ -49,12 +48,10 @@ def sources() -> dict[str, Path]:
 
 
 def written_pages(links: Links) -> dict[str, str]:
-    """Return the texts of the written pages, with links for the site."""
     return {page: with_tabs(links.mend(page, path.read_text(encoding="utf-8"))) for page, path in sources().items()}
 
 
 def generated_pages() -> Mapping[str, str]:
-    """Return the texts of the pages that are only on the site."""
     return {
         **api.pages(),
         **functions.pages(),
@@ -66,7 +63,6 @@ def generated_pages() -> Mapping[str, str]:
 
 
 def assets() -> list[Path]:
-    """Return the files in docs/ that are not pages, such as scripts of the guides."""
     return [
         path
         for path in sorted((ROOT / "docs").rglob("*"))

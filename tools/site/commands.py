@@ -34,7 +34,6 @@ def section(name: str, parser: argparse.ArgumentParser) -> str:
 
 
 def description(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the paragraphs about a command. Indented lines are commands or lists."""
     for text in (parser.description, (parser.epilog or "").partition("exit status:")[0]):
         for paragraph in filter(None, re.split(r"\n\n", (text or "").strip("\n"))):
             indented = any(line.startswith("  ") for line in paragraph.splitlines())
@@ -42,7 +41,6 @@ def description(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    """Yield the syntax and the meaning of each option and argument."""
     for action in parser._actions:
         if action.help in (None, argparse.SUPPRESS) or isinstance(action, argparse._HelpAction):
             continue

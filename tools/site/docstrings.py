@@ -10,8 +10,6 @@ import griffe
 
 
 class Docstrings(griffe.Extension):
-    """Rewrites docstrings for the pages in api/."""
-
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
             text = re.sub(r"^(\s*)Example:$", r"\1Examples:", obj.docstring.value, flags=re.MULTILINE)

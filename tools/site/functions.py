@@ -40,7 +40,6 @@ differences, and the lines with unified_clip.
 
 
 def pages() -> dict[str, str]:
-    """Return {path on the site: page}. Raise ValueError if a function with a known difference has no page."""
     known = tomllib.loads(KNOWN.read_text(encoding="utf-8"))["known"]
     for entry in known:
         if not any(covers(entry, function) for function in FUNCTIONS):
@@ -54,7 +53,6 @@ def path(function: Mapping[str, Any]) -> str:
 
 
 def index() -> str:
-    """Return the page with a list of all functions, grouped by task."""
     sections = [INDEX]
     for group, title in GROUPS.items():
         rows = [
@@ -96,13 +94,10 @@ NAN = "If the norm is infinite, every gradient becomes NaN."
 
 
 def elsewhere(function: Mapping[str, Any]) -> list[str]:
-    """Return the titles of all frameworks except the function's own framework."""
     return [TITLES[name] for name in ("torch", "tensorflow", "paddle", "jax") if name != function["framework"]]
 
 
 def replacement(function: Mapping[str, Any]) -> str:
-    """Return a tab for each framework, with the executed example of the docstring. For a configuration, return its
-    lines."""
     use = function["use"]
     if "configure" in function:
         code = f"```python\n{function['configure']}\n```"
@@ -123,14 +118,12 @@ def tab(framework: str, title: str, name: str) -> str:
 
 
 def example(framework: str, name: str) -> Iterator[str]:
-    """Yield the lines of a docstring's example. Printed lines are comments."""
     text = docstring(framework, name).partition("Example:\n")[2]
     for line in filter(None, map(str.strip, text.partition("\n\n")[0].splitlines())):
         yield line[4:] if line.startswith((">>> ", "... ")) else f"# {line}"
 
 
 def docstring(framework: str, name: str) -> str:
-    """Return the docstring of a public name. For an alias, return the docstring of the class."""
     name = alias_of(framework, name) or name
     for node in parsed(f"unified_clip.{framework}").body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
@@ -139,7 +132,6 @@ def docstring(framework: str, name: str) -> str:
 
 
 def alias_of(framework: str, name: str) -> str:
-    """Return the class of an alias, or '' for a name that is not an alias."""
     for node in parsed(f"unified_clip.{framework}").body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return ast.unparse(node.value)
@@ -147,7 +139,6 @@ def alias_of(framework: str, name: str) -> str:
 
 
 def closest(function: Mapping[str, Any]) -> str:
-    """Return a table of similar functions, with the differences between their rules."""
     same = [
         alternative
         for alternative in FUNCTIONS

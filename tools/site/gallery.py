@@ -40,8 +40,6 @@ def page() -> str:
 
 
 def write(folder: Path) -> None:
-    """Write the reports below the folder of the site's sources. Raise RuntimeError if a command has another exit
-    status."""
     out = folder.resolve() / "reports"
     out.mkdir()
     with scratch() as directory:
@@ -59,14 +57,12 @@ def write(folder: Path) -> None:
 
 
 def run(status: int, *arguments: str) -> None:
-    """Run a command. Raise RuntimeError if its exit status differs from `status`."""
     if (ended := cli.main(arguments)) != status:
         raise RuntimeError(f"unified-clip {' '.join(arguments)} has exit status {ended}, not {status}")
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """Work in a temporary directory inside the `with` block."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)

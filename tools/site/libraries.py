@@ -104,7 +104,6 @@ def row(name: str) -> list[str]:
 
 
 def formats() -> dict[str, list[str]]:
-    """Return {library: names of its formats}."""
     by_title: dict[str, list[str]] = {}
     for name, file_format in FORMATS.items():
         for title in _libraries(TITLES.get(file_format.title, file_format.title)):
@@ -113,7 +112,6 @@ def formats() -> dict[str, list[str]]:
 
 
 def ported() -> set[str]:
-    """Return the libraries with clips that `unified-clip port` rewrites or flags."""
     trainers = (name for setting in settings() for name in (*setting.packages, *setting.classes, *setting.elsewhere))
     packages = {name.partition(".")[0] for name in (*clip_functions(), *trainers)}
     return {PACKAGES[name] for name in packages if name in PACKAGES}

@@ -34,7 +34,6 @@ class Links:
         self.outside: set[Path] = set()
 
     def mend(self, page: str, text: str) -> str:
-        """Return the text of a page with links that are valid on the site. Code blocks stay unchanged."""
         pieces, end = [], 0
         for code in CODE.finditer(text):
             pieces += [self._mend(page, text[end : code.start()]), code[0]]

@@ -20,7 +20,6 @@ _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
 
 
 def index(configuration: Path, folder: Path) -> str:
-    """Return the text of llms.txt for the pages in a folder, in the order of the site's navigation."""
     site = yaml.load(configuration.read_text(encoding="utf-8"), _Loader)
     lines = [f"# {site['site_name']}", "", f"> {site['site_description']}"]
     for section in site["nav"]:
@@ -33,7 +32,6 @@ def index(configuration: Path, folder: Path) -> str:
 
 
 def pages(entries: Any) -> Iterator[str]:
-    """Yield the paths of the pages in a part of the navigation."""
     if isinstance(entries, str):
         yield entries
     else:
@@ -42,14 +40,12 @@ def pages(entries: Any) -> Iterator[str]:
 
 
 def address(page: str) -> str:
-    """Return the address of a page in MkDocs, relative to the site."""
     path = page.removesuffix(".md")
     name = path.rpartition("/")[2]
     return path[: -len(name)] if name in ("index", "README") else f"{path}/"
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a page, without links."""
     for paragraph in map(str.strip, CODE.sub("", text).split("\n\n")):
         if re.match(r"[A-Z`*\[]", paragraph):
             plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))

@@ -21,14 +21,12 @@ def page() -> str:
 
 
 def code() -> list[str]:
-    """Return the code cells, without the installation."""
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     return [source for source in sources if not source.startswith("%")]
 
 
 def markdown_of_cell(cell: dict[str, Any]) -> Iterator[str]:
-    """Yield the Markdown of a cell: its text, or its code and output. The installation cell is left out."""
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         yield source

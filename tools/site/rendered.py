@@ -35,8 +35,6 @@ GENERATED = ("lite", "assets", "search")
 
 
 class Described(NamedTuple):
-    """A function or class on a page of the API reference."""
-
     kind: str
     name: str
     signature: str
@@ -65,7 +63,6 @@ class Described(NamedTuple):
 
 
 def main(site: Path = SITE) -> int:
-    """Print the problems of a site, and the other sites to which it links. Return the exit status."""
     pages = read(site)
     all_problems = list(problems(pages, site))
     links = {link for text in pages.values() for link in targets(text) if urlsplit(link).netloc}
@@ -76,7 +73,6 @@ def main(site: Path = SITE) -> int:
 
 
 def read(site: Path) -> dict[Path, str]:
-    """Return the text of each page, without the pages in GENERATED."""
     paths = (path for path in sorted(site.rglob("*.html")) if path.relative_to(site).parts[0] not in GENERATED)
     return {path: path.read_text(encoding="utf-8") for path in paths}
 
@@ -98,7 +94,6 @@ def objects(page: str) -> Iterator[Described]:
 
 
 def parameters(signature: str) -> list[str]:
-    """Return the names of a signature's parameters, without the parameters of `**settings`."""
     (function,) = ast.parse(f"def {signature.strip()}: ...").body
     assert isinstance(function, ast.FunctionDef)
     named = function.args
@@ -106,7 +101,6 @@ def parameters(signature: str) -> list[str]:
 
 
 def broken_links(path: Path, pages: dict[Path, str], site: Path) -> Iterator[str]:
-    """Yield a sentence for each link to a missing file or heading, or to another site without https."""
     for link in dict.fromkeys(targets(pages[path])):
         url = urlsplit(link)
         place = path.relative_to(site).as_posix()

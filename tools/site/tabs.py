@@ -10,7 +10,6 @@ HEADING = re.compile(r"^#{2,} (.+)\n", re.MULTILINE)
 
 
 def with_tabs(text: str) -> str:
-    """Return a page with tabs in place of the marked sections. Each tab has the heading of its section as its name."""
     return TABS.sub(lambda marked: _tabs(marked[1]), text)
 
 

@@ -47,10 +47,7 @@ def forms_differ(call: Observation) -> bool:
 
 
 def shown_in_tensors(call: Observation) -> Cause | None:
-    """Return a cause that the tensors show without any hypothesis, or None.
-
-    The results must have the correct shapes and dtypes.
-    """
+    """The results must have the correct shapes and dtypes."""
     last = wrong_bounds if call.by == "value" else by_value
     checks = (beyond_range, wrong_nan, zeroed_gradients, wrong_signs, not_clipped, norm_after, last)
     return next(filter(None, (check(call) for check in checks)), None)
@@ -103,7 +100,6 @@ def without_result(call: Observation) -> Cause | None:
 
 
 def beyond_range(call: Observation) -> Cause | None:
-    """Return a cause if the function used a dtype that is too small for some of the numbers."""
     norm, expected = call.norm, call.expected_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
     dtype = "float16" if is_narrow else "float32"
@@ -221,7 +217,6 @@ def _is_near(result: Float64s, right: Float64s, dtype: str) -> bool:
 
 
 def not_clipped(call: Observation) -> Cause | None:
-    """Return a cause if the norm is correct, but no gradient was clipped."""
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
     norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected
     if not is_unchanged or not norm_fits or call.gradients_match_norm:
@@ -270,7 +265,6 @@ def by_value(call: Observation) -> Cause | None:
 
 
 def is_clipped_by_value(call: Observation) -> bool:
-    """Return whether the results equal the gradients after a clip of each element to the threshold."""
     return all(
         _is_near(result.values(), _clamped(call, before.values()), result.dtype)
         for _, before, _, result in call.sides()

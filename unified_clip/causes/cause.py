@@ -32,7 +32,6 @@ class Cause(NamedTuple):
     sentence: str
 
     def as_data(self) -> dict[str, str]:
-        """Return {"mistake": kind, "text": sentence}, for the JSON report of a comparison."""
         return {"mistake": self.kind, "text": self.sentence}
 
     @property
@@ -56,7 +55,6 @@ def instead(what: str, actual: float | Sequence[float], expected: float | Sequen
 
 
 def distinct_texts(left: Sequence[float], right: Sequence[float], form: str = ".6g") -> tuple[str, str]:
-    """Format two lists of numbers, with more digits if the two texts would otherwise be equal."""
     texts = ("", "")
     for each in (form, *(f".{digits}g" for digits in range(7, 18))):
         texts = (" and ".join(format(n, each) for n in left), " and ".join(format(n, each) for n in right))

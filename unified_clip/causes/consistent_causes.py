@@ -94,7 +94,7 @@ class _Call:
         unclipped = Hypothesis("not clipped", call_causes.NOT_CLIPPED, coefs=[1.0] * len(call.before))
         twice = Hypothesis("clipped twice", hypotheses.TWICE, coefs=[coef * coef for coef in call.expected_coefs])
         common = list(hypotheses.common_causes(call, self.slack))
-        # The call may return the correct norm, but clip by another one.
+        # The call may return the correct norm, but clip by another norm.
         by_norms = [each for each in common if each.norms and not each.coefs]
         common += _at_thresholds(call)
         return [twice, unclipped, *common, *(each._replace(returned=()) for each in by_norms if each.returned is None)]
@@ -141,10 +141,6 @@ class _Call:
 
 
 def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
-    """Yield causes that have an effect only at certain thresholds.
-
-    For example, a threshold of 0 might switch clipping off.
-    """
     threshold = call.threshold
     for sentence, convert in INTEGERS.items() if threshold < math.inf else ():
         if threshold != convert(threshold):
@@ -247,7 +243,6 @@ def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
 
 
 def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Convert a hypothesis about the call `source` to hypotheses about the call `target`."""
     if hypothesis.kind in ROUNDING:
         return []
     if hypothesis.kind in LEFT_OUT and hypothesis.about:

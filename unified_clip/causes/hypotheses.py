@@ -52,7 +52,7 @@ tuple."""
 
 
 def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield hypotheses about common wrong settings, such as each common eps. Simple hypotheses come first."""
+    """Simple hypotheses come first."""
     if call.by == "per slice":
         yield from _other_norms(call)
         return
@@ -167,7 +167,6 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _repeated(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that a gradient has an effect for each time that the list contains it."""
     if max(call.times, default=1) < 2 or call.passed_norm is not None:
         return
     names = call.names_of(number for number, times in enumerate(call.times) if times > 1)
@@ -249,7 +248,7 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
     yield Hypothesis("clipped twice", sentence, coefs=coefs, tolerance=tolerance)
 
 
-# -- tested if none of these fits
+# -- hypotheses that are tested if no hypothesis above fits
 
 
 def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
@@ -282,7 +281,6 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis that sums in float32 cause a small error of the norm."""
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or call.p != 2:
         return

@@ -25,8 +25,6 @@ CLEAR_FACTOR = 8
 
 
 class Hypothesis(NamedTuple):
-    """A possible cause, with the predicted norms or coefficients."""
-
     kind: CauseKind | Literal[""] = ""
     """The kind of the cause. The kind '' stands for rounding. Rounding is not reported as a cause."""
 
@@ -50,7 +48,7 @@ class Hypothesis(NamedTuple):
     """The indices of the gradients that the cause affects. An empty sequence stands for all gradients."""
 
     is_rare: bool = False
-    """Whether a cause that explains the same calls is more likely."""
+    """Whether any other cause of the same calls is more likely."""
 
 
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
@@ -107,7 +105,6 @@ class Observation:
     """Whether `before` and `after` contain norms in place of gradients. A recording contains only norms."""
 
     slacks: Sequence[float] = (EXACT, CLOSE)
-    """The allowed relative errors."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
         """Return the names of some gradients as text, such as "'a', 'b' and 'c'".
@@ -156,7 +153,6 @@ class Observation:
         return sum(gradient.array.size for gradient in self.counted.values())
 
     def own_norms(self, p: float) -> Mapping[int, float]:
-        """Return the norm of each gradient in float64, by index."""
         return {number: exact_norm([gradient], p, "float64") for number, gradient in self._dense.items()}
 
     @cached_property

@@ -22,7 +22,6 @@ TWICE_ROUNDED = 2.0**-23
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:
-    """Return the total p-norm, computed from the p-norm of each tensor. Return NaN if p is not above 0."""
     greatest = max(norms, default=0.0)
     if any(map(math.isnan, norms)):
         return math.nan
@@ -96,11 +95,7 @@ class Scaling:
     is_unchanged: bool
     is_expected: bool
     unchanged_is_expected: bool
-    """Whether the expected result is the unchanged gradient."""
-
     is_zero: bool
-    """Whether the call replaced all elements by 0."""
-
     distance: float
     """The largest difference from the expected result, divided by the largest element of the expected result."""
 

@@ -38,18 +38,15 @@ COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
     "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
     "the root of the mean of the squared norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
 }
-"""Wrong ways to compute the total norm from the norms of all tensors."""
 
 OF_MEAN_SQUARES: dict[str, Callable[[Sequence[float]], float]] = {
     "the root of the sum of the mean squares of the tensors": lambda roots: math.hypot(*roots),
     "the root of the mean of the mean squares of the tensors": lambda roots: math.hypot(*roots) / math.sqrt(len(roots)),
     "the sum of the root mean squares of the tensors": math.fsum,
 }
-"""Wrong ways to compute the total norm from the root mean square of each tensor."""
 
 
 def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the total norm is the sum, the maximum or a mean of the tensors' norms."""
     if call.by not in ("global", "per group") or call.passed_norm is not None:
         return
 
@@ -91,7 +88,6 @@ def another_number_returned(call: Observation) -> Iterator[Hypothesis]:
 
 
 def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses about a norm that the call computes in bfloat16 or float16."""
     if call.p != 2 or call.passed_norm is not None or call.are_norms:
         return
     for dtype in NARROW:
@@ -120,7 +116,6 @@ def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable
 
 
 def _sums(values: Float64s, dtype: str) -> list[float]:
-    """Add up the squares of some values in several orders, and round each sum to `dtype`."""
     near = rounded(values, dtype)
     squares = rounded(near**2, dtype)
     sums = [nearest_float(float(np.sum(terms)), dtype) for terms in (values**2, near**2, squares)]
@@ -184,11 +179,9 @@ WAYS = (
     "the gradients are multiplied by the threshold and divided by the norm",
     "the gradients are multiplied by the coefficient",
 )
-"""Orders in which a framework might divide, multiply and round."""
 
 
 def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype: str) -> Float64s:
-    """Clip a gradient in one of the WAYS, and round to `dtype` after each operation."""
     if way == WAYS[0]:
         return rounded(rounded(gradient / norm, dtype) * threshold, dtype)
     if way == WAYS[1]:

@@ -152,7 +152,6 @@ def _scaled_norm(
     min_lists: int = MIN_LISTS,
     digits: Sequence[int] = DIGITS,
 ) -> Iterator[Cause]:
-    """Yield a cause if the norms of several lists of gradients are wrong by the same factor."""
     calls = [each for each in (this, *correct, *differing) if each.norm or each.expected_norm]
     factors = {each: each.norm / each.expected_norm for each in calls if each.norm and each.expected_norm}
     factor = factors.get(this, 1.0)
@@ -302,5 +301,4 @@ def _simple(ends: Interval, preferred: Sequence[float], digits: Sequence[int] = 
 
 
 def _width(ends: Interval) -> float:
-    """Return the width of an interval as a fraction of its larger end."""
     return (ends[1] - ends[0]) / max(map(abs, ends)) if ends[0] > -math.inf and ends[1] < math.inf else math.inf

@@ -102,7 +102,6 @@ class ClipFunction:
 
     @property
     def new_names(self) -> list[str]:
-        """The new name of each parameter, in the order of this function's parameters."""
         return [self.renamed.get(name, name) for name in self.parameters]
 
     @property
@@ -140,7 +139,6 @@ class ClassCheck:
     harmless: Sequence[str] = ()
 
     def has(self, full_name: str) -> bool:
-        """Return whether a full name is in `names`, or is an attribute of an object in `names`."""
         return any(full_name == name or full_name.startswith(f"{name}.") for name in self.names)
 
 
@@ -208,7 +206,6 @@ def settings() -> tuple[TrainerSetting, ...]:
 @functools.cache
 @functools.cache
 def trainer_packages() -> frozenset[str]:
-    """Return the packages whose classes and functions make trainers clip."""
     names = (name for setting in settings() for name in (*setting.classes, *setting.elsewhere, *setting.factories))
     return frozenset(name.partition(".")[0] for name in names)
 
@@ -218,7 +215,6 @@ def setting_of(full_name: str) -> TrainerSetting | None:
 
 
 def setting_of_base(full_name: str) -> TrainerSetting | None:
-    """Return the setting of a class whose training loop clips, else None."""
     package, last = full_name.partition(".")[0], full_name.rpartition(".")[2]
     known = (setting for setting in settings() if setting.bases and package in setting.packages)
     return next((setting for setting in known if re.fullmatch(setting.bases, last)), None)
@@ -261,7 +257,6 @@ def clip_pattern() -> re.Pattern[bytes]:
 
 @functools.cache
 def _owners() -> frozenset[tuple[str, str]]:
-    """Return (package, last part of the name) of each trainer, and of each function that creates a trainer."""
     names = [name for setting in settings() for name in (*setting.classes, *setting.elsewhere, *setting.factories)]
     return frozenset((name.partition(".")[0], name.rpartition(".")[2]) for name in names)
 
@@ -281,5 +276,4 @@ def may_clip(identifiers: set[str]) -> bool:
 
 
 def is_like_gradient(name: str) -> bool:
-    """Return whether a name is typical of gradients, such as `grads`."""
     return GRADIENT_NAME.match(name) is not None and name not in SWITCH_NAMES

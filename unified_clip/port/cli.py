@@ -97,7 +97,6 @@ def _target(options: argparse.Namespace) -> Target:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    """Run `unified-clip verify` for the deprecated `port --verify`, and print the new command."""
     options.old, options.new = options.verify
     command = ["unified-clip", "verify", options.old, options.new]
     for name in verify_cli.DEFAULTS:
@@ -169,7 +168,6 @@ def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedF
 
 
 def _diff(ported: PortedFile) -> list[str]:
-    """Return the changes of a file as the lines of a patch, in git's format."""
     name = os.path.relpath(ported.path.resolve()).replace(os.sep, "/")
     if name.startswith(".."):
         name = ported.path.resolve().as_posix().lstrip("/")

@@ -26,7 +26,6 @@ DIVISIONS = ("div", "divide", "div_no_nan", "divide_no_nan", "elementwise_div", 
 
 
 def clip_coefficient_in_call(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for a call such as `paddle.divide(max_norm, total_norm)`."""
     if _words(module, call.func)[-1] in DIVISIONS and len(call.args) >= 2:
         threshold, norm = (argument.value for argument in call.args[:2])
         name = _words(module, threshold)[-1]
@@ -43,13 +42,11 @@ def clip_coefficients(module: Module, node: cst.BinaryOperation) -> Iterator[Fou
 
 
 def is_coefficient(module: Module, node: cst.BaseExpression) -> bool:
-    """Return whether an expression is a clip coefficient, or a variable with a clip coefficient."""
     values = [node, *(bound.value for bound in module.binding(node).bounds)]
     return any(isinstance(value, cst.BinaryOperation) and _is_quotient(module, value) for value in values)
 
 
 def _is_quotient(module: Module, node: cst.BinaryOperation) -> bool:
-    """Return whether a node divides a threshold by a norm, or is a product such as gradient / norm * max_norm."""
     if not isinstance(node.operator, cst.Divide | cst.Multiply):
         return False
     if _is_bounded_by_1(module, node):
@@ -76,7 +73,6 @@ def _is_bounded_by_1(module: Module, node: cst.BinaryOperation) -> bool:
 
 
 def _norms(node: cst.BinaryOperation, other: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return the expressions that can be the norm. For a product, these are the divisors in the other factor."""
     if isinstance(node.operator, cst.Divide):
         return [other]
     operations = [inner for inner in sorted_nodes(other) if isinstance(inner, cst.BinaryOperation)]

@@ -29,7 +29,6 @@ class FileRewrite:
         self.rule = ""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with this verdict, in the order of the file. None selects the clips without a verdict."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:

@@ -19,7 +19,6 @@ PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cs
 
 
 def find(module: Module) -> list[FoundClip]:
-    """Return all clips of a file, in order. The field `why_not` has the reason if a clip cannot be ported."""
     imports = Imports(module)
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
@@ -31,7 +30,6 @@ def find(module: Module) -> list[FoundClip]:
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
-    """Yield the clip functions that the file replaces, for example by mock.patch."""
     for node in module.nodes:
         name = ""
         if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
@@ -45,7 +43,6 @@ def _replaced(module: Module) -> Iterator[ClipFunction]:
 
 
 def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundClip]:
-    """Yield the clips at one node of the syntax tree. Clips at inner nodes are not included."""
     if isinstance(node, cst.Name | cst.Attribute):
         yield from _named(module, imports, node)
     elif isinstance(node, cst.Call):
@@ -111,10 +108,6 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """Yield a clip for a call with the argument `ClipFunction.needs`.
-
-    Without this argument, the function does not clip.
-    """
     call = module.enclosing(node, cst.Call)
     if call is None:
         return
@@ -142,7 +135,6 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return the reason why a clip cannot be ported, or ''. For example, code defines a subclass of a clip class."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
@@ -155,7 +147,6 @@ def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> s
 
 
 def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for each clipping argument of an optimizer or layer, such as clipnorm= or need_clip=False."""
     passed = keywords_of(call)
     name = module.full_name(call.func) if passed.keys() & {*KERAS_RULES, "need_clip"} else ""
     for keyword, argument in passed.items():

@@ -63,7 +63,7 @@ def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
 
 
 def _same_code(content: bytes, tree: ast.Module) -> bool:
-    """Return whether the source has the syntax tree `tree`. A comment inside a string would make the trees differ."""
+    """A comment inside a string would make the syntax trees differ."""
     try:
         return ast.dump(ast.parse(content)) == ast.dump(tree)
     except SyntaxError:

@@ -49,8 +49,6 @@ class Arguments:
 
 @dataclass(frozen=True, eq=False)
 class FoundClip:
-    """A clip in source code, before a rule decides whether to rewrite the clip."""
-
     node: cst.CSTNode
     """The node of the syntax tree that is reported or replaced, such as a name, an argument or a base class."""
 
@@ -71,17 +69,14 @@ class FoundClip:
 
     @property
     def kind(self) -> str:
-        """The kind of the clip function, or '' for a function outside the catalog."""
         return self.function.kind
 
     @property
     def is_optimizer_argument(self) -> bool:
-        """Whether the clip is an argument of an optimizer, layer or trainer, as in Adam(clipnorm=1.0)."""
         return isinstance(self.node, cst.Arg) and self.function is NO_FUNCTION
 
     @cached_property
     def arguments(self) -> Arguments:
-        """The arguments of the call. A name without a call has no arguments."""
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
@@ -112,8 +107,6 @@ class SettingEntry(NamedTuple):
 
 
 def entry_of(module: Module, node: cst.CSTNode) -> SettingEntry | None:
-    """Return the `SettingEntry` at a node: an entry of a dict, or the target of an assignment. For other nodes, return
-    None."""
     match node:
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
             return SettingEntry(node, str(key.evaluated_value), value)

@@ -53,7 +53,6 @@ def port(
 
 
 def _set_meanings(file: FileRewrite) -> None:
-    """Set the meaning of each clip. Flag a clip whose effect is uncertain."""
     file.rule = taken = ""
     if is_name_taken(file.module):
         taken = "This file gives the name unified_clip to something else. Rename that variable, function or import."
@@ -68,7 +67,6 @@ def _set_meanings(file: FileRewrite) -> None:
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> PortedClip:
-    """Add suggested code to the result for a flagged clip, and remove checks that do not apply."""
     site = file.sites[clip]
     if site.verdict == "flagged":
         site.suggestion = suggested_code.suggested_lines(file.module, clip, file.target)

@@ -39,7 +39,6 @@ class PortError(CodedError, code="UC401"):
 
 
 def sources(*paths: Path) -> list[Path]:
-    """Return the files to port. A file is listed once, even if several paths or links lead to the file."""
     files: dict[str, Path] = {}
     for file in chain.from_iterable(map(_below, paths)):
         files.setdefault(os.path.realpath(file), file)
@@ -158,7 +157,6 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _submit(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Result] | None:
-    """Give a file to a pool of processes. Return None if a process of the pool has crashed."""
     try:
         with _without_interrupts():
             return pool.submit(work, path)
@@ -186,7 +184,6 @@ def _port_one(path: Path, target: Target, native: bool, read: Read, edit: bool) 
 
 
 def check_clean(changed: Sequence[Path]) -> None:
-    """Raise a PortError if git cannot restore these files."""
     git = shutil.which("git")
     if git is None:
         raise PortError(f"git is not installed, so you could not undo the changes. Install git. {FORCE}", "UC402")
@@ -203,7 +200,6 @@ def check_clean(changed: Sequence[Path]) -> None:
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
-    """Return the names of the committed files in a directory, without files that changed after the commit."""
     run = partial(_run, git, folder)
     repository = run("rev-parse", "--is-inside-work-tree")
     if repository.returncode or repository.stdout.strip() != b"true":
@@ -235,7 +231,6 @@ def _run(git: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess
 
 
 def _commit_files(git: str, paths: Sequence[Path]) -> str:
-    """Return the git command that commits all files in the first file's repository."""
     tops = [_run(git, path.resolve().parent, "rev-parse", "--show-toplevel").stdout for path in paths]
     files = [path.resolve() for path, top in zip(paths, tops, strict=True) if top == tops[0]]
     folder = Path(os.path.commonpath([file.parent for file in files]))

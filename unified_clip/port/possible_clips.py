@@ -133,7 +133,6 @@ def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst
 
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for getattr(paddle.nn, name) if `name` might belong to a clip function or class."""
     if not is_name(call.func, "getattr") or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
@@ -170,7 +169,6 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 
 def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
-    """Return all calls of the function `node`, including calls through variables of the function."""
     call = module.call_of(node)
     calls = [] if call is None else [call]
     for read in module.assigned(node).reads if depth < MAX_ALIASES else ():
@@ -207,7 +205,6 @@ def _pattern(node: cst.BaseExpression) -> str:
 
 
 def words_around(module: Module, node: cst.CSTNode) -> str:
-    """Return a text with the names near a call of getattr, or near the name of a function."""
     words = [module.code(argument) for argument in getattr(node, "args", ())[1:]]
     for outer in module.ancestors(node):
         match outer:

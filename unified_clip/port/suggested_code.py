@@ -30,7 +30,6 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def suggested_lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
-    """Return lines of code that can replace a flagged clip, or []."""
     try:
         meaning(module, clip)
     except UnsureError:
@@ -65,7 +64,6 @@ def suggested_lines(module: Module, clip: FoundClip, target: Target) -> list[str
 
 
 def _for_setting(module: Module, clip: FoundClip, setting: TrainerSetting) -> list[str]:
-    """Return the lines of `trainer_arguments.toml` that can replace a trainer's clip, or []."""
     if trainer_arguments.is_uncertain(setting, clip.limit):
         return []
     limit = module.code(clip.limit) if clip.limit is not None else setting.default or "threshold"
@@ -149,7 +147,6 @@ def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
 
 
 def _variable(module: Module, call: cst.Call | None) -> str:
-    """Return the name of the optimizer's variable. Without a variable, return "optimizer"."""
     match module.parents.get(call) if call is not None else None:
         case cst.Assign(targets=[cst.AssignTarget(target=target), *_]) | cst.AnnAssign(target=target):
             return module.code(target)
@@ -157,7 +154,6 @@ def _variable(module: Module, call: cst.Call | None) -> str:
 
 
 def loss_scale_of(module: Module, clip: FoundClip) -> str:
-    """Return the code of `loss_scale` in a statement such as clip_norm *= loss_scale, or ''."""
     for bound in (bound for limit in clip.limits for bound in module.binding(limit).bounds):
         statement = bound.node
         if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.MultiplyAssign):
@@ -168,7 +164,6 @@ def loss_scale_of(module: Module, clip: FoundClip) -> str:
 
 
 def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
-    """Return the lines of a PyTorch training step with a clip."""
     rule, family, _ = rule_of(module, clip)
     if clip.kind != "class" and family == "tensorflow" and rule == "global_norm":
         return [
@@ -218,7 +213,6 @@ def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
 
 
 def _chained(chain: cst.Call) -> Iterator[cst.BaseExpression]:
-    """Yield the arguments of optax.chain, including the elements of a starred list."""
     for argument in chain.args:
         if argument.star and isinstance(argument.value, cst.List | cst.Tuple):
             yield from (element.value for element in argument.value.elements)
@@ -232,7 +226,6 @@ def _is_optax_clip(module: Module, node: cst.BaseExpression) -> bool:
 
 
 def _selected(module: Module, clip: FoundClip) -> str:
-    """Return the code of set_gradient_clip's argument param_list, or '' if all parameters are clipped."""
     call = _setting_call(module, clip)
     function = clip_function(module.full_name(call.func)) if call is not None else None
     value = Arguments(call, function.parameters).value("param_list") if function is not None else None

@@ -128,14 +128,12 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
 
 
 def _argument(module: Module, node: cst.CSTNode) -> str:
-    """Return the code of an argument, with its keyword, as in max_norm=1.0."""
     parent = module.parents.get(node)
     keyword = keyword_of(parent) if isinstance(parent, cst.Arg) else ""
     return f"{keyword}={module.code(node)}" if keyword else module.code(node)
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
-    """Return a `Meaning` with another family, such as "pytorch". A rule without families stays unchanged."""
     if meaning is None or not family or meaning.config.rule == "value":
         return meaning
     return Meaning(meaning.config.model_copy(update={"family": family}), meaning.threshold)

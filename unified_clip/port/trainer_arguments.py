@@ -53,7 +53,6 @@ def _with_unknown_value(
 
 
 def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> TrainerSetting | None:
-    """Return the setting of a trainer that a factory creates, as in hydra.utils.instantiate(cfg.trainer), else None."""
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None
     known = (setting for setting in settings() if name in setting.factories)
@@ -116,7 +115,6 @@ def rule_of_argument(module: Module, clip: FoundClip, setting: TrainerSetting) -
 
 
 def chosen_rules(module: Module, clip: FoundClip, setting: TrainerSetting) -> set[str]:
-    """Return the code of each value that the file passes for `setting.rule_keyword`."""
     if clip.call is not None:
         passed = [(keyword, argument.value) for keyword, argument in keywords_of(clip.call).items()]
     else:
@@ -144,6 +142,5 @@ def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Train
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
-    """Return whether a call runs a function of the same file, whose clips `find` finds."""
     name = module.code(call.func)
     return name.removeprefix("self.").removeprefix("cls.") in module.function_names

@@ -54,8 +54,6 @@ def describe(
 
 
 class _Difference(NamedTuple):
-    """The difference of a gradient, as text and as numbers."""
-
     text: str
     relative: float = math.inf
     """The largest difference of two elements, divided by the largest element on the right."""
@@ -86,8 +84,6 @@ def _common_factor(differing: Sequence[_Difference]) -> float:
 
 
 def _factor(left: Float64s, right: Float64s, slack: float) -> float:
-    """Return the factor from `right` to `left`. If the factors of two elements differ by more than `slack`, return
-    NaN."""
     largest = float(np.abs(right).max())
     if not (0 < largest < math.inf and np.isfinite(left).all()):
         return math.nan

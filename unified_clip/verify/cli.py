@@ -48,8 +48,6 @@ def add_parser(commands: Any) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> None:
-    """Add the options of `unified-clip verify` to a parser. The help of the parser does not list hidden options."""
-
     def add(name: str, description: str, **settings: Any) -> None:
         parser.add_argument(name, help=argparse.SUPPRESS if hidden else description, **settings)
 

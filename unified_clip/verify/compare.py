@@ -29,7 +29,6 @@ from .step_comparison import Sensitivity, StepComparison, TensorComparison
 from .step_pairing import StepPairing, sorted_distances, without_noise
 
 MOST_LISTED = 4
-"""The largest number of names that an error message lists."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ class Verification:
 
     @property
     def without_clip(self) -> list[int]:
-        """The numbers of the steps at which neither training step clips."""
         return [row.step for row in self.rows if not row.has_clip]
 
     @property

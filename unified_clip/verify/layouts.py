@@ -23,22 +23,15 @@ class Layout(NamedTuple):
     is None if no order gives this shape."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
-        """Return the old tensors in the layout of the new training step."""
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)
         return {other: value.transpose(np.argsort(axes)) for other, value, axes in matched if axes is not None}
 
 
 def match_layout(old: Values, new: Values, names: Names) -> Layout:
-    """Find the new parameter for each old parameter.
-
-    names: {old name: new name} for parameters whose old name and new name differ.
-    """
     matched = match_parameters(old, new, names)
     return Layout(matched, {name: closest_axes(old[name], new[other]) for name, other in matched.items()})
 
 
 def closest_axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
-    """Return the order of axes that makes `new` most similar to `old`. Return None if no order gives the shape of
-    `old`."""
     orders = [axes for axes in itertools.permutations(range(new.ndim)) if new.transpose(axes).shape == old.shape]
     return min(orders, key=lambda axes: float(np.abs(old - new.transpose(axes)).sum()), default=None)

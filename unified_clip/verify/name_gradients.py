@@ -81,13 +81,11 @@ class NameMatcher:
         return sorted_shape(parameter.shape) in self._shapes.values() and (line.rule != "value" or not self.gradients)
 
     def _of_one_shape(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Match gradients whose shape belongs to only one parameter. Return {recorded name: parameter name}."""
         rest = [(own, sorted_shape(entry.shape)) for own, entry in line.parameters.items() if own not in names]
         pairs = [(own, name) for own, shape in rest for name, each in self._shapes.items() if shape == each]
         return {own: name for own, name in unambiguous(pairs).items() if name not in names.values()}
 
     def _of_some_rows(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Match sparse gradients by their number of columns, and return {recorded name: name of the parameter}."""
         free = [(name, columns) for name, columns in self._columns.items() if name not in names.values()]
         rest = [(own, _columns(entry.shape)) for own, entry in line.parameters.items() if own not in names]
         return unambiguous([(own, name) for own, columns in rest for name, each in free if columns and columns == each])
@@ -173,8 +171,7 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return {recorded name: gradient after the call}, or {} if the recording is too incomplete to compute the
-    gradients."""
+    """Return {recorded name: gradient after the call}, or {} if numbers for the gradients are missing."""
     if line.after:
         return safetensors.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):
@@ -186,7 +183,7 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return {recorded name: gradient before the call}. Sparse gradients are never stored."""
+    """Sparse gradients are never stored."""
     return safetensors.load(directory / line.gradients) if line.gradients else {}
 
 
@@ -197,7 +194,6 @@ def _coefficients(line: RecordedCall) -> list[float]:
 
 
 def _product(tensor: Dense, coef: float) -> Dense:
-    """Multiply a tensor by a coefficient, in float64 for a float64 tensor, and otherwise in float32."""
     if tensor.dtype == "float64":
         return encode(tensor.values() * coef, tensor.dtype)
     product = (tensor.values() * float(np.float32(coef))).astype(np.float32)

@@ -41,7 +41,6 @@ VERDICTS = {
     "tensors": "tensors differ",
     "update": "update differs",
 }
-"""{first stage that differs: text of the verdict}."""
 
 CLIPS = ("calls", "compared", "incomplete_line", "divergences", "agreements")
 """The keys in the JSON report that contain the comparison of clip calls."""
@@ -129,16 +128,12 @@ def _noise(result: Verification) -> list[str]:
 
 
 def _uncompared(result: Verification) -> str:
-    """Return a text with the names of the stages that were not compared."""
     unknown = [what for stage, what in TENSOR_STAGES.items() if not any(_distances(row, stage) for row in result.rows)]
     return f", except {' and '.join(unknown)}, which were not compared" if unknown else ""
 
 
 def _stages(result: Verification) -> list[str]:
-    """Return sentences about the clip calls, clipped gradients and updates.
-
-    The sentence about the first difference comes first.
-    """
+    """The sentence about the first difference comes first."""
     why = [str(result.finding)] if result.finding else []
     clips = list(with_remedies(describe(result.clips), remedies(result.clips)))
     if not result.is_same:
@@ -154,7 +149,6 @@ def _stages(result: Verification) -> list[str]:
 
 
 def _first_difference(result: Verification, stage: Stage) -> float:
-    """Return the number of the first step at which a stage differs, or infinity for a stage that never differs."""
     return min((row.step for row in result.rows if stage in row.differing(result.max_ulp)), default=math.inf)
 
 

@@ -95,7 +95,6 @@ class StepComparison:
         return bool(self.old or self.new)
 
     def distances(self) -> dict[Stage, Distance | ParameterDistance | None]:
-        """Return the largest distance at each stage, or None for a stage without a comparison."""
         tensors, update = (next(iter(each), None) for each in (self.parameters.tensors, self.parameters.update))
         return {"norm": self.norm, "coefficient": self.coefficient, "tensors": tensors, "update": update}
 
@@ -103,14 +102,11 @@ class StepComparison:
         return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
 
     def differing(self, max_ulp: float) -> list[str]:
-        """Return the stages whose distance is larger than `max_ulp`. The stage "clip" is added if the clip calls
-        differ."""
         distances = self.distances().items()
         stages = [stage for stage, distance in distances if distance and distance.ulps > max_ulp]
         return [*([] if self.clips_alike else ["clip"]), *stages]
 
     def beyond_rounding(self, max_ulp: float) -> list[str]:
-        """Return the stages whose differences are larger than rounding."""
         rounded = {"norm"} if self.norm_is_rounding else set()
         rounded |= {"tensors"} if self.parameters.is_rounding else set()
         rounded |= {"update"} if self.parameters.update_is_rounding else set()

@@ -98,7 +98,6 @@ class StepPairing:
         return names
 
     def differ_by_rounding(self, gradients: Sequence[TensorPair]) -> bool:
-        """Return whether all gradients differ by at most ROUNDING ULP of their total norm."""
         norms = [(np.linalg.norm(pair.old), np.linalg.norm(pair.new)) for pair in gradients]
         total = max((math.hypot(*side) for side in zip(*norms, strict=True)), default=0.0)
         for pair in gradients:
@@ -142,10 +141,6 @@ class StepPairing:
         return self._pair(changes, now)
 
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
-        """Return the side ("old" or "new") that does not clear its gradients after each step.
-
-        If both sides clear their gradients, return None.
-        """
         now = self.gradients_before(step, recordings)
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
             pairs = self._pair_gradients([gradients.get(step - 1, {}) for gradients in earlier])
@@ -168,10 +163,6 @@ class StepPairing:
         return list(self._pair(values, values))
 
     def ratio(self, step: int, without: Collection[str] = ()) -> float | None:
-        """Return the factor between the old and the new updates, or None if the updates have different factors.
-
-        without: The parameters to ignore.
-        """
         pairs = [pair for pair in self.updates(step) if pair.name not in without]
         old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
         if not np.any(old):
@@ -181,10 +172,6 @@ class StepPairing:
         return ratio if ratio and off <= RELATIVE_TOLERANCE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
-        """Return the parameters after a step, or {} for a step without output.
-
-        at_the_next: Whether to return the parameters at the beginning of the next step.
-        """
         output = self.runs[side].output_at(step, self._steps)
         if output is None:
             return {}
@@ -266,7 +253,6 @@ def coarsest_ulp(dtypes: Iterable[str]) -> float:
 
 
 def _unit(number: float) -> float:
-    """Return the size of one ULP of a number in float32."""
     return float(np.spacing(np.float32(min(number, GREATEST))))
 
 

@@ -147,7 +147,6 @@ class _Tables:
         )
 
     def _meaning(self, meaning: Meaning | None) -> int | None:
-        """Return the number of the meaning in the table. A new meaning is added to the table."""
         if meaning is None:
             return None
         config = meaning.config.dumps("json")
@@ -194,10 +193,6 @@ def _headline(counts: model.Counts) -> str:
 
 
 def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], option: str) -> str:
-    """Return a sentence about what to do next.
-
-    option: The options of this run, such as " --native".
-    """
     todo = []
     if counts.unread:
         todo.append("fix the files that could not be read")

@@ -54,7 +54,6 @@ def known_differences(function: str) -> list[KnownDifferenceSummary]:
 
 
 def rounding() -> float:
-    """Return the largest relative difference that counts as rounding."""
     return _read()[0]
 
 

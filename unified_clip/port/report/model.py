@@ -38,7 +38,6 @@ class WorkedExample(ReportModel):
 
     @property
     def result(self) -> str:
-        """A short description of the result, such as "the total norm becomes 1"."""
         if self.norm_clipped is None or self.outcome == "unchanged":
             return self.outcome
         return f"the total norm becomes {describe.measured(self.norm_clipped)}"
@@ -126,7 +125,6 @@ class KnownDifferenceSummary(ReportModel):
 
     @property
     def owner(self) -> str:
-        """The name of the function. For `*`, the text is, for example, "all of torch's"."""
         return f"all of {self.framework}'s" if self.function == "*" else self.function
 
 
@@ -258,14 +256,12 @@ class Report(ReportModel):
 
     @property
     def legend(self) -> str:
-        """A sentence that explains the sizes of known differences."""
         return (
             "Sizes are relative: the error of the norm, or the largest error of an element divided by the largest "
             f"exact element. Errors below {self.rounding:g} are rounding, and are not listed."
         )
 
     def escaped(self) -> Self:
-        """Return a copy of the report in which control characters are escaped."""
         return self.model_validate(safe(self.model_dump(), code=("text", "suggestion")))
 
 

@@ -45,10 +45,6 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag an argument of a Keras optimizer whose effect depends on the version of Keras.
-
-    If the threshold is None, the argument stays unchanged.
-    """
     assert isinstance(clip.node, cst.Arg)
     if (threshold := file.module.code(clip.node.value)) == "None":
         file.leave(clip, "A threshold of None switches clipping off.")

@@ -107,7 +107,6 @@ def _parts(
 
 
 def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
-    """Return the expression of the threshold. Raise an error if PyTorch's function cannot replace the clip."""
     function, limits = clip.function, clip.limits
     others = clip.arguments.passed.keys() - {function.clipped, *function.limits, "name"}
     if not limits or limits[0] is None:
@@ -147,7 +146,6 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
 
 
 def remove(file: FileRewrite, source: ClipSource, clip: FoundClip) -> None:
-    """Mark a clip of an optimizer as rewritten. Remove the assignment of the clip to a variable, if there is one."""
     statement = file.module.small_statement(clip.node)
     if source.binding is not None and statement is not None:
         file.edits.rewrite(statement, ())

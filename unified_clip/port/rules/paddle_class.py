@@ -28,7 +28,6 @@ def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_class, target="drop-in")
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
-    """Rename the clip to unified_clip's class. Flag the clip if a training engine in the file rejects this class."""
     used = [check for check in class_checks() if any(map(check.has, file.module.used_names))]
     if reasons := [check.why_not for check in used if _is_tested(file.module, check)]:
         file.flag(clip, reasons[0])
@@ -37,13 +36,11 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def _is_tested(module: Module, check: ClassCheck) -> bool:
-    """Return whether an engine or optimizer in the file might accept only Paddle's own clip classes."""
     values = (_passed(call, check) for call in module.calls)
     return not check.argument or any(value and _constant(value) not in check.harmless for value in values)
 
 
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
-    """Return the value of the argument `check.argument`, or a starred argument. For any other call, return None."""
     if argument := keywords_of(call).get(check.argument):
         return argument.value
     values = (argument.value for i, argument in enumerate(call.args) if argument.star or i == check.position)
@@ -51,7 +48,6 @@ def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
 
 
 def _constant(node: cst.BaseExpression) -> str:
-    """Return the text of a string or a name. For a dict, return the text of the entry "level". Otherwise, return ''."""
     match node:
         case cst.SimpleString():
             return str(node.evaluated_value)

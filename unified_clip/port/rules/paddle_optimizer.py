@@ -131,7 +131,6 @@ def _parameters(module: Module, step: PaddleStep, optimizer: Optimizer) -> str:
 
 
 def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
-    """Return whether the file might add parameters to the model after the optimizer is created."""
     model = module.code(parameters).removesuffix(".parameters()")
     targets: list[cst.CSTNode] = [node.target for node in module.nodes if isinstance(node, cst.AssignTarget)]
     targets += [call.func for call in module.calls if method_of(call) in NEW_PARTS]

@@ -74,20 +74,17 @@ class Edits(cst.CSTTransformer):
         self._lines[statement].hoisted[value] = name
 
     def rewrite(self, statement: cst.BaseSmallStatement, lines: Lines) -> None:
-        """Replace a statement by lines of code, or remove it if there are no lines."""
         self._lines[statement].replacement = lines
 
     def needs_import(self, module: str) -> None:
         self._imports.add(module)
 
     def import_after(self, statement: cst.CSTNode, module: str) -> None:
-        """Import a module directly after another import, for example inside the same `try`."""
         self._lines[statement].after[f"import {module}"] = None
 
     # -- applying
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file with all edits. Without edits, imports are not added."""
         if not (self._replaced or self._keywords or self._removed or self._lines):
             return self._module.content  # LibCST drops form feeds
         for node in (*self._replaced, *self._keywords, *self._removed, *self._lines):
@@ -122,7 +119,6 @@ class Edits(cst.CSTTransformer):
         return updated_node
 
     def _line(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
-        """Return the new statements for a line, or a placeholder for a removed line. Comments are kept."""
         lines = self._replacements(original, updated) if len(original.body) == 1 else [updated]
         if not lines:
             gap = _gap(original)
@@ -131,10 +127,6 @@ class Edits(cst.CSTTransformer):
         return cst.FlattenSentinel([_with_comments(lines[0], _lost_comments(original, lines)), *lines[1:]])
 
     def _replacements(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> list[Any]:
-        """Return the new statements for a line that contains a single statement.
-
-        Comments of the line can be missing in the result.
-        """
         edit = self._lines[original.body[0]]
         code = self._module.tree.code_for_node
         hoisted = [f"{name} = {code(self._updated[value])}" for value, name in edit.hoisted.items()]
@@ -196,7 +188,6 @@ def _with_comments(statement: Any, comments: Sequence[str]) -> Any:
 
 
 def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
-    """Return a placeholder for a removed line, which keeps the line's comments."""
     comments = [comment.value for comment in _comments(line)]
     above = sum(len(_comments(empty_line)) for empty_line in line.leading_lines)
     gap = cst.SimpleStatementLine([cst.Pass()], leading_lines=line.leading_lines if comments else ())
@@ -234,7 +225,6 @@ def _with_import(tree: cst.Module, name: str) -> cst.Module:
 
 
 def _after_imports(body: Sequence[Any], name: str) -> int:
-    """Return the index at which to insert an import, after other imports and before the first use of the package."""
     package = name.partition(".")[0]
     place = 0
     for number, statement in enumerate(body):

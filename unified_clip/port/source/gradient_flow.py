@@ -65,7 +65,6 @@ class Gradients:
         return False
 
     def _is_hook_parameter(self, node: cst.Name) -> bool:
-        """Return whether a name is the last parameter of a gradient hook, as in p.register_hook(lambda x: x * 2)."""
         function = self._module.enclosing_function(node)
         if function is None:
             return False
@@ -76,7 +75,6 @@ class Gradients:
 
     @cached_property
     def _hooks(self) -> list[object]:
-        """The functions that the file registers as hooks of tensors, as names or as nodes of lambdas."""
         calls = [call for call in self._module.calls if self._module.code(call.func).endswith(f".{HOOK}")]
         values = [argument.value for call in calls for argument in call.args[:1]]
         return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
@@ -100,7 +98,6 @@ class Gradients:
 
     @cached_property
     def _returned(self) -> dict[str, list[cst.BaseExpression]]:
-        """For each function in the file: the expressions that the function returns or yields."""
         values: defaultdict[str, list[cst.BaseExpression]] = defaultdict(list)
         for node in self._module.nodes:
             if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):

@@ -57,7 +57,6 @@ class Binding:
 
     @property
     def values(self) -> list[cst.BaseExpression] | None:
-        """The expressions that the file assigns to the variable, or None if a value is unknown."""
         if any(bound.path or bound.value is None for bound in self.bounds):
             return None
         return [cast(cst.BaseExpression, bound.value) for bound in self.bounds]
@@ -122,18 +121,16 @@ class Module(SyntaxTree):
         return {".".join([base, *rest]) if base else "" for base in self.full_names(bound.value, depth + 1)}
 
     def full_name(self, node: cst.CSTNode) -> str:
-        """Return the full name of a dotted name, such as "torch.nn" for `nn`, or '' for an unknown name."""
         names = self.full_names(node)
         return names.pop() if len(names) == 1 else ""
 
     @cached_property
     def used_names(self) -> frozenset[str]:
-        """The full names of all imported functions, classes and modules that the file uses."""
         return frozenset(self.full_name(node) for node in self.nodes if isinstance(node, Target)) - {""}
 
     @cached_property
     def _captured(self) -> set[str]:
-        """The names in `case` patterns. LibCST's scopes do not contain these names."""
+        """The names in `case` patterns, which LibCST's scopes do not contain."""
         captures = [pattern for pattern in self.nodes if isinstance(pattern, cst.MatchAs | cst.MatchStar)]
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
@@ -148,7 +145,6 @@ class Module(SyntaxTree):
         return not is_bound
 
     def is_in_project(self, package: str) -> bool:
-        """Return whether a module or its package is in one of the folders above the file."""
         folders = list(self.path.resolve().parents)[:PROJECT_DEPTH] if self.path is not None else []
         parts = package.split(".")
         names = [name for name in ("/".join(parts), "/".join(parts[:-1])) if name]
@@ -156,14 +152,12 @@ class Module(SyntaxTree):
         return any((folder / file).is_file() for folder in folders for file in files)
 
     def only_target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return the only target to which an expression is assigned, else None."""
         parent = self.parents[node]
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return parent.targets[0].target
         return parent.target if isinstance(parent, cst.AnnAssign) else None
 
     def binding(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of a variable or of an attribute of self. For other expressions, return UNBOUND."""
         if isinstance(node, cst.Name):
             return self._name_binding(node)
         if isinstance(node, cst.Attribute) and _is_of_self(node) and (owner := self.enclosing(node, cst.ClassDef)):
@@ -205,7 +199,6 @@ class Module(SyntaxTree):
         return attributes
 
     def is_target(self, node: cst.CSTNode) -> bool:
-        """Return whether a node is the target of an assignment, a loop, a `with` statement or `:=`."""
         return self._bound_value(node).node is not None
 
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
@@ -256,7 +249,6 @@ class Module(SyntaxTree):
         return not uses_self or (owners[0] is owners[1] and there is not None and any(there[name] for name in SELF))
 
     def _names_read(self, node: cst.CSTNode) -> list[str]:
-        """Return the names that an expression reads, except self and cls."""
         names = []
         for inner in sorted_nodes(node):
             if isinstance(inner, cst.Name) and inner.value not in SELF:
@@ -297,7 +289,6 @@ class Module(SyntaxTree):
         return uses
 
     def _is_of_other_class(self, node: cst.Attribute, owner: cst.ClassDef) -> bool:
-        """Return whether a node such as `self.clip` reads an attribute of a class other than `owner`."""
         other = self.enclosing(node, cst.ClassDef)
         if other is None or not _is_of_self(node):
             return False

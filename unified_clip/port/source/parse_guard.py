@@ -110,7 +110,6 @@ def _names_in(node: ast.AST) -> Sequence[str]:
 
 
 def _is_too_deep(content: bytes) -> bool:
-    """Return whether source has too many nested brackets, or too many operators, calls or strings in a row."""
     links = [0]
     for token in TOKENS.finditer(codecs.decode(content, "utf-8", "replace")):
         kind = token.lastgroup

@@ -30,7 +30,6 @@ class Renames:
         self._at_top: set[str] = set()
 
     def add(self, node: cst.CSTNode, module: str, name: str) -> None:
-        """In the edited file, replace a name by `module.name`."""
         if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
             self._replacements[node] = module, name
 
@@ -99,7 +98,6 @@ class Renames:
             self._beside += [(assignment.node, module) for assignment in imports]
 
     def _is_own(self, assignment: ImportAssignment) -> bool:
-        """Return whether an import binds its name in its own scope, without `global` or `nonlocal`."""
         return self._module.scope(assignment.node) is assignment.scope
 
     def _is_at_top(self, assignment: ImportAssignment) -> bool:
@@ -140,7 +138,6 @@ def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode
 
 
 def is_name_taken(module: Module) -> bool:
-    """Return whether a file binds `unified_clip` to something else, such as a variable or a parameter."""
     names = (node for node in module.nodes if isinstance(node, cst.Name) and node.value == "unified_clip")
     scopes = (scope for name in names if (scope := module.scope(name)) is not None)
     return not all(_is_unified_clip(assignment) for scope in scopes for assignment in scope["unified_clip"])

@@ -50,7 +50,6 @@ class _ContextVisitor(_VisitorOfChildren, ExpressionContextVisitor):
 
 class _MetadataWrapper(metadata.MetadataWrapper):
     def visit_batched(self, visitors: Iterable[Any], before_visit: Any = None, after_leave: Any = None) -> cst.CSTNode:
-        """Visit the module once for each provider: `ScopeProvider`, or `ExpressionContextProvider`."""
         with ExitStack() as stack:
             for provider in visitors:
                 stack.enter_context(provider.resolve(self))
@@ -119,12 +118,10 @@ class SyntaxTree:
         return next((outer for outer in self.ancestors(node) if isinstance(outer, cst.FunctionDef | cst.Lambda)), None)
 
     def call_of(self, node: cst.CSTNode | None) -> cst.Call | None:
-        """Return the call of the function at this node, or None if the function is not called."""
         call = self.parents.get(node) if node is not None else None
         return call if isinstance(call, cst.Call) and call.func is node else None
 
     def method_call(self, node: cst.CSTNode) -> cst.Call | None:
-        """Return the call of a method, such as `x.method()` for the node `x`, or None."""
         method = self.parents.get(node)
         return self.call_of(method) if isinstance(method, cst.Attribute) else None
 
@@ -157,7 +154,6 @@ class SyntaxTree:
         return next((scope for scope in around if scope is not None), None)
 
     def unused_name(self, name: str, within: cst.CSTNode | None = None) -> str:
-        """Return a name that the code does not use: `name`, if necessary with underscores at the end."""
         nodes = self.nodes if within is None else sorted_nodes(within)
         used = {inner.value for inner in nodes if isinstance(inner, cst.Name)}
         while name.rpartition(".")[2] in used:
@@ -174,7 +170,6 @@ class SyntaxTree:
 
 
 def first_name(node: cst.CSTNode) -> cst.Name | None:
-    """Return the first part of a dotted name, or None for any other node."""
     while isinstance(node, cst.Attribute):
         node = node.value
     return node if isinstance(node, cst.Name) else None
@@ -185,7 +180,6 @@ def is_name(node: cst.CSTNode | None, name: str) -> bool:
 
 
 def keyword_of(argument: cst.Arg) -> str:
-    """Return the keyword of an argument, or '' for a positional argument."""
     return argument.keyword.value if argument.keyword else ""
 
 
@@ -194,7 +188,6 @@ def keywords_of(call: cst.Call) -> dict[str, cst.Arg]:
 
 
 def method_of(call: cst.Call) -> str:
-    """Return the part of the called name after the last dot, such as "step" for `optimizer.step()`."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
 
 
@@ -235,7 +228,6 @@ def _fields(kind: type[cst.CSTNode]) -> list[str]:
 
 
 def _on_one_line(code: str) -> str:
-    """Return the code in one line. Only line breaks in strings are kept."""
     if "\n" not in code and "\r" not in code and "#" not in code:
         return code
     parts: list[str] = []

@@ -81,7 +81,6 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Return whether `judge` accepts all values of a variable. For a value that changes later, return False."""
         binding = self._module.binding(node)
         if binding.key is None or self._is_changed(binding):
             return False

@@ -31,8 +31,6 @@ SELECTING_ARGUMENTS = {
 
 @dataclass(frozen=True)
 class ClipSource:
-    """The clips that a variable or a `grad_clip=` argument can contain."""
-
     clips: Sequence[FoundClip]
     binding: Binding | None
     uses: Sequence[cst.Arg]
@@ -64,7 +62,6 @@ class PaddleClips:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Return the sources whose clips can all be rewritten. Clips of other sources get a reason in `why_not`."""
         kept = {argument for source in sources for argument in source.uses}
         complete = []
         for source in sources:
@@ -107,7 +104,6 @@ class PaddleClips:
                 raise UnsureError(f"{name}= {remedy}")
 
     def _source_in(self, binding: Binding) -> ClipSource:
-        """Return the clips that a variable might contain. Raise an error if a clip cannot be ported."""
         clips = []
         may_be_none = self._may_be_inherited(binding)
         for value in known_values(binding):

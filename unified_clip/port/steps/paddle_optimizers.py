@@ -36,8 +36,6 @@ class Optimizer:
 
     steps: Sequence[PaddleStep]
     parameters: cst.BaseExpression | None
-    """The expression of the optimizer's parameters, or None if the parameters are unknown."""
-
     grouped: bool = False
 
 
@@ -47,7 +45,6 @@ class PaddleOptimizers:
         self._by_binding: dict[object, Optimizer] = {}
 
     def optimizer_of(self, argument: cst.Arg) -> Optimizer:
-        """Return the optimizer that gets an argument grad_clip=. Raise an error if some steps might not be found."""
         call = cast(cst.Call, self._module.parents[argument])
         if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
             line, binding = self._module.position(call)[0], self._module.binding(call.func.value)
@@ -117,7 +114,6 @@ class PaddleOptimizers:
 
 
 def known_values(binding: Binding) -> list[cst.BaseExpression]:
-    """Return the expressions that a file assigns to a variable. Raise an error if a value is unknown."""
     if binding.values is None:
         raise UnsureError(UNKNOWN_VALUE.format(binding.text))
     return binding.values

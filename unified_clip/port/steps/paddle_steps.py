@@ -43,7 +43,6 @@ def find_steps(module: Module, binding: Binding) -> list[PaddleStep]:
 
 
 def _step(module: Module, binding: Binding, read: cst.CSTNode) -> PaddleStep | None:
-    """Return the step of the optimizer that the code around `read` makes, else None."""
     parent = module.parents[read]
     line = module.position(read)[0]
     if isinstance(parent, cst.Attribute):
@@ -121,6 +120,5 @@ def is_harmless(module: Module, read: cst.CSTNode) -> bool:
 
 
 def is_test(module: Module, read: cst.CSTNode) -> bool:
-    """Return whether code only tests the value of a variable, as in `if clip:` or `clip is not None`."""
     parent = module.parents[read]
     return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)

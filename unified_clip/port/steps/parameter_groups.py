@@ -41,7 +41,6 @@ def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) ->
 
 
 def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
-    """Return whether an element of a list of parameters might be a group."""
     match node:
         case cst.StarredElement(value=inner):
             return may_have_groups(module, inner, depth)

@@ -39,8 +39,6 @@ APPLY_METHODS = ("apply_gradients", "apply")
 
 @dataclass(frozen=True, eq=False)
 class TapeStep:
-    """A training step: the lines from the call that computes gradients to the call that applies gradients."""
-
     source: cst.Call
     source_statement: cst.BaseSmallStatement
     loss: cst.BaseExpression
@@ -73,11 +71,9 @@ class TapeSteps:
         return next((span for span in ranges if span.first <= line <= span.last), None)
 
     def all(self) -> list[TapeStep]:
-        """Return all steps that can be ported, with or without a clip."""
         return [span.step for ranges in self._ranges.values() for span in ranges if span.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[StepRange]:
-        """Return the range of lines for each call of an optimizer's apply_gradients()."""
         applies = filter(self._is_apply, self._module.calls)
         own = [call for call in applies if self._module.binding(owner_of(call)).key == optimizer.key]
         return [span for call in own if (span := self.range_of(call)) is not None]
@@ -190,7 +186,6 @@ class TapeSteps:
         return first, last
 
     def _arguments(self, source: cst.Call) -> tuple[cst.BaseExpression, str]:
-        """Return (expression of the loss, code of the variables) from a call of gradient()."""
         arguments = Arguments(source, ("target", "sources"))
         if not arguments.unknown and len(arguments.passed) < 2:
             raise UnsureError("gradient() has no variables. Pass the loss and the variables.")

@@ -60,7 +60,6 @@ SETTING = "set python under [frameworks.{}] of the suite"
 
 @cache
 def scratch() -> Path:
-    """Return the directory for converted gradients. The directory is removed when this process ends."""
     directory = Scratch("gradients")
     atexit.register(directory.remove)
     return directory.path

@@ -78,7 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _size(source: Path) -> int:
-    """Return the size of a file, or of all files of a TensorFlow checkpoint, in bytes."""
     if source.is_file():
         return source.stat().st_size
     paths = source.iterdir() if source.is_dir() else source.parent.glob(f"{glob.escape(source.name)}.*")
@@ -186,7 +185,6 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
 
 
 def _extract(source: str, out: Path) -> Path:
-    """Extract the HDF5 file from a `.keras` zip into the directory `out`, and return its path."""
     with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
             problem = "is compressed in" if WEIGHTS in archive.namelist() else "is missing from"
@@ -294,7 +292,6 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
 
 
 def with_line(error: BaseException, path: Path) -> str:
-    """Return an exception as text, with the line of the file `path` if the traceback contains the file."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line, text = lines[-1] if lines else None, describe_exception(error)
     if isinstance(error, SyntaxError) and error.filename == str(path):
@@ -303,7 +300,6 @@ def with_line(error: BaseException, path: Path) -> str:
 
 
 def function_in(path: Path, name: str) -> Callable[..., Any]:
-    """Import a file as a new module, and return an attribute of the module."""
     stem = path.stem.replace(".", "_")  # with a dot, the module would count as part of a package
     module_name = next(f"{stem}#{count}" for count in itertools.count(1) if f"{stem}#{count}" not in sys.modules)
     spec = importlib.util.spec_from_file_location(module_name, path)

@@ -33,7 +33,6 @@ class Item(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the size in bytes. A sparse tensor has the size of its dense form."""
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 
@@ -100,7 +99,6 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
 
 
 def _check_rows(name: str, gradient: Sparse) -> None:
-    """Raise UnreadableError if the indices, the values and the shape of a sparse tensor do not fit together."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(

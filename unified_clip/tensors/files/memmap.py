@@ -18,7 +18,6 @@ import numpy.typing as npt
 from ..types import PARTS, STORAGE, Dense, Gradient, Sparse
 
 Raw = npt.NDArray[np.uint8]
-"""The bytes of a file."""
 
 Entry = Any
 """JSON data with the position of a gradient in a file. The entry of a missing gradient is None."""

@@ -158,7 +158,6 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             ) from None
 
     def load_counted_bytes(self, width: int) -> None:
-        """Run an opcode that loads a bytes object."""
         size = int.from_bytes(self.read(width), "little")
         if size < LONG:
             self.append(self.read(size))
@@ -177,7 +176,6 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         super().load_reduce()
 
     def load_build(self) -> None:
-        """Set the state of the last object on the stack. A dict stays unchanged."""
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Array | Dtype):
             target.__setstate__(state)

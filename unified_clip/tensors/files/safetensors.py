@@ -98,7 +98,6 @@ def _sparse(raw: Raw, rows: TensorEntry, values: TensorEntry, shape: Sequence[in
 
 
 def _header(raw: Raw) -> tuple[dict[str, Any], int]:
-    """Return (header as a dict, position after the header)."""
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
@@ -126,7 +125,6 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
-    """Return the shape of each sparse gradient from the metadata, by name."""
     try:
         shapes = json.loads(metadata.get("sparse", "{}"))
         if all(map(_are_lengths, shapes.values())):

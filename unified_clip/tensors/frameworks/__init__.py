@@ -31,6 +31,5 @@ class TensorConverter(Protocol):
 
 
 def converter(framework: str) -> TensorConverter:
-    """Import a framework, such as "torch", and return a converter for its tensors."""
     instance: TensorConverter = importlib.import_module(f"{__name__}.{framework}").Converter()
     return instance

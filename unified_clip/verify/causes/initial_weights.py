@@ -108,7 +108,6 @@ class InitialWeights:
                     updates[update.name] = FirstUpdate(np.abs(own), against * change, error, -against * weight)
 
     def are_equal(self) -> bool:
-        """Return whether the first updates show that both training steps had the same initial weights."""
         if not all(self._updates.values()):
             return False
         bounds = [Bounds(updates.values()) for updates in self._updates.values()]
@@ -130,7 +129,6 @@ class InitialWeights:
         return untransposed({name: self._pairing.shapes[0][name] for name in orders}, orders)
 
     def _different(self, side: str, other: str) -> list[str]:
-        """Return the parameters of one side that probably started from wrong weights."""
         updates, reference = self._updates[side], self._updates[other]
         if not updates or not reference:
             return []

@@ -22,7 +22,6 @@ the run fails."""
 
 
 def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
-    """Return a cause if the first updates agree after some square weights are transposed."""
     for names in _candidates(pairing):
         run = rerun([pairing.weight_name(name) or "" for name in names])
         if run is None or not run.yields:
@@ -40,7 +39,6 @@ def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
 
 
 def _candidates(pairing: StepPairing) -> Iterator[Sequence[str]]:
-    """Yield lists of square weights to transpose: first a list of all square weights, then each weight alone."""
     names = [
         name
         for name, weight in pairing.initial[0].items()

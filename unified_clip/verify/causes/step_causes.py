@@ -41,10 +41,6 @@ def find_cause(
     max_ulp: float,
     rerun: Rerun | None = None,
 ) -> Cause | None:
-    """Return a cause outside of the clip, such as other initial weights, or None.
-
-    rerun: A function that runs the new training step again with some square weights transposed.
-    """
     kinds = {cause.kind for cause in clips.findings if not cause.kind.startswith("rounding")}
     if "other initial weights" in kinds:  # the recordings have the weights themselves
         return None
@@ -171,7 +167,6 @@ def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedReco
 def _amplified_rounding(
     rows: Sequence[StepComparison], beyond: StepComparison | None, clips: RecordingComparison, max_ulp: float
 ) -> Cause | None:
-    """Return the cause "rounding" if rounding of the gradients explains the first updates that differ."""
     row = next((row for row in rows if "update" in row.differing(max_ulp)), None)
     if row is None or not row.parameters.update_is_rounding or any(each.stage in STAGES for each in clips.divergences):
         return None
@@ -239,7 +234,6 @@ def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause 
 
 
 def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
-    """Return the cause "rounding that has grown" if differences are small at first, and later exceed `max_ulp`."""
     differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:
         differences.append((clips.first.step, clips.first.ulps))
@@ -260,7 +254,6 @@ def _greatest_before(rows: Sequence[StepComparison], step: int) -> float:
 
 
 def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -> Cause | None:
-    """Return a cause if an optimizer makes a step before its gradients are clipped."""
     sides = []
     for recording in recordings:
         start = sum(step < row.step for step in recording.recorded_steps)

@@ -43,7 +43,6 @@ def without_gradient(
 def cause_of_update(
     row: StepComparison, clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return the cause of different updates if the clipped gradients agree."""
     if any(divergence.stage in STAGES and divergence.step <= row.step for divergence in clips.divergences):
         return None
     ignored = pairing.without_gradient(recordings)
@@ -118,7 +117,5 @@ def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> 
 
 
 def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
-    """Return [coefficient] if all calls of a step have the same coefficient, and this coefficient is not 0. Otherwise,
-    return []."""
     coefs = [coef for line in lines for coef in line.coefs()]
     return [coefs[0]] if len(coefs) == 1 and coefs[0] else []

@@ -29,7 +29,6 @@ UNEVEN = (
 
 
 def read_weights(path: Path, scratch: Path) -> Arrays:
-    """Return the arrays of a weights file by name, in any format of `docs/gradient_files.md`."""
     try:
         return {name: _array(path, name, weight) for name, weight in files.read(path, scratch).items()}
     except UnreadableError as error:
@@ -94,7 +93,6 @@ def _stacked_batches(path: Path, arrays: Arrays) -> Batches:
 
 
 def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
-    """Return the batches from arrays with names such as "1/x", or [] if no name begins with the number of a step."""
     batches: dict[int, dict[str, npt.NDArray[Any]]] = {}
     for name, array in arrays.items():
         if match := STEP_AND_NAME.fullmatch(name):

@@ -89,8 +89,6 @@ class StepOutput:
 
     @property
     def next_parameters(self) -> Mapping[str, Dense]:
-        """The parameters at the beginning of the next step. With --resync, these are the copied weights of the old
-        training step."""
         return self.parameters if self.resynced is None else self.resynced
 
 
@@ -114,7 +112,6 @@ class ScriptRun:
 
 
 def read_outputs(script: Script, out: Path, steps: int) -> ScriptRun:
-    """Read the outputs of a training step. Raise an error if the function did not yield once for each batch."""
     try:
         ended = json.loads((out / ENDED).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -24,7 +24,6 @@ from .worker import NAMES
 
 
 def make_directory(path: Path) -> Path:
-    """Create the directory of --out. Raise an error if the directory contains files of an earlier run."""
     names = ("old", "new", "old.jsonl", "new.jsonl")
     if present := [name for name in names if os.path.lexists(path / name)]:  # also links to missing files
         remedy = "Pass another directory to --out. If an earlier run wrote them, you can also remove them."
@@ -91,7 +90,6 @@ def run(
 def run_transposed(
     script: Script, weights: Arrays, batches: Batches, scratch: Path, timeout: float, names: Collection[str]
 ) -> ScriptRun | None:
-    """Run the training step with some transposed initial weights. Return None if the step fails."""
     directory = scratch / "-".join(map(str, sorted(map(list(weights).index, names))))
     directory.mkdir(parents=True)
     changed = {name: array.T.copy() if name in names else array for name, array in weights.items()}
@@ -129,7 +127,6 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:
-    """Return a command that installs the missing module for the script's interpreter, or ''."""
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
     pip = f"{script.python} -m pip install PACKAGE"

@@ -16,8 +16,6 @@ TOGETHER = ("tensorflow", "paddle")
 
 @dataclass(frozen=True)
 class Script:
-    """A training step: a function in a file, and the interpreter that runs it."""
-
     side: Literal["old", "new"]
     file: Path
     name: str
@@ -31,7 +29,6 @@ class Script:
 
 
 def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> Script:
-    """Parse an argument such as `old.py:step`, which names a training step."""
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
         raise VerifyError(f"{text!r} does not name a file and a function. Type both, as in {side}.py:step.")

@@ -75,7 +75,6 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
 
 
 def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
-    """Return the weights by name, and the arrays of each step by name."""
     batches: dict[int, Arrays] = {}
     with np.load(job / "weights.npz") as weights, np.load(job / "batches.npz") as stored:
         for key in stored:
