@@ -118,5 +118,5 @@ def ported() -> set[str]:
 
 
 def _libraries(title: str) -> Iterator[str]:
-    """Yield the libraries of a format. A format can belong to two libraries."""
+    """A format can belong to two libraries."""
     yield from title.split(", ")

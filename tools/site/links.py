@@ -83,7 +83,6 @@ def title(text: str) -> str:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of a page's headings, which are the same on GitHub."""
     return {slug(heading) for heading in re.findall(r"^#+ (.+)$", CODE.sub("", text), re.MULTILINE)}
 
 

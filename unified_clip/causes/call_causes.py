@@ -31,7 +31,7 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 
 
 def find_cause(call: Observation) -> Cause | None:
-    """Return the cause of a wrong result. Return None if the call is correct, or if the cause is unknown."""
+    """Return None if the call is correct, or if the cause is unknown."""
     with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):
             return cause

@@ -252,7 +252,6 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 
 
 def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
-    """Compute wrong settings, such as another threshold, from the results of the call."""
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)

@@ -69,7 +69,7 @@ def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A clip call with a wrong result. An index identifies each gradient."""
+    """An index identifies each gradient."""
 
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
@@ -141,7 +141,6 @@ class Observation:
 
     @cached_property
     def counted(self) -> Mapping[int, Dense]:
-        """The gradients that the call should clip, as dense tensors by index."""
         return {i: each for i, each in self._dense.items() if not self.need_clip or self.need_clip[i]}
 
     @cached_property

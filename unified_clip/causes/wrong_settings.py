@@ -85,7 +85,6 @@ def wrong_settings(
 def or_simple_threshold(
     cause: Cause, this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
 ) -> Cause:
-    """Add a wrong threshold or norm of few digits to the sentence of a cause if it explains the calls, too."""
     if this.by == "per slice":
         return cause
     if not _has_correct_norm(this):
@@ -115,7 +114,7 @@ class _Calls(NamedTuple):
     """Further calls. A setting must explain most of these calls."""
 
     def strict(self) -> _Calls:
-        """Return the same calls. A setting must explain each call."""
+        """A setting must explain each call."""
         return _Calls([*self.required, *self.differing], ())
 
     def common(self, interval_of: IntervalOf) -> Interval | None:
@@ -223,12 +222,12 @@ def _common(
 
 
 def lists_of(calls: Iterable[Observation]) -> int:
-    """Return the number of different lists of gradients. Lists with the same total norm count once."""
+    """Lists with the same total norm count once."""
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 
 def _overlap(left: Interval, right: Interval) -> Interval:
-    """Return the intersection of two intervals. In an empty intersection, the lower end is above the upper end."""
+    """In an empty intersection, the lower end is above the upper end."""
     return max(left[0], right[0]), min(left[1], right[1])
 
 

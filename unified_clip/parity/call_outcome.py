@@ -29,8 +29,6 @@ class Failure:
 
 @dataclass(eq=False)
 class ClipTensors:
-    """The tensors of an exact result, or of a framework's result."""
-
     norm: Dense | None = None
     gradients: Sequence[Dense | None] | None = None
     """The clipped gradients, or None if the call only measures the norm or raises an error."""

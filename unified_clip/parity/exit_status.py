@@ -40,7 +40,6 @@ def is_problem(report: ParityReport, framework: str, result: Result) -> bool:
 
 
 def always_raising(report: ParityReport) -> list[str]:
-    """Return the functions of the user that raised errors and never returned a result."""
     returning = {f"{each.function} ({name})" for name, each in report.natives() if each.sha256}
     raising = [f"{r.function} ({name})" for name, r in report.natives() if r.is_users and r.kind == "raises"]
     return [] if report.chosen_cases else [name for name in dict.fromkeys(raising) if name not in returning]

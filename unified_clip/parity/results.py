@@ -111,7 +111,6 @@ class NativeResult(Result):
 
     @property
     def is_users(self) -> bool:
-        """Whether the result is from a function of the user."""
         return ".py:" in (self.function or "")
 
     @property
@@ -336,7 +335,6 @@ class ParityReport(ReportModel):
         return ParityReport.model_validate(safe(self.as_json()))
 
     def results(self) -> list[tuple[str, UnifiedClipResult]]:
-        """Return (framework, result) for every result of unified_clip."""
         return [
             (name, each)
             for case in self.cases
@@ -345,7 +343,6 @@ class ParityReport(ReportModel):
         ]
 
     def natives(self) -> list[tuple[str, NativeResult]]:
-        """Return (framework, result) for every result of a framework's function."""
         return [each for case in self.cases for each in case.natives.items()]
 
     @property

@@ -42,7 +42,7 @@ Progress = Callable[[str, int], Any]
 
 
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityReport:
-    """Run a suite in parallel processes, and return the report. If the run is interrupted, end all workers."""
+    """If the run is interrupted, all workers are ended."""
     expected = ExpectedResults()
 
     def work(name: str, items: Sequence[WorkItem]) -> WorkerResults:

@@ -80,7 +80,6 @@ class FoundClip:
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
-        """Return the argument for a parameter of unified_clip's function, or None if the call has no such argument."""
         for own_name, argument in self.arguments.passed.items():
             if self.function.renamed.get(own_name, own_name) == name:
                 return argument.value
@@ -88,7 +87,7 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The expression of the threshold, or the expressions of both bounds. None stands for a missing argument."""
+        """None stands for a missing argument."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 

@@ -126,7 +126,7 @@ def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]
 
 @contextmanager
 def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of processes. If the `with` block raises an error, the processes are ended at once."""
+    """If the `with` block raises an error, the processes are ended at once."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
     try:
@@ -245,7 +245,7 @@ def _commit(folder: Path, add: str) -> str:
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write all changed files, and return the paths. After an error or Ctrl-C, all files have the old content."""
+    """After an error or Ctrl-C, all files have the old content."""
     changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
     current = Path()
     copies: dict[Path, Path] = {}

@@ -58,7 +58,7 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """Finds the name of a gradient by its parameter. If the parameter is unknown, the gradient keeps its own name."""
+    """If the parameter of a gradient is unknown, the gradient keeps its own name."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique

@@ -40,8 +40,7 @@ class Divergence:
 
     ulps: float | None = None
     relative: float | None = None
-    """`ulps` and `relative` are the distance of two numbers in ULP, and their relative distance. For other values, the
-    fields are None."""
+    """`ulps` and `relative` are the distance of two numbers. For other values, both fields are None."""
 
     ulps_at_its_size: float | None = None
     """The distance of the two numbers, in ULP of the following number:

@@ -72,7 +72,6 @@ def nearest(value: Fraction, dtype: str) -> float:
 
 
 def nearest_float(value: float, dtype: str) -> float:
-    """Return a float rounded once to `dtype`, with ties to even. NaN and infinities stay unchanged."""
     if not math.isfinite(value):
         return value
     return math.copysign(nearest(Fraction(value), dtype), value)

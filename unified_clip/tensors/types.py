@@ -92,7 +92,7 @@ def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Dense:
-    """Return a copy of an array as a tensor. The array can have any byte order."""
+    """The array can have any byte order."""
     name = name_of(array.dtype)
     if name == "bfloat16":
         return Dense(name, np.array(array.view(np.uint16)))
@@ -101,7 +101,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a NumPy dtype. V2 is named "bfloat16", because np.savez and h5py write bfloat16 as V2."""
+    """NumPy's dtype V2 is named "bfloat16", because np.savez and h5py write bfloat16 as V2."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
@@ -145,7 +145,6 @@ def _densified(gradient: Sparse) -> Dense:
 
 
 def digest(tensors: Iterable[Dense | None]) -> str:
-    """Return a SHA-256 over the dtypes, shapes and bits of the tensors, in hexadecimal."""
     sha256 = hashlib.sha256()
     for tensor in tensors:
         sha256.update(f"{tensor.dtype}{tensor.shape};".encode() if tensor else b"None;")

@@ -233,7 +233,7 @@ def _in_order_of(
 
 
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Sort the gradients of a call by parameter name, because frameworks sort parameters differently."""
+    """Frameworks sort parameters differently."""
     names = list(line.parameters)
     if line.rule != "each" or len(line.norms()) != len(names):
         return line

@@ -181,7 +181,7 @@ def _distances(row: StepComparison, stage: Stage) -> Sequence[ParameterDistance]
 
 
 def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
-    """Yield the rows to print, with None in place of omitted rows."""
+    """None stands for omitted rows."""
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
     printed = {*range(FIRST_ROWS), *range(differ, differ + FIRST_ROWS), len(rows) - 1}

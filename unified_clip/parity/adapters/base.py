@@ -150,7 +150,6 @@ class Adapter(TensorConverter, Protocol):
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
     def native(self, invocation: Invocation) -> Returned | None:
-        """Return None if the framework has no function for this call."""
         call, arguments = invocation.call, invocation.arguments
         if call.style == "steps":
             return None  # no framework has a function with the state of such a rule
@@ -241,7 +240,6 @@ class Invocation:
 
     @property
     def in_place_arguments(self) -> Any:
-        """The arguments of an in-place function: a parameter for each gradient, or the gradients themselves."""
         return self.once("in_place_arguments", lambda: self.adapter.in_place_arguments(self))
 
     @property

@@ -196,7 +196,7 @@ class KnownDifference(schema.SuiteTable):
         return named is not None and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        """Return whether the entry is for this difference and accepts its cause. The size is not compared."""
+        """The size is not compared."""
         same = self.is_unbounded or difference.not_finite == self.not_finite
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
         return same and accepted and self.is_for(framework, case, difference)

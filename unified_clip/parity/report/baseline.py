@@ -40,8 +40,6 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Entry:
-    """A result of a report, or an entry of its list of known differences."""
-
     verdict: str
     text: str
     size: float = 0.0

@@ -18,8 +18,6 @@ LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
 
 
 class FunctionResult(NamedTuple):
-    """A result of a framework's function, with the first case that has this result."""
-
     result: NativeResult
     case: str
 

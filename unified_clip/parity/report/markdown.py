@@ -163,7 +163,6 @@ def size(value: float | None) -> str:
 
 
 def as_markdown(report: ParityReport, most: int = MAX_BYTES) -> str:
-    """Return the report as Markdown with at most `most` bytes."""
     report = report.safe()
     header = ["case", *report.frameworks]
     versions = [f"- {name} {version}" for name, version in report.versions.items()]

@@ -29,8 +29,6 @@ returns a list."""
 
 
 class CallForm(BaseModel):
-    """The container of the gradients, and the memory and attributes of the tensors."""
-
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     container: str = "list"

@@ -51,7 +51,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
 
 
 def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
-    """Return the case of one call. In the dict `call`, the key `call` contains the name of the function."""
+    """In the dict `call`, the key `call` is the name of the function."""
     table = CasesTable(gradients=[name], calls=[dict(call)])
     (case,) = _cases(table, {name: gradients}, name, Path())
     check(case, name)

@@ -31,8 +31,6 @@ messages."""
 
 @dataclass(eq=False)
 class CallResult(CallOutcome):
-    """The result of a call, with tensors of the framework."""
-
     norm: Any = None
     gradients: Any = None
     update: Any = None

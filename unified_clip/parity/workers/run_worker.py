@@ -173,7 +173,7 @@ def _run_once(
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
-    """Read all output of a worker, because the worker would wait if the pipe were full."""
+    """A worker waits while the pipe is full, so all its output is read."""
     with stdout:
         while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
             printed += chunk[: KEPT_BYTES - len(printed)]

@@ -196,7 +196,7 @@ def _has_norm(returned: Any) -> bool:
 
 
 def _in_order(clipped: Any, container: Any) -> Any:
-    """Restore the order of the caller's dict. Some functions sort dicts by key."""
+    """Some functions sort dicts by key."""
     if isinstance(clipped, dict) and isinstance(container, dict) and clipped.keys() == container.keys():
         return {key: clipped[key] for key in container}
     return clipped

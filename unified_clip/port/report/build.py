@@ -121,7 +121,7 @@ WRITERS: Mapping[str, Callable[[Report], str]] = {".txt": terminal.as_text, ".js
 
 
 class _Tables:
-    """The meanings, comparisons and known differences of a report. Each clip refers to entries by number."""
+    """Each clip refers to entries by number."""
 
     def __init__(self) -> None:
         self.meanings: dict[Hashable, model.ClipMeaning] = {}

@@ -53,7 +53,7 @@ class Edits(cst.CSTTransformer):
     # -- collecting
 
     def replace(self, node: cst.BaseExpression, code: str) -> None:
-        """Replace an expression by code. Parentheses around the expression are kept."""
+        """Parentheses around the expression are kept."""
         self._replaced[node] = cst.parse_expression(code, config=self._module.tree.config_for_parsing)
 
     def pass_by_keyword(self, argument: cst.Arg, keyword: str) -> None:
@@ -195,7 +195,7 @@ def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
 
 
 def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
-    """Remove the placeholders from a block. Their comments move to the next statement, or to the end of the block."""
+    """Comments of a removed line move to the next statement, or to the end of the block."""
     body: list[Any] = []
     above: list[cst.EmptyLine] = []
     for statement in block.body:

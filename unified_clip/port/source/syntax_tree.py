@@ -31,7 +31,7 @@ PUNCTUATION = frozenset(
 
 
 class _VisitorOfChildren(cst.CSTVisitor):
-    """Visits the children of a node without copies of the nodes, which LibCST makes: six times as fast."""
+    """Visits the children of a node without LibCST's copies, which is six times as fast."""
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         if super().on_visit(node):
@@ -82,7 +82,7 @@ class SyntaxTree:
         """All nodes except white space, comments and punctuation, in the order of the text."""
 
     def position(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Return (line, column) of a node, counted from 1."""
+        """Lines and columns are counted from 1."""
         start = self._range(node).start
         return start.line, start.column + 1
 
@@ -93,7 +93,7 @@ class SyntaxTree:
         return self._wrapper.resolve(metadata.PositionProvider)[node]
 
     def code(self, node: cst.CSTNode) -> str:
-        """Return the source of a node on one line, without comments. Strings keep their line breaks."""
+        """Comments are left out. Only strings keep their line breaks."""
         return _on_one_line(self.tree.code_for_node(node).strip())
 
     def line(self, node: cst.CSTNode) -> str:
@@ -106,7 +106,7 @@ class SyntaxTree:
     # -- surroundings
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield the nodes that contain this node, beginning with the innermost node."""
+        """The innermost node comes first."""
         while (parent := self.parents.get(node)) is not None:
             yield parent
             node = parent
@@ -212,7 +212,7 @@ def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | No
 
 
 def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the child nodes except white space, comments and punctuation, ten times as fast as LibCST's `children`."""
+    """Ten times as fast as LibCST's `children`, which also yields white space, comments and punctuation."""
     for name in _fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, cst.CSTNode):

@@ -111,7 +111,6 @@ def _at(module: Module, call: cst.Call, kind: str, line: int) -> PaddleStep:
 
 
 def is_harmless(module: Module, read: cst.CSTNode) -> bool:
-    """Return whether the code at a node prints a variable, or is a type annotation."""
     if module.enclosing(read, cst.Annotation) is not None:
         return True
     outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]

@@ -50,7 +50,7 @@ class TapeStep:
 
 @dataclass(frozen=True, eq=False)
 class StepRange:
-    """The lines of a training step. For lines that cannot be ported, `step` is None."""
+    """For lines that cannot be ported, `step` is None."""
 
     first: int
     last: int

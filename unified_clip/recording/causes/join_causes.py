@@ -20,13 +20,12 @@ BEFORE = ("steps", "gradients cleared", "backward passes", "clips")
 """Stages of an optimizer step that happen before the clip, or that reveal a missing clip."""
 
 CHANGED = NUMBERS[:-1]
-"""The stages with numbers that depend on earlier optimizer steps. The stage "coefficient" is not in the list, because
-norms and clip settings determine the coefficients."""
+"""The stages whose numbers depend on earlier optimizer steps. Coefficients depend only on norms and clip settings."""
 
 SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
-"""Maps a general cause to specific causes. A report with a specific cause does not contain the general cause."""
+"""Maps a general cause to specific causes. A report with a specific cause leaves out the general cause."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
 """Causes that can follow from earlier differences between updates."""

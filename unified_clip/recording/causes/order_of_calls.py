@@ -22,7 +22,7 @@ from ..rounding import PRODUCT
 from .before_clips import names_text
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""Clip rules that one run can have if the other run clips by the total norm."""
+"""{cause: rule of the run that does not clip by the total norm}."""
 
 
 def clipped_twice(point: DivergencePoint) -> Cause | None:

@@ -60,10 +60,10 @@ Shown = tuple[Sequence[str], Sequence[str], str]
 def _regularizer(
     own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms
 ) -> tuple[float, Shown] | None:
-    """Return (factor of the weights in the gradients of `own`, evidence), or None if there is no regularizer.
+    """Return (weight decay that `own` adds to its gradients, evidence), or None.
 
     decay: The weight decay of the optimizer of `step`. A port might forget that the derivative of w**2 is 2 w. So the
-        double and the half of this number are also tried. If `decay` is 0, the losses give the factor.
+        double and the half of this number are also tried. If `decay` is 0, the losses give the weight decay.
     """
     fitting: Iterator[tuple[float, Shown | None]]
     if decay:

@@ -41,7 +41,7 @@ def start(settings: ProcessSettings) -> None:
 
 
 class ProcessRecording(Recording):
-    """The recording of a process. The first recorded line creates the file. Each forked process writes its own file."""
+    """The first recorded line creates the file. Each forked process writes its own file."""
 
     records_forks = True
 

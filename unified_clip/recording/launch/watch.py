@@ -119,7 +119,7 @@ def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
 
 
 def table_lines(processes: Sequence[WatchedProcess], size: os.terminal_size) -> list[str]:
-    """Return the lines of a table of the processes. Return [] if the terminal is too small."""
+    """An empty list means that the terminal is too small."""
     from rich.console import Console
     from rich.table import Table
 

@@ -197,7 +197,6 @@ def _weight_decay(optimizer: Any, group: Any) -> Any:
 
 
 def _decay_of(optimizer: Any, group: Any, parameter: Any) -> float | None:
-    """Return the weight decay of a parameter, or None for any decay other than an L2 decay."""
     if hasattr(optimizer, "_lamb_weight_decay"):
         excludes = optimizer._exclude_from_weight_decay_fn
         return 0.0 if excludes and excludes(parameter) else optimizer._lamb_weight_decay
@@ -230,7 +229,7 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return True if all gradients are None or zero, or if the optimizer was deleted, so that `optimizer` is None."""
+    """A deleted optimizer is None, and counts as cleared."""
     tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)
 

@@ -58,7 +58,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_capturing() -> bool:
-    """Return whether a CUDA graph is being captured. During a capture, numbers cannot be read."""
+    """While a CUDA graph is captured, numbers cannot be read."""
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
@@ -167,7 +167,7 @@ def _record_step(optimizer: Any) -> None:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return True if all gradients are None or zero, or if the optimizer was deleted, so that `optimizer` is None."""
+    """A deleted optimizer is None, and counts as cleared."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
     gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective
     return all(gradient is None or not gradient.any() for gradient in gradients)

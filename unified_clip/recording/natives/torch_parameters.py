@@ -82,7 +82,7 @@ class ModelNames:
         return self._names.get(parameter)
 
     def _search(self) -> None:
-        """Find the names of new parameters. The smallest model that contains a parameter gives its name."""
+        """The smallest model that contains a parameter gives its name."""
         objects = gc.get_objects()
         kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, SEARCHED)}  # `isinstance` may run code
         objects = [each for each in objects if type(each) in kinds]
@@ -111,7 +111,7 @@ def _trained_by(optimizer: Any) -> Iterator[Any]:
 
 
 def _listed(read: Callable[[Any], Iterable[Any]], owner: Any) -> list[Any]:
-    """Return `read(owner)` as a list. Return [] after an error, which an incompletely initialized object can cause."""
+    """Return `read(owner)`, or [] after an error, because an incompletely initialized object can raise any error."""
     try:
         return list(read(owner))
     except Exception:  # its parameters then have positions as names

@@ -41,7 +41,7 @@ def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
-    """Return a cause for a missing clip before `step`. If `step` is None, the run never clips."""
+    """If `step` is None, the run never clips."""
     clips = f"{other.name} clips by {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
     if changed := next((each for each in run.optimizer_steps if each.changed), None):
         sentence = (

@@ -217,7 +217,6 @@ def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun
 
 
 def _are_clipped_together(left: Iteration, right: Iteration) -> bool:
-    """Return whether a clip call of an iteration clips gradients of several optimizers."""
     counts = [len(lines) for _, lines in (left, right)]
     if max(counts) < len(left[0]) and min(counts):
         return True
@@ -292,7 +291,7 @@ def _without_partial_steps(run: RecordedRun) -> RecordedRun:
 
 
 def _counts_calls(run: RecordedRun) -> bool:
-    """Return whether the recorder counted each clip call as a step. This happens if the script sets no steps."""
+    """The recorder counts each clip call as a step if the script sets no steps."""
     steps = [line.step for line in run.lines]
     if not all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False)):
         return False

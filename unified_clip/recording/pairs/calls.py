@@ -26,7 +26,7 @@ def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
 
 @dataclass(frozen=True)
 class CallPair:
-    """A clip call of run a, and the matching clip call of run b. Both calls have the same position in the same step."""
+    """Both calls have the same position in the same step."""
 
     a: RecordedCall
     b: RecordedCall
@@ -182,10 +182,9 @@ def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> A
 def partners_of(
     a: Sequence[RecordedCall], b: Sequence[RecordedCall], names: Names
 ) -> tuple[Sequence[int] | None, bool]:
-    """For each call in `a`, return the index of its partner in `b`. Also return whether the order of the calls matters.
+    """Return (index of each call's partner in `b`, whether the order of the calls matters).
 
-    If a call has no partner, the indices are replaced by None. The order matters if two calls of a run might clip the
-    same gradients.
+    The indices are None if a call has no partner. The order matters if two calls of a run can clip the same gradients.
     """
     likeness = [[_likeness(call, other, names) for other in b] for call in a]
     is_ordered = any(map(_share_gradients, (a, b)))

@@ -79,8 +79,7 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
-    """Count the calls at the start of the list that can be merged. They have equal settings, and clip one gradient
-    each."""
+    """Count the calls at the start of the list that have equal settings and one gradient each."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}

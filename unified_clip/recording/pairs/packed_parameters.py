@@ -159,8 +159,7 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Return both calls and the names. If both runs clip a sparse gradient by the norm of its stored rows, this norm
-    replaces the exact norm.
+    """If both runs clip a sparse gradient by the norm of its stored rows, replace its exact norm by this norm.
 
     TensorFlow clips a sparse gradient by the norm of its stored rows.
     """

@@ -50,7 +50,7 @@ def report_lines(comparison: RecordingComparison) -> list[str]:
 
 
 def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequence[str]]) -> Iterator[str]:
-    """Yield all sentences. The advice about a cause follows the first sentence about the cause."""
+    """The advice about a cause follows the first sentence about the cause."""
     rest = {kind.lower(): advice for kind, advice in remedies.items()}
     for sentence in described:
         yield sentence

@@ -33,7 +33,7 @@ SMALL = 1 << 25
 
 
 def open_map(path: Path) -> Raw:
-    """Return a file as a mapped array of bytes. Map each file only once, because every map keeps the file open."""
+    """Map each file only once, because every map keeps the file open."""
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 

@@ -114,7 +114,7 @@ class Whole:
         self.file, self.size = file, size
 
     def read(self, count: int) -> bytes:
-        """Return the next `count` bytes. The number of bytes is checked before memory is reserved."""
+        """The size is checked before memory is reserved."""
         if count > self.size - self.file.tell():
             raise EOFError("the file ends early")
         return self.file.read(count)

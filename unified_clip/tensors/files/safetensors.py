@@ -32,8 +32,6 @@ DTYPES = {
 
 
 class TensorEntry(NamedTuple):
-    """The dtype, the shape and the position of one tensor, from the header of the file."""
-
     dtype: str
     shape: Sequence[int]
     start: int

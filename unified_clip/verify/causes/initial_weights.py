@@ -16,8 +16,6 @@ from ..step_pairing import StepPairing
 
 
 class FirstUpdate(NamedTuple):
-    """The first update of a parameter, element by element."""
-
     sizes: Float64s
     """The absolute value of each element of the gradient."""
 

@@ -138,7 +138,7 @@ def _step_output(out: Path, number: int) -> StepOutput:
 
 
 def read_parts(path: Path) -> dict[str, dict[str, Dense]]:
-    """Read the file of an output as {part of the output: {name: tensor}}. OUTPUT_PARTS lists the parts."""
+    """OUTPUT_PARTS lists the parts of an output."""
     parts: dict[str, dict[str, Dense]] = {}
     for key, tensor in safetensors.load(path).items():
         part, _, name = key.partition("/")

@@ -59,7 +59,7 @@ def weight_copier(
 
 
 class OldWeights:
-    """The weights of the old training step, which runs at the same time in another process."""
+    """The old training step runs at the same time in another process."""
 
     def __init__(self, directory: Path, names: Names) -> None:
         self._directory, self._names = directory, names
@@ -128,7 +128,6 @@ def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], o
 
 
 def _memory_of_models() -> set[int]:
-    """Return the memory addresses of all parameters and buffers of PyTorch modules in this process."""
     nn = sys.modules["torch"].nn
     objects = [each for each in gc.get_objects() if issubclass(type(each), (nn.Parameter, nn.Module))]
     tensors = [each for each in objects if isinstance(each, nn.Parameter)]
@@ -152,7 +151,7 @@ def takes_weights(function: Callable[..., Any]) -> bool:
 
 
 def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
-    """Return whether the assigned value is read later. An assigned attribute or item counts as read."""
+    """An assigned attribute or item counts as read."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     inside = {id(node) for node in ast.walk(statement)}
     names = set()

@@ -52,7 +52,6 @@ def main() -> None:
 
 
 def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
-    """Run the training step in a file, record its clip calls, and return the content of `ended.json`."""
     weights, batches = read_job(job)
     recording = unified_clip.record(out / RECORDING, norms=True, gradients_every=1)
     recording.stores_results = True
