@@ -143,10 +143,7 @@ def _log2(norm: float, p: float) -> float:
 
 
 def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
-    """Return the cause of a wrong norm of 0 or inf.
-
-    If the gradients are not clipped by this norm, the kind of the cause is "coefficient".
-    """
+    """If the gradients are not clipped by this norm, the kind of the cause is "coefficient"."""
     for number, _, _, result in call.sides():
         scaling = call.scalings[number]
         as_by_norm = scaling.is_unchanged if call.norm == 0 else scaling.is_zero

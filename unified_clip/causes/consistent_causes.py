@@ -69,10 +69,7 @@ class _Call:
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        """The dtypes of the gradients, with float32 in place of float64.
-
-        Most causes have the same effect in float32 and in float64.
-        """
+        """float32 replaces float64, because most causes have the same effect in both dtypes."""
         dtypes = (gradient.dtype for gradient in self.call.counted.values())
         return frozenset("float32" if dtype == "float64" else dtype for dtype in dtypes)
 
@@ -151,11 +148,7 @@ def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
 
 
 def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]) -> dict[str, Diagnosis]:
-    """Return a diagnosis for each case in `differing`.
-
-    calls: All calls of one function. The keys are the names of the cases.
-    differing: The names of the cases with a wrong result.
-    """
+    """`calls` contains all calls of one function by case. `differing` contains the cases with a wrong result."""
     with np.errstate(all="ignore"):
         everything = {name: _Call(name, call) for name, call in calls.items()}
         failing = [everything[name] for name in differing]

@@ -259,10 +259,7 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Yield a wrong threshold that explains the results.
-
-    If a wrong norm explains the same results, the kind of the cause is "coefficient".
-    """
+    """If a wrong norm explains the same results, the kind of the cause is "coefficient"."""
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
         return

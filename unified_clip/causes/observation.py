@@ -52,10 +52,7 @@ class Hypothesis(NamedTuple):
 
 
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
-    """Combine hypotheses of one kind into one cause.
-
-    Return None if the kinds differ, or if the kind stands for rounding.
-    """
+    """Return None if the hypotheses have different kinds, or if the kind stands for rounding."""
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
         return None
@@ -200,10 +197,7 @@ class Observation:
 
     @cached_property
     def norms(self) -> Sequence[float]:
-        """The norm from which each gradient's coefficient is computed.
-
-        If the call clips per slice, this is the norm of the whole gradient.
-        """
+        """If the call clips per slice, these are the norms of the whole gradients."""
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
@@ -224,10 +218,7 @@ class Observation:
     # -- tests
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains results that are wrong.
-
-        slack: The allowed relative error.
-        """
+        """Return whether a hypothesis explains results that are wrong. `slack` is the allowed relative error."""
         by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
         is_shown_by_norm = not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
         if not is_shown_by_norm and (self.gradients_match_norm or self.expected_fits(hypothesis.tolerance)):

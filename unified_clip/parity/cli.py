@@ -272,10 +272,6 @@ def _suite(options: argparse.Namespace) -> Suite:
 
 
 def _recording(path: Path) -> Sequence[RecordedCall]:
-    """Return the clip calls of the first process in a recording.
-
-    Raise RunError if the recording contains nothing to plot.
-    """
     from ..recording import compare, runs
     from ..recording.report import curves, run_plots
 

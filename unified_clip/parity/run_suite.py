@@ -120,10 +120,7 @@ def _notes_on_run(suite: Suite, results: Mapping[str, WorkerResults]) -> list[st
 
 
 def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return the version of each package.
-
-    If the frameworks use different versions of a package, each framework gets a key, such as "numpy (torch)".
-    """
+    """If the frameworks use different versions of a package, each framework gets a key, such as "numpy (torch)"."""
     by_package = dict[str, dict[str, str]]()
     for framework, versions in by_framework.items():
         for package, version in versions.items():

@@ -49,10 +49,7 @@ def unexplained_results(report: ParityReport) -> list[tuple[str, str]]:
 
 
 def call_again(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
-    """Repeat calls of frameworks' functions, and store whether the second results are equal.
-
-    places: (framework, case name) of the results.
-    """
+    """`places` contains (framework, case name) for each result."""
     cases = {case.name: case for case in suite.cases}
     results = {case.name: case.natives for case in report.cases}
     places = [place for place in places if not results[place[1]][place[0]].second_call]

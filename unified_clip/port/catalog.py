@@ -106,10 +106,7 @@ class ClipFunction:
 
     @property
     def same_positions(self) -> int:
-        """The number of parameters, counted from the first, whose position is the same in both functions.
-
-        The two functions are the framework's function and its replacement.
-        """
+        """The number of leading parameters that have the same position in the function and in its replacement."""
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
@@ -187,10 +184,7 @@ def class_checks() -> tuple[ClassCheck, ...]:
 
 
 def clip_function(full_name: str) -> ClipFunction | None:
-    """Return the function or class with a full name, or None for a name outside the catalog.
-
-    Names from old or internal modules are accepted, too: `tensorflow.compat.v1.clip_by_norm` is `tf.clip_by_norm`.
-    """
+    """Names from old or internal modules are accepted, such as `tensorflow.compat.v1.clip_by_norm`."""
     for pattern, short in MODULE_ALIASES:
         if match := pattern.match(full_name):
             full_name = short + full_name[match.end() :]
@@ -244,10 +238,7 @@ def _clues() -> frozenset[str]:
 
 @functools.cache
 def clip_pattern() -> re.Pattern[bytes]:
-    """Return a regular expression that matches every file with a clip.
-
-    The regular expression also matches some files without a clip.
-    """
+    """Return a pattern that matches all files with a clip, and some files without a clip."""
     names = _clues() | {name for _, name in _owners()}
     rest = sorted(name for name in names if not re.search("(?i)clip|clamp", name))
     packages = "|".join(sorted(FRAMEWORKS))

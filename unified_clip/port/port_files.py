@@ -100,10 +100,7 @@ def _without_clip(path: Path, read: Read) -> Result | None:
 
 
 def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
-    """Yield the result of `work` for each file, in order.
-
-    After a crash of a process, `work` is repeated for the remaining files, one at a time.
-    """
+    """After a crash of a process, `work` is repeated for the remaining files, one at a time."""
     if len(paths) <= FEW_FILES:
         yield from map(work, paths)
         return
@@ -285,10 +282,7 @@ def is_written(ported: PortedFile) -> bool:
 
 
 def _write_beside(path: Path, content: bytes) -> Path:
-    """Write content to a temporary file in the same directory.
-
-    The file gets the mode of `path` and, if possible, the same owner.
-    """
+    """The file gets the mode of `path` and, if possible, the same owner."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".unified-clip.", delete=False) as file:
         copy = Path(file.name)
         try:

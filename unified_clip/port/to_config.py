@@ -77,8 +77,7 @@ def has_several_limits(module: Module, clip: FoundClip) -> bool:
 
 
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
-    """Return (rule, family) for an argument of a Keras optimizer, such as clipnorm=. '' stands for an unknown rule or
-    family."""
+    """An empty string stands for an unknown rule or family."""
     if is_off_in_keras(module, clip):
         return "", ""
     if not is_standalone_clipnorm(module, clip):

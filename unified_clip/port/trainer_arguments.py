@@ -14,10 +14,7 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 
 
 def clips_in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for each clipping argument of a call.
-
-    A missing argument is also a clip if the trainer clips by default, or reads the value from outside the file.
-    """
+    """A missing argument is also a clip if the trainer clips by default, or reads the value from outside the file."""
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
     passed = keywords_of(call)
@@ -75,10 +72,7 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def clips_in_bases(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Yield a clip for each base class with an argument that clips, such as `TrainingArguments` or `PPO`.
-
-    The threshold is unknown, because a parser often sets the threshold at run time.
-    """
+    """The threshold is unknown, because a parser often sets the threshold at run time."""
     for base in node.bases:
         name = module.full_name(base.value)
         if (setting := setting_of(name)) is not None and (setting.default or name in setting.elsewhere):

@@ -71,8 +71,7 @@ class ByParameter:
         return self._by_id.get(id(parameter))
 
     def in_order(self, clip: Clip) -> Sequence[str]:
-        """Return all parameter names if the clip got a plain list with one gradient for each parameter. Otherwise,
-        return []."""
+        """Return all names for a plain list with one gradient for each parameter. For other calls, return []."""
         leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
             return []

@@ -31,10 +31,7 @@ class Distance(NamedTuple):
 
 
 def distance(a: float, b: float) -> Distance:
-    """Return the distance of two numbers.
-
-    The distance of two NaN is 0. The distance of an infinite number or NaN from any other number is inf.
-    """
+    """Two NaN have the distance 0. An infinite number or NaN has the distance inf from any other number."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):

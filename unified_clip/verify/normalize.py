@@ -142,10 +142,7 @@ def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
 def _with_optimizers(
     lines: Sequence[RecordedCall], optimizer_steps: Sequence[OptimizerStep], recorded: Sequence[RecordedCall]
 ) -> list[RecordedCall | OptimizerStep]:
-    """Merge the clip calls and the optimizer steps of a recording into one list.
-
-    recorded: The calls in the order of the recording.
-    """
+    """`recorded` contains the calls in the order of the recording."""
 
     def place(item: RecordedCall | OptimizerStep) -> tuple[int, int]:
         if isinstance(item, RecordedCall):

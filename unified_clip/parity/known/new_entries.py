@@ -15,10 +15,7 @@ from .match import Place
 
 
 def new_entries(unlisted: Mapping[Place, NativeResult], old: list[Any]) -> list[Table]:
-    """Return an entry for each group of equal differences.
-
-    old: The entries before the run, whose titles and reasons the new entries reuse.
-    """
+    """`old` contains the entries before the run. New entries reuse their titles and reasons."""
     groups: dict[tuple[str, str, str, str, str, str], dict[str, NativeResult]] = {}
     for (framework, case), each in unlisted.items():
         # An entry covers every smaller size, too: a large difference of one case must not hide the growth of another.

@@ -100,10 +100,7 @@ def check_digests(path: Path, report: ParityReport) -> None:
 
 
 def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[Change]:
-    """Return the changes between two reports. Changes that fail the run come first.
-
-    strict_bits: Whether changed bits fail the run.
-    """
+    """Changes that fail the run come first. With `strict_bits`, changed bits fail the run."""
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)
     before, after = (_entries(report, with_digests=with_digests) for report in (old, new))

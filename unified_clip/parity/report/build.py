@@ -189,10 +189,7 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
 
 
 def _stale(report: ParityReport, known: KnownDifferenceResult, number: str) -> Problem:
-    """Return a problem for a stale entry.
-
-    number: The suffix of the entry's title, from `baseline.numbered`.
-    """
+    """`number` is the suffix of the entry's title, from `baseline.numbered`."""
     return Problem(
         what=f"known difference {known.framework}, {known.function}, {known.reason!r}",
         detail=known.problem,

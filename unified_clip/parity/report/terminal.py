@@ -18,10 +18,7 @@ MOST_CASES = 40
 
 
 def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = None) -> None:
-    """Print the report on the terminal.
-
-    annotations: Lines to print instead of the problems, for `--format github`.
-    """
+    """For `--format github`, `annotations` are printed instead of the problems."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200

@@ -151,10 +151,7 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """Return whether a value has one of the types, and can be converted to a float.
-
-    Booleans are accepted only if bool is one of the types.
-    """
+    """Booleans are accepted only if `kinds` is bool."""
     if isinstance(value, bool) and kinds is not bool:
         return False
     return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)

@@ -68,10 +68,6 @@ def known_list_advice(file: Path) -> str:
 
 
 def read(path: Path, *, accepting: bool = False) -> Suite:
-    """Read the suite in a directory, or in a `.toml` file.
-
-    accepting: Whether the run has the option `--accept`. With this option, entries with `size = inf` are allowed.
-    """
     file = file_of(path)
     directory = file.parent
     data = schema.read(file, schema.SuiteFile)
@@ -122,10 +118,6 @@ def _matching_files(pattern: str, file: Path) -> list[Path]:
 
 
 def _check_frameworks(file: Path, frameworks: Collection[str], named: Iterable[tuple[str, str]]) -> None:
-    """Raise SuiteError if a case or a known difference names a framework that is not in the suite.
-
-    named: (framework, place of its name in the suite) tuples.
-    """
     for name, place in named:
         if name not in frameworks:
             raise SuiteError(

@@ -44,10 +44,7 @@ class UserFunction(NamedTuple):
     """The key `returns` of the suite. The text is empty for a function that returns the same as the public function."""
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
-        """Wrap the user's function in a function with the signature of the public name.
-
-        Required arguments are passed by position.
-        """
+        """Return a function with the parameters of the public name. Required arguments are passed by position."""
         function = _load(self.file, self.name, self.text)
         marks = invocation.adapter.marks_parameters
 

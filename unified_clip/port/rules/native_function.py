@@ -42,10 +42,7 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def torch_function(rule: str) -> str:
-    """Return the full name of PyTorch's function for a rule.
-
-    For the rule `norm`, the code has to call the function for each tensor.
-    """
+    """For the rule `norm`, the code has to call the function for each tensor."""
     return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
 
 

@@ -238,10 +238,7 @@ def _after_imports(body: Sequence[Any], name: str) -> int:
 
 
 def _imports(statement: cst.CSTNode) -> bool:
-    """Return whether a statement is an import, or a `try` that begins with an import.
-
-    The import of LibCST's matchers would take half a second.
-    """
+    """The import of LibCST's matchers would take half a second, so this function does not use them."""
     if isinstance(statement, cst.Try):
         first = next(iter(statement.body.body), None)
         return isinstance(first, cst.SimpleStatementLine) and isinstance(first.body[0], IMPORTS)

@@ -100,10 +100,7 @@ class Module(SyntaxTree):
         return names or {""}
 
     def _is_redefined(self, assignments: set[BaseAssignment]) -> bool:
-        """Return whether the file defines a function or class with this name at its top level.
-
-        Definitions inside an `if` or a `try` do not count, because they often handle a failed import.
-        """
+        """Definitions inside an `if` or a `try` do not count, because they often handle a failed import."""
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         own = [node for node in nodes if isinstance(node, cst.FunctionDef | cst.ClassDef)]
         return any(isinstance(self.parents.get(node), cst.Module) for node in own)
@@ -183,10 +180,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def _attributes(self) -> dict[tuple[cst.ClassDef, str], list[cst.CSTNode]]:
-        """The nodes of each attribute of self, by class and name.
-
-        Names in the body of the class are attributes, too.
-        """
+        """Names in the body of a class are attributes, too."""
         attributes: dict[tuple[cst.ClassDef, str], list[cst.CSTNode]] = {}
         for node in self.nodes:
             owner = self.enclosing(node, cst.ClassDef) if isinstance(node, Target) else None

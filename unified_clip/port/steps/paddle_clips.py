@@ -136,10 +136,7 @@ class PaddleClips:
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
-        """Return whether the file sets an attribute only inside an `if`.
-
-        Then a base class might set the attribute, too.
-        """
+        """A base class might set an attribute that the file sets only inside an `if`."""
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
         return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)

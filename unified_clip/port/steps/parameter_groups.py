@@ -15,10 +15,7 @@ PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
 
 def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool:
-    """Return whether a list of parameters might contain groups, which are dicts.
-
-    depth: The number of assignments between the first expression and `node`.
-    """
+    """Groups are dicts. `depth` counts the assignments between the first expression and `node`."""
     match node:
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
             return any(_may_be_group(module, element, depth) for element in elements)
@@ -59,8 +56,7 @@ def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
 
 
 def _added(module: Module, read: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
-    """Return (value, whether the value is a list) for code such as groups.append({...}). For other code, return
-    None."""
+    """Return (value, whether the value is a list) for code such as groups.append({...})."""
     call = module.method_call(read)
     if call is None or not call.args or method_of(call) not in ("append", "insert", "extend"):
         return None

@@ -82,10 +82,7 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield one range for each training step.
-
-        If the calls that compute and apply gradients do not alternate, yield one range for all calls.
-        """
+        """If the calls that compute and apply gradients do not alternate, one range contains all calls."""
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):

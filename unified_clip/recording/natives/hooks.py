@@ -62,10 +62,7 @@ class Hooks:
             on()
 
     def switch(self, is_on: bool) -> None:
-        """Put all hooks in place, or remove them.
-
-        A module that imported a hooked function by `from ... import` also gets the replacement.
-        """
+        """A module that imported a hooked function by `from ... import` also gets the replacement."""
         if is_on == self._is_on:
             return
         self._is_on = is_on

@@ -223,10 +223,6 @@ def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> f
 
 
 def read(tensor: Any) -> Dense:
-    """Copy a framework's tensor to a dense tensor.
-
-    UnreadableError: The tensor cannot be read.
-    """
     dense = densify(read_tensor("a gradient", tensor))
     assert dense is not None
     return Dense(dense.dtype, np.array(dense.array))

@@ -111,8 +111,7 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
 
 
 def _masked(arguments: Any, updates: Any) -> list[tuple[bool, int]]:
-    """For each parameter, return (whether the parameter has weight decay, number of elements). Return [] without a
-    mask."""
+    """Return (whether the parameter has weight decay, number of elements) for each parameter, or [] without a mask."""
     mask = arguments.get("mask", arguments.get("weight_decay_mask"))
     if mask is None or "weight_decay" not in arguments:
         return []

@@ -20,10 +20,7 @@ def is_empty(call: RecordedCall) -> bool:
 
 
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
-    """Return the run with only the calls that `kept` selects.
-
-    Each removed empty call is counted in `empty_clips` of the next optimizer step.
-    """
+    """Each removed empty call is counted in `empty_clips` of the next optimizer step."""
     if all(kept):
         return run
     before = [0, *itertools.accumulate(kept)]

@@ -116,10 +116,6 @@ def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
 
 
 def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
-    """Return `names` as a mapping from run a to run b.
-
-    RunError: A name is unknown, or the keys belong to different runs.
-    """
     in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
     if (oriented := orient_names(names, in_a, in_b)) is not None:
         return oriented

@@ -23,8 +23,6 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return an import spec that runs the module's action after the import. Return None for a module without an
-        action."""
         if fullname not in self._actions or fullname in self._finding:
             return None
         self._finding.add(fullname)

@@ -110,10 +110,7 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 
 
 def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], object] | None:
-    """Return a function that assigns an array to a parameter, or None if the parameter might be a copy.
-
-    memory: A function that returns the result of `_memory_of_models`.
-    """
+    """None means that the parameter might be a copy. `memory` returns the result of `_memory_of_models`."""
     framework = adapter_of(type(parameter))
     if framework == "torch":
         torch = sys.modules["torch"]
