@@ -28,6 +28,7 @@ class Number(ReportModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def hex(self) -> str:
+        """The value as a hexadecimal float, in the format of Python's `float.hex`."""
         return self.value.hex()
 
 
@@ -73,6 +74,7 @@ class WorstElement(ReportModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def place(self) -> str:
+        """A description of the gradient and the element, or "the norm"."""
         if self.gradient is None:
             return "the norm"
         prefix = "the coefficient of " if self.stage == "coefficient" else ""
