@@ -92,7 +92,6 @@ containers.framework_of = adapter_of
 
 
 def _peeked(value: Any) -> Any:
-    """Replace each iterator in a container by a `_Peeked`."""
     if adapter_of(type(value)) is not None or isinstance(value, str | bytes):
         return value
     if isinstance(value, Iterator):
@@ -109,7 +108,6 @@ def _peeked(value: Any) -> Any:
 
 
 def _adapters_in(value: Any) -> Iterator[str]:
-    """Yield the name of the backend of each tensor in a container, without reading iterators."""
     adapter = adapter_of(type(value))
     if adapter is not None:
         yield adapter

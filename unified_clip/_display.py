@@ -73,7 +73,6 @@ def _in_property(text: str) -> str:
 
 
 def cell(text: str, style: str = "") -> Text:
-    """Return escaped text that rich prints without interpreting markup."""
     from rich.text import Text
 
     return Text(safe(text), style)
@@ -126,7 +125,6 @@ def has_colours(stream: TextIO | None) -> bool:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the type and the message of an exception, such as "ValueError: no data"."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -135,10 +133,8 @@ def _escaped(character: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "1 call" or "2 calls"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def enumeration(words: Sequence[str]) -> str:
-    """Return words as text, such as "a, b and c"."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

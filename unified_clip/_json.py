@@ -7,7 +7,6 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Replace each NaN and infinity by the string "nan", "inf" or "-inf", also inside dicts and lists."""
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -51,7 +51,6 @@ class LimitError(CodedError, ValueError, code="UC702"):
 
 
 def read_size(text: str) -> int:
-    """Return the number of bytes in a text such as `8 GiB` or `512MiB`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
     number = float(match[1]) * UNITS.get(match[2], 0) if match else 0.0
     if not 1 <= number < 2**63:
@@ -67,12 +66,10 @@ def size_text(count: int) -> str:
 
 
 def seconds() -> float:
-    """Return the maximum number of seconds for the conversion of one file."""
     return _setting(MAX_SECONDS, _positive, DEFAULT_SECONDS)
 
 
 def check_expanded(count: int, file_size: int) -> None:
-    """Raise LimitError if tensors of `count` bytes are too large for a file of `file_size` bytes."""
     most = _setting(MAX_BYTES, read_size, 0) or max(DEFAULT_BYTES, DEFAULT_RATIO * file_size)
     if count > most:
         unit = next((unit for unit in ("TiB", "GiB") if count >= UNITS[unit]), "MiB")

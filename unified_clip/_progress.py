@@ -15,7 +15,6 @@ def unseen(name: str, count: int) -> None:
 
 @contextmanager
 def busy(text: str) -> Iterator[None]:
-    """Show a text during work of unknown length."""
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -22,7 +22,6 @@ class ReportModel(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True, strict=True)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON data, without the fields that were never set."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 

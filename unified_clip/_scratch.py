@@ -70,7 +70,6 @@ def _remove_if_unlocked(path: Path) -> None:
 
 
 def _create_lock(path: Path) -> int | None:
-    """Return the file descriptor of a lock that this process holds, or None if the system has no locks."""
     if fcntl is None:
         return None
     descriptor, name = tempfile.mkstemp(dir=path)

@@ -193,10 +193,6 @@ def _calls_of_fatal_error(report: Sequence[str]) -> str:
 
 
 def _shown_calls(frames: Sequence[tuple[str, str, str]]) -> str:
-    """Describe calls as text.
-
-    frames: (file, line, function) of each call, the innermost call first.
-    """
     calls = [f"{name} ({Path(file).name}, line {line})" for file, line, name in frames[:CALLS_SHOWN]]
     return f"it was in {', called by '.join(calls)}" if calls else ""
 

@@ -198,7 +198,6 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
 
 
 def _above(norm: float) -> float:
-    """Round a norm up to three significant digits."""
     if norm == 0:
         return 0.0
     near = float(f"{norm:.3g}")

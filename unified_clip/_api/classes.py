@@ -123,7 +123,6 @@ class GradientClip(FrameworkBinding):
     _spec = INFERRED
 
     def _whole(self, backend: Backend, pairs: Any) -> tuple[GradientList, Functional] | None:
-        """Collect the gradients in one pass. Return None if the tuples must be checked one by one."""
         if self.need_clip is not None or self._spec.is_given or observer.needs_leaves():
             return None
         if type(pairs) not in (list, tuple) or backend.parameters is None:

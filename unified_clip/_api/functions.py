@@ -228,7 +228,6 @@ def global_norm(
 def _declared(
     backend: Backend, container: Any, arguments: tuple[Any, Any, Any, Any], *, in_place: bool
 ) -> DistributedSpec:
-    """Check the arguments for distributed gradients. An invalid argument on one rank raises an error on all ranks."""
     try:
         return declared(*arguments)
     except (TypeError, ValueError):

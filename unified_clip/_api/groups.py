@@ -137,10 +137,6 @@ def _max_abs(gradients: GradientList, group: range, inputs: Sequence[Tensor]) ->
 
 
 def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[tuple[Norm, float]]) -> bool:
-    """Return True if a norm is NaN or infinite and `nonfinite` is "skip".
-
-    orders: (norm, norm type) of each measured norm.
-    """
     if nonfinite not in IN_GRAPHS:
         return False
     for norm, p in orders:
@@ -179,7 +175,6 @@ def smallest_coefficient(outcome: Outcome) -> Tensor:
 
 
 def all_finite(outcome: Outcome) -> Tensor:
-    """Return 1 if the total norm and the norms of all groups are finite, otherwise 0."""
     path = outcome.path
     with path.scope():
         xp = path.xp

@@ -241,7 +241,6 @@ def _parts(tensor: Tensor) -> list[mx.array]:
 
 
 def _magnitudes(tensor: Tensor) -> mx.array:
-    """Return |g| in float64. Where g is 0, the derivative is 0."""
     numbers = [_wide(part) for part in _parts(tensor)]
     if len(numbers) == 1:
         return mx.abs(numbers[0])
@@ -251,8 +250,6 @@ def _magnitudes(tensor: Tensor) -> mx.array:
 
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
-    """Return |g / divisor|**p. For a complex g and p = 2, this is the sum of the squares of the real and the imaginary
-    part."""
     if p == 2:
         numbers = [_wide(part) if divisor is None else _wide(part) / divisor for part in _parts(tensor)]
         return reduce(mx.add, (number * number for number in numbers))
@@ -269,7 +266,6 @@ def _exp(numbers: mx.array) -> mx.array:
 
 
 def _product(tensor: mx.array, coef: Scalar) -> mx.array:
-    """Multiply a tensor by a coefficient, in float64 for float64 tensors, otherwise in float32."""
     if _is_complex(tensor):
         return _complex(*(_product(part, coef) for part in _parts(tensor)))
     if tensor.dtype == mx.float64:

@@ -52,7 +52,6 @@ class ErrorCode:
 
 @cache
 def read() -> dict[str, ErrorCode]:
-    """Return a dict of the entries in errors.toml. The keys are codes such as "UC101"."""
     entries = tomllib.loads(PATH.read_text(encoding="utf-8"))
     texts = ("title", "explanation", "example")
     return {

@@ -55,7 +55,6 @@ def run(
 
 
 def _describe(action: argparse.Action, formats: Sequence[str]) -> None:
-    """Make shtab complete an option or an argument with file names, or with the names of formats."""
     import shtab
 
     if action.type is Path or action.dest in ("old", "new", "gradients"):

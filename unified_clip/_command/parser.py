@@ -45,7 +45,6 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": Formatter, **settings})
 
     def error(self, message: str) -> NoReturn:
-        """Print an error about the command line, and exit with the status for invalid usage."""
         self.print_usage(sys.stderr)
         print_error(self._advice(message), _code(message))
         raise SystemExit(statuses.REJECTED)
@@ -80,7 +79,6 @@ def suggestion(name: str, known: Sequence[str], otherwise: str) -> str:
 
 
 def _code(message: str) -> str:
-    """Return the error code, such as "UC201", for a message of argparse."""
     if ": not allowed with argument" in message:
         return "UC202"
     is_value = message.startswith("argument ") and not re.search(r": (expected |ignored explicit )", message)
@@ -104,7 +102,6 @@ def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str
 
 
 def subcommands(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield (command, its parser) for each command and each sub-command, such as `config import`."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():

@@ -229,7 +229,6 @@ class DevicePath:
         return [self._backend.bound(bound, tensor) for bound in rounded]
 
     def _divisor(self, max_abs: Scalar) -> Scalar:
-        """Return the largest magnitude, or 1 if this magnitude is 0 or not finite. The result has no derivative."""
         xp = self.xp
         usable = xp.where((max_abs > xp.asarray(0.0)), max_abs, xp.asarray(1.0))
         usable = xp.where(usable < xp.asarray(math.inf), usable, xp.asarray(1.0))

@@ -27,8 +27,7 @@ class GraphKernels(Protocol):
         If `per_tensor` is True, `coef` is a vector with one coefficient for each tensor.
         """
 
-    def ndim(self, scalar: Scalar) -> int | None:
-        """Return the number of axes of a scalar, or None if the number is unknown."""
+    def ndim(self, scalar: Scalar) -> int | None: ...
 
 
 class GraphPath(DevicePath):

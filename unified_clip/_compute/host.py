@@ -155,8 +155,6 @@ class HostPath:
         return self._writes(partial(_fill_with_zeros, views), lambda: self.zeroed([], keep))
 
     def _writes(self, write: Callable[[], object], results: Callable[[], list[Tensor]]) -> list[Write]:
-        """Return two functions. The first reports the change to automatic differentiation, and the second writes
-        memory."""
         return [Write(partial(self._backend.bump_versions, self._tensors), nothing), Write(write)]
 
     def unchanged(self) -> list[Tensor]:
@@ -199,7 +197,6 @@ class HostPath:
         return processor.ieee_arithmetic()
 
     def _bound(self, bound: Any, dtype: str) -> Array:
-        """Return a bound as an array, rounded once to the dtype. A bfloat16 bound is stored as float32."""
         if self._backend.is_tensor(bound):
             return kernels.round_to(kernels.decode(self._backend.host_view(bound), self._backend.dtype(bound)), dtype)
         return np.asarray(nearest(bound, dtype)) if dtype in FORMATS else np.asarray(bound, dtype)

@@ -29,11 +29,10 @@ CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "compl
 FORMAT_NAMES = tuple(FORMATS)
 
 ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
-"""Two numbers of bytes: the alignment of memory that frameworks can share, and the smallest size for sharing."""
+"""The alignment in bytes of memory that frameworks can share, and the size in bytes from which memory can be shared."""
 
 
 Part = tuple[Array, str]
-"""An array and the name of its dtype."""
 
 
 class ArrayList:
@@ -103,7 +102,6 @@ def sum_of_moduli(view: Array, method: str) -> Accumulator:
 
 
 def sum_method(dtype: str, exactly: bool) -> str:
-    """Return the name of the summation method, which is a key of `SUMS`."""
     if exactly:
         return "exact"
     return "blocks" if dtype == "float32" else "compensated"
@@ -119,7 +117,6 @@ def _real_and_imaginary(view: Array, dtype: str) -> list[Part]:
 
 
 def _block_sums(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
-    """Return the fast sum of |g|**p. Within a block, the sum is in float64. Sums of blocks are added exactly."""
     sums = []
     for chunk in _chunks(parts):
         blocks = chunk.reshape(-1, BLOCK)
@@ -179,7 +176,6 @@ def magnitudes(parts: Sequence[Part]) -> list[Part]:
 
 
 def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tuple[float, float]:
-    """Return the sum of (|g| / top)**p as two floats, because one float is not precise enough."""
     total = np.longdouble(0)
     for chunk in _chunks(parts):
         total += np.sum((np.abs(chunk).astype(np.longdouble) / top) ** np.longdouble(p))
@@ -335,9 +331,6 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def storage(array: Array) -> tuple[Array, str]:
-    """Return (the array as the host path stores it, the name of its dtype). The bfloat16 of ml_dtypes is stored as
-    uint16.
-    """
     name = dtype_name(array.dtype)
     return (array.view(np.uint16) if name == "bfloat16" else array), name
 

@@ -128,7 +128,6 @@ def expanded(subject: str) -> ValueError:
 
 
 def _same_memory(a: Array, b: Array) -> bool:
-    """Return whether two arrays have the same elements in any order, like a tensor and its transpose."""
     if a.dtype != b.dtype or np.lib.array_utils.byte_bounds(a) != np.lib.array_utils.byte_bounds(b):
         return False
     dense = [view.nbytes == np.subtract(*np.lib.array_utils.byte_bounds(view)[::-1]) for view in (a, b)]
@@ -147,7 +146,6 @@ def _shares_memory(a: Array, b: Array) -> bool:
 
 
 def _overlaps_itself(view: Array) -> bool:
-    """Return whether two elements of an array overlap in memory."""
     if view.flags.c_contiguous or view.flags.f_contiguous or view.size == 0:
         return False
     steps = _steps(view)

@@ -58,7 +58,6 @@ def rounded(view: Array) -> Float64s:
 
 
 def compensated_sum(view: Array) -> Accumulator:
-    """Return the sum of all moduli. Each modulus is computed as the sum of two float64."""
     total = Accumulator()
     for chunk in _chunks(view):
         flags = _flags(chunk)
@@ -127,13 +126,11 @@ def _square(x: float, y: float) -> int:
 
 
 def _in_units(number: float) -> int:
-    """Return a number in units of 2**-1074, the smallest float64."""
     numerator, denominator = number.as_integer_ratio()
     return numerator * ((1 << UNIT // 2) // denominator)
 
 
 def _scaled(chunk: Array) -> Scaled:
-    """Scale real and imaginary parts by a power of two."""
     x, y = np.abs(chunk.real), np.abs(chunk.imag)
     exponent = math.frexp(max(x.max(), y.max()))[1]
     return Scaled(np.ldexp(x, -exponent), np.ldexp(y, -exponent), exponent)

@@ -13,8 +13,6 @@ from .._core.types import Scalar, Tensor
 
 
 class HostScalars:
-    """Functions for scalars that are Python numbers or NumPy arrays."""
-
     def asarray(self, value: Any) -> Scalar:
         return float(value)
 

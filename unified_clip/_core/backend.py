@@ -26,8 +26,6 @@ class Backend(Protocol):
     """The name of the namespace, such as "torch" for `unified_clip.torch`."""
 
     writable: bool
-    """Whether tensors can be written in place."""
-
     donates: bool = False
     """Whether a compiled function of the framework can reuse the memory of its arguments (in JAX: `donate_argnums`).
 
@@ -82,7 +80,6 @@ class Backend(Protocol):
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context manager that puts `name` before the names of a graph's operations."""
         return nullcontext()
 
     # -- paths
@@ -245,7 +242,6 @@ class Parameters(ABC):
         """Return whether any parameter has a distributed type, such as DTensor."""
 
     def identity(self, parameter: Any) -> Hashable:
-        """Return a key that no other parameter has."""
         return id(parameter)
 
     def retained(self, gradient: Any) -> Any:
@@ -272,8 +268,7 @@ class Pytree(ABC):
         """Return the children of a custom container by name. Return None for leaves, lists, tuples and dicts."""
 
     @abstractmethod
-    def with_children(self, node: Any, children: list[Any]) -> Any:
-        """Return a copy of the container `node` with the new `children`."""
+    def with_children(self, node: Any, children: list[Any]) -> Any: ...
 
 
 class Sparse(ABC):

@@ -139,7 +139,6 @@ def collect_one(
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = None,
 ) -> tuple[GradientList, Functional]:
-    """Collect one gradient. Its clipped values go into a new tensor."""
     if plain and tensor is not None and not observer.needs_leaves() and not spec.is_given:
         path = backend.collect_tensors([tensor], differentiable=True, in_place=False)
         if path is not None:
@@ -168,7 +167,6 @@ def _warn_if_used_up(tree: Tree, function: str) -> None:
 
 
 def listed(container: Any) -> Any:
-    """Convert an iterator with items to a list."""
     if type(container) in (list, tuple, dict) or not isinstance(container, Iterator):
         return container
     return list(container) or iter(())
@@ -203,7 +201,6 @@ def _check_main_gradients(
     keep: Callable[[Any], bool],
     arrange: Arrange,
 ) -> None:
-    """Raise ValueError if a gradient to clip is in `main_grad` instead of `.grad`."""
     without = [leaf for leaf in parameters if on_parameters.gradient_of(leaf.tensor) is None]
     hidden = [leaf._replace(tensor=on_parameters.main_gradient_of(leaf.tensor)) for leaf in without]
     hidden = [leaf for leaf in hidden if leaf.tensor is not None and keep(leaf.parameter)]
@@ -239,7 +236,6 @@ def prepare_rejection(
 def prepare_rejection_for(
     backend: Backend, container: Any, spec: DistributedSpec, measures: Measures, *, in_place: bool
 ) -> None:
-    """Prepare to send an error to the ranks that share the gradients in `container`."""
     with suppress(TypeError):  # the error is about an entry that is not a tensor
         containers.flatten(backend, container, prepare_rejection(backend, spec, measures, in_place=in_place))
 
@@ -267,7 +263,6 @@ def _send_rejection(
 
 
 def _may_keep(keep: Callable[[Any], bool], parameter: Any) -> bool:
-    """Return the result of `keep`, or True if `keep` raises an error."""
     with suppress(Exception):
         return keep(parameter)
     return True

@@ -58,7 +58,6 @@ def _walk_other_entries(backend: Backend, container: Any, leaves: list[Leaf]) ->
 
 
 def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
-    """Append the leaves of `node` to `leaves`, and return a function that rebuilds `node`."""
     if node is None or backend.is_tensor(node):
         leaves.append(Leaf(node, len(leaves), name or backend.parameter_name(node), node))
         return next
@@ -154,7 +153,6 @@ def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int 
 
 
 def check_replaceable(backend: Backend, container: Any, function: str, instead: str) -> None:
-    """Raise TypeError if an in-place function cannot replace the tensors in this container."""
     if backend.is_tensor(container) and not is_variable(backend, container):
         raise TypeError(
             f"{function} received one tensor, and tensors of {backend.name} cannot be written in place. "

@@ -110,7 +110,6 @@ class DistributedSpec:
         return has_group or self.ownership is not None or is_counted or self.check_replicas
 
     def expected_numel(self, count: Callable[[], int]) -> int | None:
-        """Return the expected number of elements. None means that `check_numel` is off."""
         if self.check_numel is None or self.check_numel is False:
             return None
         return count() if self.check_numel is True else int(self.check_numel)

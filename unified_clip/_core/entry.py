@@ -17,7 +17,6 @@ class Run(Protocol):
 
 
 def run_eagerly(body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run the body of a public function. An error is also sent to the ranks that wait for this rank."""
     active = observer.active
     try:
         return body(*args, **kwargs) if active is None else active.run(body, *args, **kwargs)

@@ -87,7 +87,6 @@ class Accumulator:
 
     @classmethod
     def from_block_sums(cls, total: int) -> Accumulator:
-        """Return an accumulator for block sums. `total` is their exact sum in units of 2**-UNIT."""
         return cls(total, blocks=1 if total else 0)
 
     @classmethod

@@ -44,19 +44,16 @@ class Observer(Protocol):
     """Whether the observer needs the gradients one by one, with their names."""
 
     norms: bool
-    """Whether the observer needs the norm of each gradient."""
 
     def run(self, body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the body of a public function, and return the result of the body."""
 
-    def on_clip(self, clip: Clip) -> None:
-        """Record a clip before the gradients change."""
+    def on_clip(self, clip: Clip) -> None: ...
 
     def on_unrecordable_graph(self, framework: str) -> None:
         """Warn that compiled graphs of this framework cannot be recorded."""
 
-    def on_warning(self, message: str) -> None:
-        """Record the text of a ClipWarning."""
+    def on_warning(self, message: str) -> None: ...
 
 
 active: Observer | None = None

@@ -24,8 +24,7 @@ class Scalars(Protocol):
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 
-    def to_float32(self, scalar: Scalar) -> Scalar:
-        """Return the scalar rounded to float32."""
+    def to_float32(self, scalar: Scalar) -> Scalar: ...
 
     def sqrt(self, scalar: Scalar) -> Scalar: ...
 
@@ -266,7 +265,6 @@ class DevicePrimitives(Protocol):
         return self.where(tensor < low, low, self.where(tensor > high, high, tensor))
 
     def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
-        """`bounds` has (low, high) for each tensor."""
         results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
         return self.prepare_write(tensors, results)
 
@@ -274,7 +272,6 @@ class DevicePrimitives(Protocol):
         """Return the tensors if the condition `keep` is true, else zeros."""
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        """Prepare to write values into tensors."""
         raise TypeError(f"tensors of {self.name} cannot be changed in place")
 
     def cos(self, scalar: Scalar) -> Scalar: ...
@@ -299,9 +296,7 @@ class DevicePrimitives(Protocol):
         return numbers.min()
 
     def pinned(self, scalar: Scalar) -> Scalar:
-        """Return a finite number unchanged. Compilers do not merge the operations before and after this call.
-
-        In graphs, the result is the minimum of the scalar and the largest float64. Compilers do not remove this
+        """In graphs, the result is the minimum of the scalar and the largest float64. Compilers do not remove this
         operation.
         """
         return scalar
@@ -310,10 +305,6 @@ class DevicePrimitives(Protocol):
         raise not_adaptive(self.name)
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
-        """Return the scalars from a tensor that `pack` returned.
-
-        lengths: The length of each vector, or None for a number.
-        """
         raise not_adaptive(self.name)
 
     def copy(self, tensor: Tensor) -> Tensor:

@@ -210,7 +210,6 @@ def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
 
 
 def _threshold(xp: Scalars, n: Scalar, threshold: Any) -> tuple[Scalar, Any]:
-    """Return (the threshold for this norm, the new state or None)."""
     if isinstance(threshold, StepThreshold):
         return threshold.compute(xp), None
     if not isinstance(threshold, AdaptiveThreshold):

@@ -50,8 +50,6 @@ class CoalescedSparse(NamedTuple):
     """A sparse gradient whose repeated rows have been summed."""
 
     values: Tensor
-    """The stored rows of the gradient."""
-
     restore: Callable[[Tensor], Any]
     """A function that returns the sparse gradient with new values."""
 

@@ -68,7 +68,6 @@ def bound(backend: Backend, value: Any, name: str) -> Scalar:
 
 
 def _elements(shape: Sequence[int | None] | None) -> int | None:
-    """Return the number of elements, or None for a shape with an unknown length."""
     if shape is None:
         return None
     known = [length for length in shape if length is not None]
@@ -89,7 +88,6 @@ def not_distributed(backend: Backend) -> TypeError:
 
 
 def _number(backend: Backend, value: Any, name: str, differentiable: bool) -> tuple[float | None, Scalar]:
-    """Return (the value as a float or None, the number or tensor to compute with)."""
     if not _is_real(value):
         if not backend.is_tensor(value):
             raise TypeError(

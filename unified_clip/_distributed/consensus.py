@@ -196,7 +196,6 @@ class Consensus:
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
-        """Return the sum of (|g| / top)**p over all ranks as two floats, because one float is not precise enough."""
         words = Accumulator(sum(map(integers.in_units, own))).to_words()
         total = Fraction(Accumulator.from_words(self.all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)
@@ -220,7 +219,6 @@ class Consensus:
         return self.all_reduce_sum(slots)
 
     def _begin(self) -> list[int | None]:
-        """Return the digests that the next collective compares."""
         AWAITED.send_rejection = None
         on_device.check_last_call(self.group.key, self.group.size, lambda: self._waiting("waits"))
         if self.group.size > 1 and CALL not in self._call.arguments:

@@ -58,8 +58,7 @@ class LocalShards(ABC):
         """
 
     @abstractmethod
-    def count_elements(self) -> int:
-        """Return the number of elements that this rank owns."""
+    def count_elements(self) -> int: ...
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
@@ -84,12 +83,10 @@ class LocalShards(ABC):
         """Return the local tensor for a gradient's own norm. A `Partial` gradient is first summed over the ranks."""
 
     @abstractmethod
-    def layouts(self) -> Iterable[str]:
-        """Return the placements of each gradient as text, such as "Shard(dim=0) over dp=4"."""
+    def layouts(self) -> Iterable[str]: ...
 
     @abstractmethod
-    def world(self) -> ProcessGroup:
-        """Return the group of all ranks."""
+    def world(self) -> ProcessGroup: ...
 
     def shared(self, indices: Sequence[int], measure: Measure) -> SharedGradients:
         return SharedGradients()
@@ -205,7 +202,7 @@ class LocalShards(ABC):
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
-        """Sum `Partial` gradients over ranks."""
+        """Return (sums over the tensors that this rank owns, sums over all `Partial` gradients)."""
         own = self.owned_terms()
         sums = self.sum_terms()
         return measure([*counted, *(sums[at] for at in own)]), measure(sums)

@@ -230,10 +230,6 @@ class DistributedGradients(LocalShards):
         return self._spec.process_group == "auto" or self._has_full_mesh
 
     def _is_plain_shard(self, parameter: Any, tensor: Any) -> bool:
-        """Return whether a plain tensor is the gradient of a shard.
-
-        Such a gradient has a different shape than the parameter.
-        """
         return self.is_sharded(parameter) and list(tensor.shape) != list(parameter.shape)
 
     def check_by_value(self) -> None:
@@ -352,8 +348,6 @@ class DistributedGradients(LocalShards):
         return is_first
 
     def _check_within(self, leaf: Leaf, tensor: Any, group: ProcessGroup) -> bool:
-        """Return `is_first` of a distributed tensor. If the group is smaller than the mesh, return
-        `is_first_within`."""
         ranks = self.ranks(tensor)
         if group.size < len(ranks) and (is_first := self.is_first_within(tensor, group)) is not None:
             return is_first

@@ -71,7 +71,6 @@ class Ranks(Sequence[int]):
 
     @cached_property
     def key(self) -> int:
-        """A digest of the ranks and their order."""
         return digest(self._array.tobytes())
 
     def key_within(self, other: Ranks) -> int:

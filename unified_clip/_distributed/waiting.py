@@ -39,7 +39,6 @@ def logged(patience: float, level: int, message: Callable[[], str]) -> Iterator[
 
 
 def _start() -> None:
-    """Start the thread that logs. A forked process does not inherit the thread, and starts a new thread."""
     with _STARTING:
         if not any(thread.is_alive() for thread in _WATCH):
             _WATCH[:] = [threading.Thread(target=_watch, name="unified_clip waits", daemon=True)]

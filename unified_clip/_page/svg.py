@@ -12,7 +12,6 @@ LEFT, RIGHT, TOP = 96, 16, 12
 
 
 def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
-    """Return an SVG element. In attribute names, `class_` becomes `class`, and other underscores become hyphens."""
     written = Markup("").join(
         Markup(' {}="{}"').format(
             key.rstrip("_").replace("_", "-"), f"{value:.1f}" if isinstance(value, float) else value
@@ -23,7 +22,6 @@ def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
 
 
 def figure(name: str, description: str, height: int, children: Sequence[Markup]) -> Markup:
-    """Return an SVG figure with a description for screen readers."""
     described = tag("title", description)
     return tag(
         "svg", described, *children, id=name, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=description

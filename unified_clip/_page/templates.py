@@ -9,7 +9,6 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 @functools.cache
 def environment(package: str) -> Environment:
-    """Return Jinja's environment for the templates in a package's folder `web` and in `_page/web`."""
     return Environment(
         loader=ChoiceLoader([PackageLoader(package, "web"), PackageLoader("unified_clip._page", "web")]),
         autoescape=True,

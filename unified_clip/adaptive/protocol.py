@@ -293,7 +293,6 @@ RULES: dict[str, type[EmaRatio | ZClip | Percentile | AdaGC | AGC]] = {
 }
 
 PER_TENSOR = ("adagc", "agc")
-"""The rules with a threshold for each tensor or unit."""
 
 
 def _check(rule: Any, **ranges: tuple[float, float]) -> None:

@@ -54,12 +54,10 @@ def initial(rule: Rule | AdaGC) -> dict[str, Real]:
 
 
 def to_data(state: Mapping[str, Real]) -> Data:
-    """Return a state as numbers and lists of numbers, for a file."""
     return {name: value if isinstance(value, float) else value.tolist() for name, value in state.items()}
 
 
 def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
-    """Convert the result of `to_data` back to a state."""
     expected = _initial_data(rule)
     if not isinstance(data, Mapping) or set(data) != set(expected):
         keys = f"the keys {', '.join(sorted(expected))}"
@@ -100,8 +98,6 @@ def _is_number(value: Any, low: float) -> bool:
 
 
 class RuleThreshold(AdaptiveThreshold):
-    """The threshold that a rule computes for the next norm. The threshold is at most `limit`."""
-
     __slots__ = ("rule", "state")
 
     def __init__(self, rule: Rule, state: State, limit: Any) -> None:

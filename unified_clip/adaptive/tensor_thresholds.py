@@ -82,7 +82,6 @@ def _slots(gradients: GradientList, group: range) -> Slots:
 
 
 def _path_together(gradients: GradientList, group: range, state: states.State, inputs: Sequence[Tensor]) -> Path | None:
-    """Return a host path that computes one vector with the norms of all gradients, or None."""
     if inputs or not isinstance(state, dict) or not gradients.is_collected or observer.active is not None:
         return None
     path = gradients.per_tensor_path(group)

@@ -76,8 +76,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _titles(lists: Sequence[str]) -> dict[str, str]:
-    """Return {path: title} for the paths in --lists. The title is the name of the file, or the path if another list
-    has this name."""
     paths = [name for name in lists if name not in LISTS and Path(name).exists()]
     names = [*LISTS, *(Path(path).name for path in paths)]
     return {path: path if names.count(Path(path).name) > 1 else Path(path).name for path in paths}

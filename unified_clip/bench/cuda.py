@@ -78,7 +78,6 @@ def _apex() -> dict[str, Callable[[Any, float], Any]]:
 
 
 def _by(call: Call, kernels: bool) -> Call:
-    """Return a function that runs `call` with the Triton kernels enabled or disabled."""
     from .._backends.torch import gpu
 
     def with_setting(inputs: Any) -> Any:

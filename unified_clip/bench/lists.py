@@ -49,7 +49,6 @@ LISTS: Mapping[str, Sequence[Shape]] = {
 """The shapes of each list. Small lists come first, because a framework could reuse the memory of a large list."""
 
 LISTS_ON_GPU = ("ResNet-50", "GPT-2", "Llama-7B-layer")
-"""The lists that are measured on a GPU by default."""
 
 GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
     "elements": {10**power: [(10**power,)] for power in range(3, 9)},

@@ -87,7 +87,6 @@ def compare(
 
 
 def quartiles(values: list[float]) -> list[float]:
-    """Return the three quartiles of the values, rounded to four significant digits."""
     return [float(f"{value:.4g}") for value in statistics.quantiles(values, n=4, method="inclusive")]
 
 
@@ -122,7 +121,6 @@ def limits(
 
 
 def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
-    """Split flat arrays into `count` lists of views."""
     total, start = sum(view.size for view in views), 0
     parts: list[list[Array]] = [[] for _ in range(count)]
     for view in views:

@@ -21,7 +21,6 @@ DTYPES_OF: Mapping[str, Sequence[str]] = {
     "jax": DTYPES,
     "numpy": ("float32",),
 }
-"""The dtypes that can be measured on each framework."""
 
 
 class OptionsError(CodedError, code="UC203"):
@@ -88,7 +87,6 @@ class Options:
             raise OptionsError(f"--seconds is {self.seconds}. Pass a finite number of 0 or more.")
 
     def measurements(self, framework: str) -> Iterator[Measurement]:
-        """Yield the measurements on a framework, in the order in which its worker prints the results."""
         for name in self.lists:
             for dtype in DTYPES_OF[framework]:
                 if dtype in self.dtypes:

@@ -19,14 +19,15 @@ MOST_COMPILED_BY_TORCH = 200
 
 class Pairs(NamedTuple):
     clips: Callable[[float], list[Pair]]
-    """Return the pairs that clip by the global norm. The first pair has the framework's usual function."""
+    """A function that returns the pairs that clip by the global norm. The first pair has the framework's usual
+    function."""
 
     norm: Pair
     memory: Callable[[], list[Array]]
-    """Return views of the gradients' memory. The views do not keep the gradients alive."""
+    """A function that returns views of the gradients' memory. The views do not keep the gradients alive."""
 
     in_graphs: Callable[[float], list[Pair]] = lambda threshold: []
-    """Return the pairs that clip inside compiled graphs."""
+    """A function that returns the pairs that clip inside compiled graphs."""
 
 
 def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
@@ -302,11 +303,12 @@ class Framework(NamedTuple):
     """The packages that the framework and its clip functions need. The report has their versions."""
 
     use_threads: Callable[[int], None] = lambda threads: None
-    """Set the number of threads, for a framework that ignores the environment variables in `run.THREADS`."""
+    """A function that sets the number of threads, for a framework that ignores the environment variables in
+    `run.THREADS`."""
 
     milliseconds: Callable[[Call, Any, Clock], float] = on_host
     describe_device: Callable[[], dict[str, Any]] | None = None
-    """Return the names of the device and its software for the report. The field is None for the CPU."""
+    """A function that returns the names of the device and its software. The field is None for the CPU."""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {

@@ -85,7 +85,6 @@ def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], nat
 
 
 def growth(data: Mapping[str, Any], path: Path) -> None:
-    """Plot the median times to an SVG file, by the number of elements and by the number of tensors."""
     titles = {"elements": "elements of one tensor", "tensors": "tensors of 100 elements"}
     frameworks = _unique(data["growth"], "framework")
     with mpl.rc_context(STYLE):

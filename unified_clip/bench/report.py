@@ -24,7 +24,6 @@ def write(data: Mapping[str, Any], out: Path) -> None:
 
 
 def as_json(data: Mapping[str, Any]) -> str:
-    """Return the results as JSON, with a line for each measurement."""
     parts = []
     for key, value in data.items():
         text = json.dumps(value)
@@ -58,10 +57,6 @@ def limits_table(data: Mapping[str, Any]) -> Table:
 
 
 def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], kind: str) -> float:
-    """Return unified_clip's smallest median time in the rows with the framework, list and dtype of the row `like`.
-
-    kind: The measurement, such as "clipped" or "norm alone".
-    """
     alike = [row for row in data["results"] if _labels(row) == _labels(like)]
     return min(float(row["ours_ms"][1]) for row in alike if row["what"] == kind)
 

@@ -23,7 +23,6 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_
 
 
 def command(framework: str) -> list[str]:
-    """Return the command line that starts the worker of a framework. The caller appends the worker's job as JSON."""
     return [sys.executable, "-X", "faulthandler", "-m", "unified_clip.bench.worker", framework]
 
 
@@ -64,7 +63,6 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
 
 def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None]) -> str:
-    """Run the worker of a framework, and call `add` with each result. Return the worker's error, or ''."""
     environment = dict.fromkeys(THREADS, str(options.threads))
     arguments = [*command(framework), json.dumps(asdict(options))]
 

@@ -64,7 +64,6 @@ def results(name: str, options: Options) -> Iterator[dict[str, Any]]:
 
 
 def _measure_list(framework: Framework, measurement: Measurement, options: Options) -> Tables:
-    """Measure one list of gradients in one dtype. Return the tables "results", "memory" and "limits" of bench.json."""
     gc.collect()  # free the previous list
     gradients = create_gradients(measurement.shapes, measurement.dtype)
     norm, pairs, seconds = rough_norm(gradients), framework.pairs(gradients), options.seconds
@@ -85,14 +84,12 @@ def _measure_list(framework: Framework, measurement: Measurement, options: Optio
 
 
 def _memory(pair: measure.Pair) -> dict[str, Any]:
-    """Measure how much memory each function of a pair needs at its first call."""
     calls = {"ours_bytes": pair.unified, "native_bytes": pair.native}
     sizes = {key: call and measure.extra_memory(call, pair.prepare()) for key, call in calls.items()}
     return {"native": pair.native_name, **sizes}
 
 
 def _measure_growth(framework: Framework, measurement: Measurement, options: Options) -> Tables:
-    """Measure one list of gradients. Return the table "growth" of bench.json."""
     gradients = create_gradients(measurement.shapes, measurement.dtype)
     pairs: Pairs = framework.pairs(gradients)
     pair = pairs.clips(rough_norm(gradients) / 2)[0]

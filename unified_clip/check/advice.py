@@ -126,8 +126,6 @@ class Advisor:
         return self.advice_by_code(use)
 
     def settings(self, use: ClipUse) -> str:
-        """Return the keys or arguments that make a trainer clip like the configuration. Without such keys, return
-        advice."""
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
 
     def edit_of_files(self, use: ClipUse, files: Sequence[ClipUse]) -> str:
@@ -162,8 +160,6 @@ class Advisor:
         return any(re.search(rf"\b{name}\b", keys.text) for name in names)
 
     def advice_by_code(self, use: ClipUse) -> str:
-        """Return advice to clip by the configuration itself. For an unknown package, return advice to change the
-        clip."""
         if use.format == convert.UNIFIED_CLIP:
             return f"Use {self._file.name} instead of this file."
         if use.unused:
@@ -214,7 +210,6 @@ class Advisor:
         return approved, f"{reads}, {OTHER_RULE.format(rule=rules[0], file=self._file.name, wanted=self._config.rule)}"
 
     def _by_code(self, use: ClipUse, format_: str, instead: str) -> str:
-        """Return advice to clip in Python, or '' if the training engine prevents clipping in Python."""
         adapted = engines.adapted(instead, use.engine)
         if not adapted:
             return ""
@@ -243,7 +238,6 @@ class Advisor:
         return is_accepted and not keys.problem
 
     def _correction(self, use: ClipUse) -> str:
-        """Return the keys that make a trainer's file clip like the configuration, or '' for unknown keys."""
         keys = self._keys(use) if use.format in FORMATS and use.document is not None else None
         if keys is None or keys.same is None or keys.problem:
             return ""
@@ -256,7 +250,6 @@ class Advisor:
             return None
 
     def _literal(self, use: ClipUse) -> str:
-        """Return Python code that replaces the clip: a call, or arguments of a trainer."""
         threshold = self._config.threshold
         if not isinstance(threshold, float) or use.config is None:
             return self._arguments(use)
@@ -282,8 +275,6 @@ class Advisor:
         return f"{text}\n{ACCEPT_NEAREST}" if text and not self._is_accepted(name) else text
 
     def _accepted(self, settings: dict[str, Any], call: str) -> str:
-        """Return `call` with the configuration's threshold. The result is '' if `settings` differ in more than family
-        and eps."""
         difference = family_difference(ClipConfig(**settings), self._config)
         if difference is None:
             return ""

@@ -30,7 +30,6 @@ NOT_READ = (
 
 
 def with_callbacks(path: Path, uses: Sequence[ClipUse]) -> list[ClipUse]:
-    """Return the clips and the callbacks of a file. A clip is marked if its trainer also has a callback."""
     return [*(_marked(use) for use in uses), *_read(path)]
 
 
@@ -84,7 +83,6 @@ def _callbacks(data: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Ke
 
 
 def _call(data: Any) -> tuple[str, Any]:
-    """Return the class and the arguments of an object that a table describes. For other data, return ('', None)."""
     match data:
         case {"class_path": str(name)}:
             return name, data.get("init_args")

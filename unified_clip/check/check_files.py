@@ -188,7 +188,6 @@ def _add_unreadable(path: Path, problem: str, file_uses: FoundClips) -> None:
 
 
 def _add_configuration(path: Path, uses: Sequence[ClipUse], file_uses: FoundClips, precisions: dict[Path, str]) -> None:
-    """Add the clips of a configuration file. Add the precision of a file of Accelerate to `precisions`."""
     file_uses.trainers += any(not trainer_files.package(use) for use in uses)
     file_uses.uses += [use for use in uses if not use.set_elsewhere]
     for use in (use for use in uses if use.set_elsewhere):
@@ -222,7 +221,6 @@ def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: 
 
 
 def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
-    """Apply `check.explicit` and `check.off` to the clips."""
     uses = [replace(use, needs_key=use.by_default and patterns.matches_use(rules.explicit, use, root)) for use in uses]
     uses = [off.marked(use) if patterns.matches_use(rules.off, use, root) else use for use in uses]
     return [use for use in uses if use.must_be_off or not use.is_replaced]
@@ -231,7 +229,6 @@ def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[
 def _with_any_nonfinite(
     uses: Sequence[ClipUse], config: ClipConfig, rules: CheckRules, root: Path
 ) -> Iterator[ClipUse]:
-    """Yield the clips. In files of `check.nonfinite`, any value of `nonfinite` is accepted."""
     for use in uses:
         if not patterns.matches_use(rules.nonfinite, use, root):
             yield use
@@ -298,8 +295,6 @@ def _leave_to_trainer(file_uses: FoundClips, root: Path) -> None:
 
 
 def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
-    """Return a phrase for the place that sets the threshold, such as "as args.json:1 sets it"."""
-
     def distance(use: ClipUse) -> int:
         return len(Path(os.path.relpath(use.path.parent, file.parent)).parts)
 

@@ -71,7 +71,6 @@ def _checked(options: argparse.Namespace) -> CheckReport:
 
 
 def _check_order(clip: Path, paths: Sequence[Path]) -> None:
-    """Raise UsageError if the user swapped the clip configuration and a path."""
     from .files_to_check import is_clip_configuration, may_be_clip_configuration
 
     swapped = [] if may_be_clip_configuration(clip) else [path for path in paths if is_clip_configuration(path)]

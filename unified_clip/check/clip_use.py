@@ -122,7 +122,6 @@ class ClipUse:
 
     @property
     def files(self) -> list[Path]:
-        """The file with the clip, and the file that inherits the clip."""
         return [file for file in (self.path, self.read) if file is not None]
 
 

@@ -75,7 +75,6 @@ def below(path: Path) -> list[Path]:
 
 
 def unreadable(path: Path) -> str:
-    """Return the reason why a file cannot be read, as a sentence, or ''."""
     try:
         size = path.stat().st_size
         with path.open("rb"):

@@ -153,7 +153,6 @@ class Judge:
         return f"{OFF_HINT.format(own=own, clip=self._file.name, file=file)}\n{edit}"
 
     def _callback(self, use: ClipUse) -> Path | None:
-        """Return the nearby Python file that has a `ClipCallback` for the clip's trainer, or None."""
         root = self._file.resolve().parent
         for path, packages in self._callbacks.items():
             is_of = use.package in packages or use.format in {ARGUMENT_FORMATS.get(each) for each in packages}
@@ -187,7 +186,6 @@ class Judge:
         return self._finding(use, "drift", does, edit, _differences(compared), effect)
 
     def _judge_off(self, use: ClipUse) -> tuple[Result, Finding | None]:
-        """Judge a clip in a file that `check.off` lists. The finding is None if the clip is off."""
         advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
         is_by_engine = use.engine in UNREACHABLE and not is_off(self.config)
         edit = self._clip_by_engine(use) if is_by_engine else advisor.switch_off(use)
@@ -212,7 +210,6 @@ class Judge:
         return "drift", self._finding(use, "drift", does, edit, _differences(compared), OFF_REQUIRED)
 
     def _clip_by_engine(self, use: ClipUse) -> str:
-        """Return the edit for a file of `check.off` whose training engine prevents clipping in code."""
         advisor = Advisor(self.config, self._file, nearest=True)
         edit = advisor.settings(use) if use.format in FORMATS else advisor.advice_by_code(use)
         return f"{NOT_IN_OFF.format(clip=self._file.name)}\n{edit}"
@@ -279,7 +276,6 @@ def _differences(compared: compare.ConfigComparison) -> list[Difference]:
 
 
 def _change(result: compare.ExampleResult, *, with_before: bool) -> str:
-    """Return what a configuration does with an example, such as "changes the norm from 10 to 1"."""
     if result.norm_clipped is None:
         return compare.OUTCOMES[result.outcome]
     before, after = f"{result.norm:.4g}", f"{result.norm_clipped:.4g}"

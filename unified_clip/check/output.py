@@ -59,7 +59,6 @@ def as_text(report: CheckReport, *, printed: bool = False) -> str:
 
 
 def _grouped(findings: Sequence[Finding]) -> Iterable[list[Finding]]:
-    """Return the findings in groups that differ only in their places."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.kind, finding.clip, *_fields(finding)), []).append(finding)
@@ -67,7 +66,6 @@ def _grouped(findings: Sequence[Finding]) -> Iterable[list[Finding]]:
 
 
 def _also_at(equal: Sequence[Finding]) -> list[tuple[str, str]]:
-    """Return a field with the places of equal findings. Only the first MAX_PLACES places are named."""
     places = [finding.place for finding in equal]
     more = len(places) - MAX_PLACES
     if more > 1:
@@ -77,10 +75,6 @@ def _also_at(equal: Sequence[Finding]) -> list[tuple[str, str]]:
 
 
 def _clip_lines(report: CheckReport) -> list[str]:
-    """Return a line for each clip. With findings, return [].
-
-    If there are more than MAX_LINES clips, return a line for each kind of clip.
-    """
     if report.findings:
         return []
     clips = [clip for clip in report.clips if clip.result != "ignored"]
@@ -107,7 +101,6 @@ def _kind(clip: Clip) -> str:
 
 
 def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each line about a finding."""
     if finding.kind != "drift":
         yield "why", finding.does
     has_rule = any(difference.about == "rule" for difference in finding.differences)

@@ -43,10 +43,6 @@ def is_near(one: Path, other: Path, root: Path) -> bool:
 
 
 def as_regex(glob: str, star: str) -> re.Pattern[str]:
-    """Return a regular expression for a file pattern with *, ** and ?.
-
-    star: The regular expression for *.
-    """
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
     texts = {"**/": "(?:.*/)?", "**": ".*", "*": star, "?": "[^/]"}
     return re.compile("".join(texts.get(part, re.escape(part)) for part in parts))

@@ -19,7 +19,6 @@ NOTE = (
 
 
 def _parts(use: ClipUse) -> tuple[str, str]:
-    """Split the name of a clip, such as "lightning.cli.LightningCLI(gradient_clip_val=)", into function and keyword."""
     function, _, keyword = use.clip.partition("(")
     return function, keyword.rstrip("=)")
 
@@ -29,7 +28,6 @@ def reads_file(use: ClipUse) -> bool:
 
 
 def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]:
-    """Return the clips in configuration files that the script of `use` might read."""
     return [
         each
         for each in uses

@@ -120,8 +120,6 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
-    """Return a clip for each trainer in a shell script. Add a clip of unknown effect for a clip option that no trainer
-    reads."""
     read = {placement.first_read(document, trainer) for trainer, document in candidates if trainer}
     is_each_set = () not in read and len(read) == len(uses)
     chosen = uses if is_each_set else _chosen(path, uses)
@@ -188,7 +186,6 @@ def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | 
 
 
 def _named_in(message: str, document: Document) -> Path | None:
-    """Return the path of the base file at the beginning of an error message, or None."""
     others = document.files[1:]
     return next((path for path in others if message.startswith((f"{path.name}:", f"{path.name},"))), None)
 
@@ -238,7 +235,6 @@ def _values(document: Document) -> tuple[NamedValue, ...]:
 
 
 def _targets(path: Path, document: Document) -> list[ClipUse]:
-    """Return a clip of unknown effect for each clip function that Hydra calls, as in `_target_: optax.clip`."""
     return [
         ClipUse(path, document.line(keys) or 1, 1, text, why_unknown=TARGET)
         for keys, text in command_lines.texts(document.data)
@@ -255,7 +251,6 @@ def has_number(value: object) -> bool:
 
 
 def package(use: ClipUse) -> str:
-    """Return the framework of a clip, such as "optax". For a clip that is not from Python source, return ''."""
     trainer = FORMATS.get(use.format)
     return trainer.package if isinstance(trainer, PythonFormat) else ""
 

@@ -36,7 +36,6 @@ class TrainerKeys(NamedTuple):
 
 
 def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
-    """Return the keys that make a file clip like `target`."""
     trainer, document = FORMATS[use.format], use.document
     kind = None if isinstance(trainer, OwnFormat) else DOCUMENT_KINDS.get(use.path.suffix.lower())
     text = convert.write(target, use.format, nearest=True, kind=kind)[0].rstrip()
@@ -97,7 +96,6 @@ def _candidates(
 
 
 def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]:
-    """Return the paths of the clip keys that an edit does not change."""
     tables = {path[:-1] for path in changes}
     read = placement.read_paths(document, trainer)
     beside = [(*table, *path[-1:]) for table in tables for path in trainer.clip_keys]
@@ -127,7 +125,6 @@ def _result(
 
 
 def _with(data: Any, path: Sequence[Key], value: Any) -> Any:
-    """Return a copy of data with a new value at a path. The value REMOVED removes the key."""
     if isinstance(data, list):
         return [_with(each, path[1:], value) if index == path[0] else each for index, each in enumerate(data)]
     table = data if isinstance(data, dict) else {}

@@ -83,7 +83,6 @@ class Clipper:
         self._recent: deque[ClipOutcome] = deque(maxlen=WINDOW)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a pickle. The state does not include the last outcome."""
         return {"arguments": self._arguments, "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

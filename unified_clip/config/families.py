@@ -18,7 +18,7 @@ UP = Context(prec=2, rounding=ROUND_CEILING)
 EXACT = Context(prec=1000)
 
 RAMP_ROUNDING = Decimal(1 - 2**-23)
-"""The smallest quotient of the threshold of a ramp, rounded to float32, and the exact threshold."""
+"""The smallest value of (threshold of a ramp, rounded to float32) / (exact threshold)."""
 
 SAME = "Both have the same effect."
 INFINITE = (
@@ -70,7 +70,6 @@ Pair = tuple[ClipRule, ClipRule]
 
 
 def _eps_gap(pair: Pair) -> Decimal:
-    """Return the difference between the eps of two rules, in exact decimal arithmetic."""
     eps, other_eps = (Decimal(repr(rule.convention.eps)) for rule in pair)
     return abs(EXACT.subtract(eps, other_eps))
 
@@ -116,5 +115,4 @@ def _text(number: Decimal) -> str:
 
 
 def _rounded_up(number: Decimal) -> float:
-    """Convert a nonnegative number to a float. The result is 0.0 only if the number is 0."""
     return max(float(number), math.ulp(0)) if number else 0.0

@@ -21,8 +21,6 @@ class Traced(NamedTuple):
     gradients: Any
     norm: Tensor
     coef: Tensor
-    """The smallest clip coefficient."""
-
     finite: Tensor
     """1 if the total norm and the norms of all groups are finite, else 0."""
 
@@ -193,7 +191,6 @@ class ClipOutcome:
 
     @property
     def _is_zeroed(self) -> bool:
-        """Whether `nonfinite = "zero"` set all gradients to 0, because a norm was not finite."""
         norms = [self.norm, *(n for part in self._numbers.norms for n, _ in part)]
         return self._nonfinite == "zero" and not all(map(math.isfinite, norms))
 
@@ -210,7 +207,6 @@ class ClipOutcome:
         return GroupOutcome(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
 
     def _exceeds(self, index: int) -> bool | None:
-        """Return whether any element of a group exceeds the threshold or a bound of the group. None means unknown."""
         greatest, limit = self._numbers.greatest[index], self._limits[index]
         if greatest is None or limit is None or math.isnan(greatest):
             return None
@@ -288,7 +284,6 @@ def _smallest(coefs: Sequence[float]) -> float:
 
 
 def _limit(part: ClipRule) -> float | None:
-    """Return the constant threshold of a rule, or c for the bounds -c and c. Otherwise, return None."""
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
     return None if isinstance(part.threshold, StepThreshold | AdaptiveThreshold | OwnThresholds) else part.threshold

@@ -72,7 +72,6 @@ class Clipping(ConfigModel):
     @field_validator("threshold")
     @classmethod
     def _number(cls, threshold: Any) -> Any:
-        """Replace a constant schedule by its value."""
         return threshold.value if isinstance(threshold, Constant) else threshold
 
     @model_validator(mode="after")
@@ -245,7 +244,6 @@ class Settings(Clipping):
 
     @property
     def allows_one_list(self) -> bool:
-        """Whether a clip can collect its gradients as one list."""
         needs_leaves = any(
             part.rule == "norm" and (part.norm_type not in (None, 2.0) or self.nonfinite == "zero")
             for part in self.parts

@@ -107,7 +107,6 @@ class ParameterSelection:
         )
 
     def _part_of(self, name: str) -> int | None:
-        """Return the index of the part to which a name belongs, or None for an excluded name."""
         if name not in self._part_by_name:
             *groups, (included, excluded) = self._parts
             parts = (index for index, (include, exclude) in enumerate(groups) if include(name) and not exclude(name))
@@ -155,7 +154,6 @@ class ParameterSelection:
 
 
 def names_in(names: Any) -> list[str]:
-    """Return a list of parameter names. `names` can be a model, its `named_parameters()`, a dict, a list or None."""
     names = as_mapping(names)
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
@@ -163,7 +161,6 @@ def names_in(names: Any) -> list[str]:
 
 
 def copied_names(names: Any, memo: Mapping[int, Any]) -> Any:
-    """Replace models and parameters by the copies that `copy.deepcopy` has already made."""
     if isinstance(names, Mapping):
         return {name: memo.get(id(parameter), parameter) for name, parameter in names.items()}
     return memo.get(id(names), names)

@@ -47,9 +47,6 @@ STATE_VERSION = 1
 
 
 def loaded_step(state: Any) -> int:
-    """Return the step in data from `Clipper.state_dict`. Raise ValueError if the data is invalid or has an unsupported
-    version.
-    """
     if not isinstance(state, Mapping) or not {"version", "step", "adaptive"} <= state.keys():
         raise ValueError("this is not the state of a clip configuration. Pass the dict that state_dict() returned.")
     if state["version"] != STATE_VERSION:

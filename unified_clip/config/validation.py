@@ -13,7 +13,6 @@ from .schema import VERSION, Settings
 
 
 def settings_data(document: Document) -> dict[str, Any]:
-    """Validate a clip configuration, and return its data without the key "$schema"."""
     data = document.data
     if not isinstance(data, dict):
         remedy = 'Give keys with values, such as {"rule": "norm", "threshold": 1.0}.'  # both YAML and JSON

@@ -88,7 +88,6 @@ def clip_(
 
 
 def _listed(parameters: Any) -> Any:
-    """Replace the iterators in a container by lists, which can be read more than once."""
     if isinstance(parameters, Mapping):
         return {key: _listed(value) for key, value in parameters.items()}
     if type(parameters) is tuple:

@@ -217,7 +217,6 @@ class Attached(AbstractContextManager[Any, None]):
     # -- what Keras calls
 
     def _apply_subclass(self, grads: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the `apply` of a subclass, and raise RuntimeError if nothing was clipped."""
         updates = self._updates
         result = self._originals["apply"](grads, *args, **kwargs)
         if len(grads) and self._updates == updates:
@@ -234,7 +233,6 @@ class Attached(AbstractContextManager[Any, None]):
         self._originals["_backend_apply_gradients"](grads, variables)
 
     def _apply_or_skip(self, grads: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Apply the gradients. If the step is skipped, restore all variables, and set accumulated gradients to 0."""
         optimizer = self._optimizer
         sums = [total for total in getattr(optimizer, "_accumulated_gradients", ()) if total is not None]
         kept = [

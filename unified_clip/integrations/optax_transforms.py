@@ -226,7 +226,6 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
 
 
 def _clip_state(state: Any) -> ClipState:
-    """Return the only ClipState in an optimizer's state, as NumPy arrays."""
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ClipState))
     clip_states = [node for node in nodes if isinstance(node, ClipState)]
     if len(clip_states) != 1:

@@ -116,7 +116,6 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipped = set()
 
     def _in_graph(self, param_grads: ParamGrads) -> ParamGrads:
-        """Add a clip to a static program. The program clips every time it runs, but `step` does not increase here."""
         nonfinite = self._settings.nonfinite
         if nonfinite in IN_GRAPHS:
             raise TypeError(

@@ -118,7 +118,6 @@ def outcome_arrays(
 
 
 def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
-    """Convert the values of `OutcomeArrays` to a `LastStep`."""
     if steps == 0:
         raise NothingClippedError("nothing has been clipped yet. Make a step first.")
     norm, norm_clipped, coef, clipped, skipped = map(float, numbers)
@@ -128,7 +127,6 @@ def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
 
 
 def rate_of(recent: Iterable[Any]) -> float | None:
-    """Return the share of steps in which a gradient changed. Steps with an unknown outcome are ignored."""
     known = [int(clipped) for clipped in recent if clipped != UNKNOWN]
     return sum(known) / len(known) if known else None
 

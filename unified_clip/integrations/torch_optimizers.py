@@ -161,7 +161,6 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._outermost = None
 
     def _clip(self, optimizer: Any, step: int) -> None:
-        """Clip the gradients of the optimizer. A closure that runs several times in one step clips each time."""
         found_inf = getattr(optimizer, "found_inf", None)  # GradScaler sets this and grad_scale on fused optimizers
         if found_inf is not None and torch_scaling.is_skipped([found_inf], self._config):
             return
@@ -174,10 +173,6 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._clipper.clip_(parameters, step=step)
 
     def _look_up_names(self, optimizer: torch.optim.Optimizer, remedy: str) -> None:
-        """Store the parameter names, which patterns in the configuration need.
-
-        This method is called at the first step, and again after `add_param_group`.
-        """
         parameters = parameters_of(optimizer)
         name_of = make_namer(_names_of(optimizer) if self._names is None else self._names)
         for index, parameter in enumerate(parameters if self._config.uses_names else []):

@@ -17,7 +17,6 @@ def parameters_of(optimizer: Any) -> list[Any]:
 
 
 def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Unscale the gradients once, and return the scaler's `found_inf` flag for each device."""
     if not scaler._found_inf_per_device(optimizer):
         scaler.unscale_(optimizer)
     return list(scaler._found_inf_per_device(optimizer).values())

@@ -115,7 +115,6 @@ def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 @maximum.defjvp  # type: ignore[untyped-decorator]
 def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the maximum and its derivative. The elements that equal the maximum share the derivative equally."""
     (values,), (tangent,) = primals, tangents
     with jax.enable_x64(True):
         fixed = jax.lax.stop_gradient(values)

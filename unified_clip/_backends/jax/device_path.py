@@ -20,8 +20,7 @@ class JaxPrimitives(DevicePrimitives, Protocol):
     def sharded_axes(self, tensor: Tensor) -> tuple[str, ...]:
         """Return the axes of `shard_map` over which an array is sharded."""
 
-    def kernel_norm(self, tensors: Sequence[Tensor], norm: kernel_custom_call.Norm) -> Scalar:
-        """Return the norm from the primitive of `kernel_custom_call`."""
+    def kernel_norm(self, tensors: Sequence[Tensor], norm: kernel_custom_call.Norm) -> Scalar: ...
 
 
 class JaxPath(DevicePath):

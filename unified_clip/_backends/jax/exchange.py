@@ -35,7 +35,6 @@ _structure = functools.lru_cache(maxsize=64)(Structure)
 
 
 def structure_of(arrays: Sequence[Any]) -> Structure:
-    """Return the structure of a list. All lists with the same shapes and dtypes share one structure."""
     return _structure(tuple((array.shape, array.dtype) for array in arrays))
 
 
@@ -75,7 +74,6 @@ def may_compile() -> bool:
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Move a result to the devices of the committed tensors."""
     homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
     if not homes:
         return result

@@ -63,7 +63,6 @@ def _manual_axes() -> tuple[str, ...]:
 
 
 def _are_tracked(manual: Sequence[str]) -> bool:
-    """Return whether JAX tracks the axes over which an array varies."""
     return bool(_varying(jax.lax.axis_index(manual[0])))
 
 

@@ -63,7 +63,6 @@ def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
 
 
 def _powers(tensor: Tensor, p: int) -> Tensor:
-    """Return |g|**p exactly, in float64. Where g is 0, the derivative is 0."""
     numbers = tensor.astype(jnp.float64)
     if p == 2:
         return numbers * numbers
@@ -90,7 +89,6 @@ def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) 
 
 
 def counted(value: Scalar, axes: Axes) -> Scalar:
-    """Return the value on the device with index 0 along every axis. Return 0 on all other devices."""
     for axis in axes:
         value = jnp.where(jax.lax.axis_index(axis) == 0, value, 0.0)
     return value
@@ -114,7 +112,6 @@ def _over_devices(own: Scalar, axes: Axes) -> Scalar:
 
 
 def _windows(numbers: Tensor) -> Tensor:
-    """Split each nonnegative number into integers. The new first axis has one integer for each window."""
     units = jnp.asarray(UNITS).reshape(-1, *[1] * numbers.ndim)
     return _window(jnp.expand_dims(numbers, 0), units[:-1], units[1:])
 

@@ -39,7 +39,6 @@ def _job() -> Job:
 
 
 def group_of(ranks: tuple[int, ...]) -> JaxGroup:
-    """Return the group of these ranks. A new initialization of `jax.distributed` makes all groups new."""
     return _group_of(ranks, _job())
 
 
@@ -122,7 +121,6 @@ def _on_mesh(mesh: Mesh) -> tuple[int, ...]:
 
 
 def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
-    """Return the processes along the axes of a mesh, which is taken from the shardings of the arrays."""
     shardings = [array.sharding for array in arrays]
     meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)}
     rank_sets = {_along_mesh(mesh, axes) for mesh in meshes if set(axes) <= set(mesh.axis_names)}

@@ -75,10 +75,6 @@ def _key(index: Sequence[slice]) -> Any:
 
 
 def _local_shards(tensor: Any) -> dict[Any, Tensor]:
-    """Return {position: shard} for the shards of an array in this process.
-
-    An array on one device is a single shard, and stays uncommitted.
-    """
     if not is_multi_device(tensor):
         return {(): tensor}
     return {_key(shard.index): shard.data for shard in reversed(tensor.addressable_shards)}
@@ -106,7 +102,6 @@ def put_replicated(value: Tensor, sharding: Any) -> Tensor:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> JaxShards | None:
-    """Return the shards of the gradients. Return None for arrays of one process without declared ranks."""
     if not spec.is_given and not any(is_multi_process(_data(leaf.tensor)) for leaf in gradients):
         return None
     return JaxShards(gradients, parameters, spec)
@@ -154,7 +149,6 @@ class JaxShards(LocalShards):
 
     @functools.cached_property
     def _group(self) -> JaxGroup:
-        """The process group that the caller declares. This property cannot be read if `process_group` is None."""
         return declared_group(self._spec.process_group, [_data(leaf.tensor) for leaf in self._leaves])
 
     def group(self) -> ProcessGroup:
@@ -233,7 +227,6 @@ class JaxShards(LocalShards):
         return self._spec.process_group == "auto" or set(_ranks_of(value)) <= set(self._group.ranks)
 
     def _ranks_within(self, value: Any) -> tuple[int, ...]:
-        """Return the processes whose sums add up to the norm of an array."""
         return _ranks_of(value) if self._is_within_group(value) else tuple(self._group.ranks)
 
     def _counted(self, index: int) -> list[Tensor]:
@@ -258,10 +251,8 @@ def _ranks_of(value: Any) -> tuple[int, ...]:
 
 
 def _data(tensor: Any) -> Any:
-    """Return the stored values of a sparse array, or a dense array itself."""
     return tensor.data if isinstance(tensor, BCOO) else tensor
 
 
 def is_multi_process(value: Any) -> bool:
-    """Return whether other processes have parts of an array."""
     return is_multi_device(value) and not value.is_fully_addressable

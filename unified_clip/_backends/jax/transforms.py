@@ -234,10 +234,6 @@ def _by_one_norm(
 def _transformation(
     name: str, clip: Callable[[Sequence[Any]], Sequence[Any]], need_clip: NeedClip | None = None
 ) -> Any:
-    """Return a `GradientTransformation` that applies `clip` to the updates.
-
-    need_clip: A function that returns whether to clip the update at a path. By default, all updates are clipped.
-    """
     try:
         import optax
     except ModuleNotFoundError as error:

@@ -366,7 +366,6 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
 
 
 def _collector() -> Any | None:
-    """Return the collector. Under `fleet`, return None, because `fleet` distributes gradients."""
     return None if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None else COLLECTOR
 
 

@@ -87,7 +87,6 @@ def _is_static(parameter: Any) -> bool:
 
 
 def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
-    """Return the clip of a parameter in the default main program. `parameter` can also be the name of a parameter."""
     program = building = paddle.static.default_main_program()
     name = parameter if isinstance(parameter, str) else None
     if isinstance(parameter, paddle.pir.Value):

@@ -49,15 +49,10 @@ def of_old_ir(subject: str) -> TypeError:
 
 
 def records(differentiable: bool) -> bool:
-    """Return whether Paddle records derivatives.
-
-    differentiable: Whether the call returns new tensors.
-    """
     return differentiable and paddle.is_grad_enabled()
 
 
 def in_static_mode() -> bool:
-    """Return whether Paddle builds a static program. Programs of paddle.jit.to_static do not count."""
     return not paddle.in_dynamic_mode() and not in_to_static_mode()
 
 
@@ -97,7 +92,6 @@ def is_plain(tensor: Any) -> bool:
 
 
 def has_address(tensor: Any) -> bool:
-    """Return whether a tensor has a memory address: it is dense, not distributed, and not freed."""
     if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
         return False
     return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.data_ptr())

@@ -50,7 +50,6 @@ class Dense:
         return Numbers(self.wide, self.is_complex)
 
     def bound(self, value: Any) -> Tensor:
-        """Round a bound to the dtype of the tensor. The result has the dtype of `wide`."""
         dtype = self.wide.dtype
         if isinstance(value, int | float):
             return filled(value, dtype, self.tensor)
@@ -73,7 +72,6 @@ class Numbers:
         return self.wide * self._fit(coef)  # Paddle may then write the product to the memory of `wide`
 
     def powers(self, p: float, divisor: Scalar | None) -> Tensor:
-        """Return |g / divisor|**p in float64. Where g is 0, the derivative is 0."""
         numbers = self.wide.astype("float64")
         if divisor is not None and p in (1, 2):
             numbers = numbers / self._fit(divisor)
@@ -180,7 +178,6 @@ def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
 
 
 def like_tensor(condition: Tensor, tensor: Tensor) -> Tensor:
-    """Expand a condition to the shape of a tensor. The shape can be unknown in a static program."""
     unknown = min(tensor.shape, default=1) < 0
     return condition.expand(paddle.shape(tensor) if unknown else tensor.shape) if tensor.shape else condition
 

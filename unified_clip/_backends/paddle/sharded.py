@@ -20,7 +20,6 @@ from ..._distributed.ranks import Ranks, has_first_copy
 
 PARAMETER = paddle.base.framework.EagerParamBase
 MODEL_DIMENSIONS = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
-"""The dimensions of `fleet` along which a model is sharded."""
 
 
 def is_dist(value: Any) -> bool:
@@ -50,7 +49,6 @@ def hybrid() -> Any | None:
 def find(
     gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
 ) -> PaddleShards | None:
-    """Return the shards of the gradients, or None if every rank clips on its own."""
     parameters = [_with_placements(leaf) for leaf in parameters]
     if not spec.is_given and not any(is_dist(leaf.tensor) for leaf in (*parameters, *gradients)):
         leaves = [*gradients, *parameters]
@@ -73,7 +71,6 @@ def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 
 
 def _with_placements(leaf: Leaf) -> Leaf:
-    """Use the placements of a distributed parameter if its gradient is missing. Another rank can have the gradient."""
     return leaf._replace(tensor=leaf.parameter) if leaf.tensor is None and is_dist(leaf.parameter) else leaf
 
 
@@ -155,7 +152,6 @@ class PaddleShards(DistributedGradients):
         return paddle.Tensor(value, dims=like.shape, process_mesh=like.process_mesh, placements=like.placements)
 
     def _local(self, gradient: Any) -> Tensor:
-        """Return the local tensor of a gradient, which shares memory with the gradient."""
         if not is_dist(gradient):
             return gradient
         if self._rank not in gradient.process_mesh.process_ids:
@@ -313,7 +309,6 @@ class PaddleShards(DistributedGradients):
         return None
 
     def _uses_attributes(self) -> bool:
-        """Return whether the attribute `is_distributed` of the parameters determines which rank owns a gradient."""
         if any(map(is_dist, self._tensors())) or self._spec.ownership is not None:
             return False
         return self._hcg is not None or any(_is_shard(leaf.parameter) for leaf in self._parameters)

@@ -37,13 +37,11 @@ def constant(number: float, dtype: Any) -> Tensor:
 
 
 def count_elements(tensor: Tensor) -> float:
-    """Return the number of elements of a tensor, or inf if the number is unknown."""
     count = tensor.shape.num_elements()
     return math.inf if count is None else count
 
 
 def is_for_xla() -> bool:
-    """Return whether XLA compiles the current graph."""
     if tf.executing_eagerly():
         return False
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
@@ -104,7 +102,8 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Join the short tensors of each dtype."""
+    """Join the short tensors of each dtype. Return the joined tensors, and a function that splits results into the
+    original tensors."""
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):
@@ -186,10 +185,7 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return whether all tensors are eager CPU tensors.
-
-    The result is False in a graph, because eager tensors are constants of the graph.
-    """
+    """Return whether all tensors are eager CPU tensors. In a graph, eager tensors are constants."""
     return tf.executing_eagerly() and all(
         type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors
     )

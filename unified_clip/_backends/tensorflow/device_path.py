@@ -13,7 +13,7 @@ from . import kernel_operations
 
 
 class TensorflowPath(GraphPath):
-    """The device path of TensorFlow. TensorFlow's operations compute the derivatives, even of a norm by the kernels."""
+    """TensorFlow's operations compute the derivatives, even if the compiled kernels compute the norm."""
 
     def __init__(
         self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False

@@ -80,7 +80,6 @@ def attributes(op: Any) -> dict[str, Any]:
 
 @functools.cache
 def _is_called() -> bool:
-    """Return whether a compiled program calls the kernels. If not, warn once."""
     numbers = [tf.TensorSpec([2])]
 
     @functools.partial(tf.function, input_signature=numbers, jit_compile=True, autograph=False)

@@ -175,7 +175,6 @@ def _derivatives(
 
 
 def _products(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool, *, is_batch: bool = False) -> list[Tensor]:
-    """Compute the results of `UnifiedClipScale` by TensorFlow's operations."""
     results = []
     for index, tensor in enumerate(tensors):
         factor = coef[..., index] if per_tensor else coef

@@ -304,7 +304,6 @@ def _collect_in_graph(backend: TorchBackend, items: Sequence[Any], *, differenti
 
 
 def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-    """Find aliases by comparing tensor objects, because tensors in a graph have no memory addresses."""
     for index, tensor in enumerate(tensors):
         if conditions.is_expanded(tensor):
             raise memory.expanded(describe(index))

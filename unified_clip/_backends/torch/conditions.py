@@ -80,7 +80,6 @@ def is_plain(tensor: Any) -> bool:
 
 
 def inner_tensors(tensor: Any) -> list[Any]:
-    """Return the tensors inside a wrapper, such as DTensor, or the tensor itself."""
     if type(tensor) in PLAIN:
         return [tensor]
     local = getattr(tensor, "_local_tensor", None)
@@ -180,14 +179,12 @@ def is_neg(tensor: Any) -> bool:
 
 
 def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """Return whether operations on lists support these tensors. These operations have no derivatives."""
     if not tensors or needs_single_operations(tensors, extra_inputs, differentiable):
         return False
     return fit_lists(tensors)
 
 
 def fit_lists(tensors: Sequence[Tensor]) -> bool:
-    """Return whether all tensors are dense, real and not empty. Operations on lists support only these tensors."""
     in_graph = torch.compiler.is_compiling()
     for tensor in tensors:
         if not (
@@ -235,8 +232,6 @@ def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Return whether the elements of a tensor fill a range of memory without gaps, for example in the order channels
-    last."""
     layouts = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
     return any(tensor.is_contiguous(memory_format=layout) for layout in layouts)
 

@@ -96,7 +96,6 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(coef.to(t.device) != 1.0, arithmetic.product(t, coef), t) for t in tensors]
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Multiply tensors in place."""
         eager = not torch.compiler.is_compiling() and type(coef) in PLAIN and not coef.dim()
         in_lists = [eager and fit_list_operations([tensor], (), False) for tensor in tensors]
         single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
@@ -261,7 +260,6 @@ class TorchPath(DevicePath):
 
     @property
     def _has_kernels_for_gpu(self) -> bool:
-        """Return whether the Triton kernels support the list. The list can have complex tensors and empty tensors."""
         return self._table is not None or (kernel_operators.supports(self._tensors) and self._tensors[0].is_cuda)
 
     @property
@@ -307,7 +305,6 @@ class TorchPath(DevicePath):
         return gpu.new_tensors(self._tensors, launches, per_tensor=self._is_per_tensor)
 
     def _fits(self, coef: Scalar) -> bool:
-        """Return whether the kernels support `coef`. A coefficient for each slice of a tensor is not supported."""
         return bool(coef.dim() == self._is_per_tensor)
 
     def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:
@@ -351,7 +348,6 @@ class TorchPath(DevicePath):
         return [bounds[tensor.dtype, tensor.device] for tensor in self._tensors]
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Prepare the writes. If `keep` is false, the last writes set all tensors to zero."""
         if conditions.is_transformed() or not all(type(tensor) in PLAIN for tensor in self._tensors):
             return super().prepare_zeroed(change, keep)
         drop = {device: (~keep).to(device) for device in {tensor.device for tensor in self._tensors}}

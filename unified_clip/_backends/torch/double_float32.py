@@ -160,8 +160,6 @@ def reciprocal(power: DoubleFloat32) -> DoubleFloat32:
 
 
 class DoubleFloat32Primitives(TorchPrimitives):
-    """Primitives whose scalars are `DoubleFloat32` numbers."""
-
     def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
         raise TypeError(f"adaptive thresholds need float64, which {like[0].device} lacks. Use a fixed threshold")
 
@@ -302,7 +300,6 @@ def _finite(error: Tensor) -> Tensor:
 
 
 def _halves(number: Tensor) -> tuple[Tensor, Tensor]:
-    """Split float32 numbers into two results, with the upper and the lower 12 bits of each significand."""
     high = (number.view(torch.int32) & -(1 << 12)).view(torch.float32)
     return high, number - high
 
@@ -326,7 +323,6 @@ def _magnitudes(tensor: Tensor) -> Tensor:
 
 
 def _rows(tensor: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return the tensor in float32, with `axes` merged into one last axis."""
     kept = [length for axis, length in enumerate(tensor.shape) if axis not in axes]
     rows = tensor.movedim(tuple(axes), tuple(range(-len(axes), 0)))
     return _reals(rows.reshape(*kept, math.prod([tensor.shape[axis] for axis in axes])))

@@ -51,10 +51,6 @@ def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath |
 
 
 def _path(collect: Callable[[bool], Any]) -> GpuListPath | None:
-    """Return the path.
-
-    collect: A function whose argument is whether the tensors are on the CPU.
-    """
     forced = host.forced_path("pairs")
     if COLLECTOR is None or forced == "pairs" or conditions.is_watched():
         return None

@@ -41,7 +41,6 @@ def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> T
 
 
 def max_abs(tensors: Sequence[Tensor]) -> Tensor:
-    """Return a vector with the largest magnitude of each tensor, or NaN for a tensor with NaN."""
     return measured(tensors, lambda _, group: _norms(group, math.inf))
 
 
@@ -156,7 +155,6 @@ def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], resul
 
 
 def _norms(group: Sequence[Tensor], p: float) -> Tensor:
-    """Return a float64 vector with the p-norm of each tensor of a group. p is 1, 2 or inf."""
     if not (torch.compiler.is_compiling() and group[0].device.type == "cpu"):
         return torch.stack(torch._foreach_norm(group, p, dtype=torch.float64))
     # The compiler fuses a conversion with a sum; PyTorch's own operation on the CPU would convert a copy first.

@@ -66,7 +66,6 @@ def partial_dims(gradient: Any) -> list[int]:
 
 
 def buckets(gradients: Mapping[int, tuple[Leaf, Any]]) -> list[Bucket]:
-    """Return the buckets in an order that is the same on all ranks."""
     by_key: dict[Any, Bucket] = {}
     for index, (leaf, gradient) in gradients.items():
         mesh, dims = gradient.device_mesh, partial_dims(gradient)

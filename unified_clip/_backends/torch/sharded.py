@@ -40,7 +40,6 @@ def is_dtensor(value: Any) -> bool:
 
 
 def full_tensor(value: Any) -> Any:
-    """Gather a DTensor from all ranks."""
     return value.full_tensor() if is_dtensor(value) else value
 
 
@@ -235,7 +234,6 @@ class TorchShards(DistributedGradients):
                 )
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the indices of the `Partial` gradients that the process group can sum."""
         waiting = {}
         for index in sorted(self._partial.intersection(indices)):
             gradient = self._gradients[index]
@@ -342,7 +340,6 @@ class TorchShards(DistributedGradients):
 
 
 def _local(gradient: Any) -> Tensor:
-    """Return the local tensor of a gradient, which shares its memory. The caller must not record derivatives."""
     return _waited(gradient.to_local()) if is_dtensor(gradient) else gradient
 
 

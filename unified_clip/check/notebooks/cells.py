@@ -60,7 +60,6 @@ class NotebookError(Exception):
 
 
 def python_source(path: Path) -> bytes:
-    """Return the Python source of a file or notebook. The source of an invalid notebook is empty."""
     if path.suffix.lower() != NOTEBOOK:
         return path.read_bytes()
     try:
@@ -70,14 +69,12 @@ def python_source(path: Path) -> bytes:
 
 
 def source_of(path: Path) -> Source | None:
-    """Return the parsed source of a Python file or notebook. Return None for an unreadable file or invalid Python."""
     with contextlib.suppress(ConfigError, OSError):
         return Source(python_source(path).decode("utf-8", "replace"), path.name)
     return None
 
 
 def all_code(path: Path) -> bytes:
-    """Return the text of all code cells of a notebook. For any other file, return its text."""
     try:
         notebook = read(path)
     except NotebookError:

@@ -79,5 +79,4 @@ def _renamed(text: str, path: Path, notebook: Notebook) -> str:
 
 
 def line_of(path: Path, line: int) -> int:
-    """Convert a line number in the Python source to a line number in the file."""
     return _place(cells.read(path), line).file_line if path.suffix.lower() == NOTEBOOK else line

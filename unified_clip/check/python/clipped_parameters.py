@@ -101,7 +101,6 @@ def _has_optimizer(source: Source, tensors: ast.expr) -> bool:
 
 
 def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
-    """Raise ConfigError if a loop clips each parameter by a separate norm."""
     names = {node.id for node in ast.walk(tensors) if isinstance(node, ast.Name)}
     node: ast.AST = call
     while not isinstance(node, ast.Module | ast.FunctionDef):
@@ -150,7 +149,6 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
 
 
 def _pattern_of_definition(source: Source, node: ast.expr, name: str, depth: int) -> str:
-    """Return the pattern for a function or attribute that is defined in the same file."""
     values: list[ast.expr | None] = []
     for other in source.nodes:
         match other:
@@ -211,8 +209,6 @@ def _is_entry(node: ast.expr, models: ast.expr) -> bool:
 
 
 def _last(node: ast.expr) -> str:
-    """Return the last part of a name, such as "encoder" for `model.encoder` and "0" for `blocks[0]`. For other code,
-    return ''."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

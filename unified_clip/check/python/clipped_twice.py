@@ -23,7 +23,6 @@ ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "t
 
 
 def packages_of_callbacks(path: Path) -> set[str]:
-    """Return the packages of the trainers that can call a `ClipCallback` of the file."""
     text = path.read_text("utf-8", "replace")
     names = [name for name in CALLBACKS if name.split(".")[1] in text and "ClipCallback(" in text]
     return {package for name in names for package in CALLBACKS[name]}

@@ -85,7 +85,6 @@ def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
 
 
 def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
-    """Return the function or class of an assigned variable, or None for a variable of the module."""
     for scope in source.around(node):
         if not isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
             continue
@@ -99,12 +98,10 @@ def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
 
 
 def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]:
-    """Return whether the variables of a scope are private to a function."""
     return isinstance(scope, FUNCTIONS) and getattr(scope, "name", "") != WRITTEN
 
 
 def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:
-    """Return whether the target of an assignment is an attribute, an item, or a used variable."""
     scope = scope_of(source, target, target.id) if isinstance(target, ast.Name) else None
     if not isinstance(target, ast.Name) or isinstance(scope, ast.ClassDef):
         return True
@@ -152,7 +149,6 @@ def _packages(source: Source) -> set[str]:
 
 
 def _clamps(source: Source, node: ast.Attribute) -> bool:
-    """Return whether a method is called with numbers, as in `array.clip(0, 1)`."""
     call = source.parents[node]
     if not isinstance(call, ast.Call) or call.func is not node:
         return False

@@ -20,7 +20,6 @@ ACCELERATOR = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 
 
 def of_site(source: Source, line: int, column: int) -> str:
-    """Return the training engine under which a clip runs, or '' if there is none."""
     chosen = [_of_arguments(source, call) for call in calls_at(source, line, column)]
     wrapping = [_wrapping(source, call) for call in source.calls]
     return next(filter(None, chosen + wrapping), "")

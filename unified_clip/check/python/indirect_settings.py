@@ -216,7 +216,6 @@ def _constants(source: Source, table: ast.Dict) -> dict[str, Any]:
 
 
 def _clipping(source: Source, value: ast.expr, table: ast.Dict | None = None) -> Iterator[IndirectSetting]:
-    """Yield the effect of DeepSpeed's `gradient_clipping` in a file that imports transformers."""
     if _imports(source, "transformers") and not _imports(source, *PORTED):
         others = _constants(source, table) if table else {}
         yield from _of_number(source, value, "deepspeed", CLIPPING, lambda number: {**others, CLIPPING: number})

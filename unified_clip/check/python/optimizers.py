@@ -40,7 +40,6 @@ COMPARING = ("TypeVar", "cast", "hasattr", "isinstance", "issubclass", "object",
 
 
 def is_made(source: Source, node: ast.expr) -> bool:
-    """Return whether an expression creates an optimizer, directly or through a name that is assigned once."""
     made = source.followed(node)
     return isinstance(made, ast.Call) and OPTIMIZER.fullmatch(source.dotted(made.func)) is not None
 
@@ -108,7 +107,6 @@ def _is_compiled(source: Source, call: ast.Call) -> bool:
 
 
 def _is_text(node: ast.expr | None) -> bool:
-    """Return whether an expression can be a text, or a dict such as `{"class_name": "adam"}`."""
     match node:
         case ast.IfExp(body=body, orelse=other):
             return _is_text(body) or _is_text(other)

@@ -179,8 +179,8 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
 
 
 def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
-    """Remove clips of frameworks that are in fact calls of unified_clip's methods. PyTorch's tensors also have a method
-    `clip_`."""
+    """Remove calls of unified_clip's methods, which look like methods of a framework. For example, PyTorch's tensors
+    also have a method `clip_`."""
     places = {path: _own_calls(known, config_calls.METHOD_KINDS) for path, known in known_own.items()}
     return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
 
@@ -226,7 +226,6 @@ def _native_uses(
 
 
 def _is_set_by_code(source: Source, use: ClipUse) -> bool:
-    """Return whether code sets the argument of a trainer that a parser reads. The check then compares this setting."""
     argument = use.clip.rpartition("(")[2].removesuffix("=)")
     return use.is_set_outside and parsed_arguments.is_set_after_parsing(source, argument)
 
@@ -337,7 +336,6 @@ def _passes_class(source: Source, call: ast.Call | None) -> bool:
 
 
 def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:
-    """Return a trainer's clip. If settings of DeepSpeed might change its effect, the effect is unknown."""
     if use.package not in deepspeed.TRAINERS or use.config is None:
         return use
     why, is_rejected = deepspeed.problem(source, use.path, use.line, use.column, use.config)
@@ -347,8 +345,6 @@ def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:
 
 
 def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
-    """Raise ConfigError for arguments that Paddle rejects, and for a global norm that Paddle computes per parameter
-    group."""
     last = name.rpartition(".")[2]
     if not name.startswith("paddle.") or last not in ARGUMENTS:
         return
@@ -358,7 +354,6 @@ def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
 
 
 def _is_set_outside(site: PortedClip, call: ast.Call | None) -> bool:
-    """Return whether a trainer reads its clip from a file or from the command line."""
     is_unpacked = call is not None and (
         any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords)
     )
@@ -366,7 +361,6 @@ def _is_set_outside(site: PortedClip, call: ast.Call | None) -> bool:
 
 
 def _package(name: str) -> str:
-    """Return the package in the full name of a clip, such as "torch" for `torch.nn.utils.clip_grad_norm_`."""
     function = name.partition("(")[0]
     for setting in settings():
         if function in setting.factories:

@@ -86,7 +86,6 @@ def hydra_files(file: Path, line: int, column: int, sources: Sequence[Path]) -> 
 
 
 def _is_table(node: ast.expr) -> bool:
-    """Return whether an expression is the table `trainer` of a configuration, such as `cfg.trainer`."""
     match node:
         case ast.Attribute(value=owner, attr="trainer") | ast.Subscript(value=owner, slice=ast.Constant("trainer")):
             return CONFIG.fullmatch(last_name(owner)) is not None

@@ -129,13 +129,11 @@ class _File:
         return re.search(rf"\b{re.escape(name)}\b|import \*", self._text) is not None
 
     def aliases(self, name: str, modules: Set[str]) -> set[str]:
-        """Return all names under which the file imports `name` from one of the modules. `import *` counts, too."""
         imports = [node for node in self.nodes if isinstance(node, ast.ImportFrom)]
         aliases = [each for node in imports if self._origin(node) in modules for each in node.names]
         return {each.asname or name for each in aliases if each.name in (name, "*")}
 
     def uses(self, name: str, modules: Set[str]) -> bool:
-        """Return whether the file uses `name` from one of the modules, or an attribute called `name`."""
         if self.source is None:
             return False
         if any(configuration_uses.is_used(self.source, each) for each in self.aliases(name, modules)):
@@ -144,7 +142,6 @@ class _File:
         return is_module_named and configuration_uses.is_attribute_used(self.source, name)
 
     def _origin(self, node: ast.ImportFrom) -> str:
-        """Return the last part of an imported module's name, or the name of the package for `from . import x`."""
         folders = self.path.resolve().parents
         package = folders[min(node.level, len(folders)) - 1].name if node.level else ""
         return (node.module or package).rpartition(".")[2]
@@ -160,6 +157,4 @@ def _names_module(node: ast.AST, modules: Set[str]) -> bool:
 
 
 def _module(path: Path) -> str:
-    """Return the last part of the name by which a file is imported. For `__init__.py`, this is the name of the
-    directory."""
     return path.resolve().parent.name if path.stem == "__init__" else path.stem

@@ -163,14 +163,12 @@ def _elsewhere(files: Sequence[Path], file_uses: FoundClips, also: str = "") -> 
 
 
 def _files(uses: Sequence[ClipUse]) -> set[str]:
-    """Return the real paths of the files with these clips, and of the files that use the clips' configurations."""
     return {os.path.realpath(file) for use in uses for file in (*use.files, *use.users)}
 
 
 def _paths_without_clip(
     clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: FoundClips
 ) -> Iterator[tuple[Path, Finding]]:
-    """Yield each path that contains no file with a clip, and a finding."""
     clipping = _files([use for use in file_uses.uses if not (use.must_be_off or use.unclipped)]) | file_uses.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
@@ -184,7 +182,6 @@ def _paths_without_clip(
 
 
 def _covers(paths: Sequence[Path], root: Path, glob: str) -> bool:
-    """Return whether `paths` contain all files that a pattern can match."""
     fixed = WILDCARD.split(glob)[0]
     folder = root / (fixed if fixed == glob else fixed.rpartition("/")[0])
     return any(Path(os.path.realpath(folder)).is_relative_to(path.resolve()) for path in paths)

@@ -24,8 +24,6 @@ class Document:
     """A parsed configuration file, or several parsed files that a trainer merges into one configuration."""
 
     name: str
-    """The name of the file in error messages."""
-
     text: str
     kind: str
     """The kind of the file, such as toml, yaml or json. A format with its own parser can have another kind, such as
@@ -84,7 +82,6 @@ class Document:
         return ", ".join(filter(None, [file, f"line {line}" if line else "", dotted(keys)]))
 
     def wrong(self, keys: Sequence[Key], message: str, code: str = "") -> ConfigError:
-        """Return an error about a key. The message begins with the place of the key."""
         return ConfigError(f"{self.place(keys, self.name)}: {message}", code)
 
     def get(self, *keys: Key, default: Any = None) -> Any:

@@ -42,7 +42,6 @@ class _Resolver:
         self.active: set[tuple[Key, ...]] = set()
 
     def resolved(self, path: tuple[Key, ...], value: Any) -> Any:
-        """Replace the interpolations in a value. Results are cached by the path of the value."""
         if path in self.results:
             return self.results[path]
         if isinstance(value, str) and "${" not in value:
@@ -96,7 +95,6 @@ class _Resolver:
         return "".join(map(str, rest))
 
     def _named(self, path: tuple[Key, ...], name: str) -> Any:
-        """Return the value of the key `name`, for the interpolation `${name}` in the text at `path`."""
         if "${" in name:
             name = str(self._replaced(path, name))
         if ":" in name:

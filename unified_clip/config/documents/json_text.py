@@ -32,7 +32,6 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
-    """Return the keys that occur twice in JSON text. The YAML parser finds the lines of these keys."""
     try:
         return yaml_text.parse(text.replace("\t", " "))[1]
     except (ParseError, RecursionError):

@@ -144,14 +144,12 @@ def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple
 
 
 def _allowed_keys(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
-    """Return the allowed keys of the table at `keys[:-1]`."""
     _, types, table = _locate(keys[:-1], data, model)
     tables = [type_ for type_ in types if _is_table(type_) and _fits(type_, table)]
     return list(dict.fromkeys(name for type_ in tables for name in type_.model_fields))
 
 
 def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
-    """Return the possible types of the value at a key or an index. For an unknown key, return None."""
     inner: list[Any] = []
     is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
     for type_ in types:
@@ -166,8 +164,6 @@ def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Return the member types of a union type, without pydantic's constraints. For another type, return a list of this
-    type."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

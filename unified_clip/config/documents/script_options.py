@@ -25,7 +25,6 @@ def script_options(text: str) -> Sequence[tuple[int, str, Any]]:
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, word) for each word of a script. Comments, quotes, brackets and semicolons are left out."""
     for line, code in enumerate(text.splitlines(), 1):
         for word in re.split(r"[\s()\"';\\]+", COMMENT.sub("", code)):
             yield line, word

@@ -80,7 +80,6 @@ class _Yaml(yaml.SafeLoader):
 
 
 def _tables(merged: yaml.Node) -> list[yaml.MappingNode]:
-    """Return the tables that the value of `<<` merges, or raise ParseError if the value has no tables."""
     nodes = merged.value if isinstance(merged, yaml.SequenceNode) else [merged]
     tables = [node for node in nodes if isinstance(node, yaml.MappingNode)]
     if len(tables) < len(nodes):
@@ -231,8 +230,6 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
 
 
 def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the node of a key and the node of its value, or None for a missing key. Tables that `<<` merges are
-    searched, too."""
     if id(node) in visited or not isinstance(node, yaml.MappingNode):
         return None
     visited.add(id(node))

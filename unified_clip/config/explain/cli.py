@@ -168,7 +168,6 @@ def _print_comparison(comparison: ConfigComparison) -> None:
 
 
 def _table(*columns: str) -> Table:
-    """Return a table that wraps long words, except in columns of numbers."""
     from rich.table import Table
 
     table = Table()

@@ -80,8 +80,6 @@ class ConfigComparison:
     a: ExplainedConfig
     b: ExplainedConfig
     same: bool
-    """Whether both configurations have the same effect on all gradients."""
-
     differences: list[DifferingSetting]
     compared: list[ComparedResults]
 
@@ -126,7 +124,6 @@ def compare(
 
 
 def as_data(result: ExplainedConfig | ConfigComparison) -> dict[str, Any]:
-    """Return the result as JSON data. NaN and infinities become strings."""
     summary = {"summary": result.summary} if isinstance(result, ConfigComparison) else {}
     data: dict[str, Any] = _json.plain(asdict(result) | summary)
     return data
@@ -194,7 +191,6 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
 
 
 def _max_abs(arrays: Sequence[Array]) -> float:
-    """Return the largest magnitude of all elements."""
     return float(np.max([np.abs(array).max() for array in arrays if array.size], initial=0.0))
 
 
@@ -234,10 +230,6 @@ def _group(config: ClipConfig, name: str) -> str:
 
 
 def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
-    """Describe the settings by topic, such as {"rule": "norm"}.
-
-    shared: The names of groups that both configurations have.
-    """
     has_norm = config.rule in ("norm", "global_norm")
     return {
         "rule": config.rule,

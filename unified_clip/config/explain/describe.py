@@ -76,7 +76,6 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as the shortest text that reads back as the same number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
@@ -146,5 +145,4 @@ def nonfinite(settings: Settings) -> str:
 
 
 def listed(include: list[str], exclude: list[str]) -> str:
-    """Return the patterns of parameter names in words, such as "*.weight or *.bias, except head.*"."""
     return " or ".join(include) + (f", except {' or '.join(exclude)}" if exclude else "")

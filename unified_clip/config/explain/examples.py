@@ -35,8 +35,6 @@ PAIRED = 30
 
 @dataclass(frozen=True)
 class Example:
-    """Example gradients, and the step at which they are clipped."""
-
     of: str
     gradients: Gradients
     step: int
@@ -44,8 +42,6 @@ class Example:
 
 @dataclass(frozen=True)
 class _NameGroup:
-    """One or two parameter names."""
-
     names: Sequence[str]
     rules: Sequence[Clipping | None]
     """One rule for each configuration. None means that the configuration excludes the names of this group."""
@@ -83,7 +79,6 @@ class _Measure:
 
 
 def examples(configs: Sequence[Settings], step: int) -> list[Example]:
-    """Return example gradients below, at and above the threshold of each rule."""
     groups = _name_groups(configs)
     result: list[Example] = []
     largest: dict[str, Array] = {}
@@ -105,7 +100,6 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
 
 
 def steps(configs: Sequence[Settings], step: int) -> list[int]:
-    """Return `step`, followed by steps at which the schedules of the configurations can differ."""
     if all(config.meaning == configs[0].meaning for config in configs):
         return [step]
     return [step, *_schedule_steps([part.threshold for config in configs for part in config.parts], step)]
@@ -122,7 +116,6 @@ def norm_of(arrays: Sequence[Array], order: float) -> float:
 
 
 def _around(group: _NameGroup, step: int) -> Iterator[tuple[str, Gradients]]:
-    """Yield (label, gradients) for norms below, at and above the thresholds of a group."""
     # Arrays of norm 13, with both signs for bounds.
     last = [12.0, -12.0] if any(rule and rule.rule == "value" for rule in group.rules) else [12.0]
     shape = [np.array([3.0, 4.0]), np.array(last)] if len(group.names) > 1 else [np.array([3.0, 4.0, *last])]
@@ -157,7 +150,6 @@ def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
 
 
 def _schedule_steps(thresholds: Sequence[Any], step: int) -> list[int]:
-    """Return steps at the start, in the middle and at the end of schedules. The result does not include `step`."""
     later: set[int] = set()
     for threshold in thresholds:
         if isinstance(threshold, Ramp):
@@ -176,7 +168,6 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
 
 
 def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
-    """Group example names. In a group, each configuration applies one rule to all names."""
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
     names = list(dict.fromkeys(_candidate_names(patterns)))
     parts = [_part_by_name(config, names) for config in configs]
@@ -193,7 +184,6 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
 
 
 def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
-    """Return a dict from names to indices in `config.parts`."""
     # warnings about patterns that match none of these names
     with warnings.catch_warnings(action="ignore", category=ClipWarning):
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []
@@ -201,7 +191,6 @@ def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
 
 
 def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
-    """Yield the names in NAMES, and then names that match one or two of the patterns."""
     yield from NAMES
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:

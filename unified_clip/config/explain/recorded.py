@@ -38,7 +38,6 @@ def describe(config: ClipConfig, source: Path, path: Path) -> str:
 
 
 def _unfit(config: ClipConfig) -> str:
-    """Return the first setting that cannot be applied to recorded total norms, or ''."""
     if config.rule != "global_norm":
         return f"rule = {config.rule!r}"
     if config.uses_names:

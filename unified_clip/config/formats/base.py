@@ -52,7 +52,6 @@ class OtherFamilyError(NotRepresentableError):
     def __init__(self, message: str, family: FamilyName) -> None:
         super().__init__(message)
         self.family = family
-        """The family that the format supports."""
 
 
 class SetElsewhereError(ConfigError):
@@ -277,7 +276,6 @@ class Format(ABC):
         return text if self.instead else ""
 
     def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule]) -> str:
-        """Return an error message if the format does not support the rule, else ''."""
         if is_off(settings):
             return ""
         if settings.rule not in rules:
@@ -350,7 +348,6 @@ def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[s
 
 
 def read_norm_type(document: Document, keys: Sequence[str]) -> float:
-    """Return the norm type at a path of keys, or 2 without the key."""
     value = document.get(*keys, default=2.0)
     if isinstance(value, str) and value.lower() == "inf":
         value = math.inf

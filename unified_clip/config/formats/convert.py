@@ -176,7 +176,6 @@ def named(path: Path, name: str) -> Candidate:
 
 
 def _unlike(trainer: Format, document: Document) -> list[str]:
-    """Return a note if only another format recognises the file, else []."""
     if document.path is None or trainer.recognises(document):
         return []
     names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]
@@ -209,13 +208,11 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
 
 
 def _compose(trainer: Format, document: Document) -> Document:
-    """Merge a document with its base files. All keys that an unreadable base file might set become unknown."""
     composed = trainer.inheritance.compose(document, partial(_parse, trainer))
     return _with_unread_bases(composed, trainer.inheritance)
 
 
 def _with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    """If the document names base files, make all missing keys unknown."""
     keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]
     keys += ["defaults"] if has_defaults(document) else []
     for key in keys:
@@ -255,7 +252,6 @@ def _recognising_formats(path: Path) -> list[Format | None]:
 
 
 def _plain(path: Path) -> list[Candidate]:
-    """Return the result of `recognising` for a file without its base files."""
     candidates = _candidates(path)
     extended = {trainer.extends for trainer, _ in candidates if trainer}
     return [(trainer, document) for trainer, document in candidates if not trainer or trainer.name not in extended]
@@ -278,7 +274,6 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _recognises(trainer: Format, document: Document) -> bool:
-    """Return whether a format recognises a file, either alone or merged with its base files."""
     if trainer.recognises(document):
         return True
     with contextlib.suppress(ConfigError):
@@ -292,7 +287,6 @@ def _has_common_keys(trainer: Format, document: Document) -> bool:
 
 
 def _unread_base(path: Path) -> str:
-    """Return sentences about the first base file that cannot be read, or ''."""
     for trainer in FORMATS.values():
         if _may_read(trainer, path) and trainer.inheritance.keys:
             try:
@@ -352,7 +346,6 @@ def _advice(path: Path) -> str:
 
 
 def _import_advice(path: Path) -> str:
-    """Return advice with the command that imports a trainer's file. For an unknown format, return ''."""
     try:
         trainers = _recognising_formats(path)
     except ConfigError:

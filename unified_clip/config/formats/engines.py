@@ -35,7 +35,6 @@ SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, owner
 
 
 def except_under(format_: str) -> str:
-    """Return a phrase such as ", except under DeepSpeed or XLA". If the advice works under all engines, return ''."""
     return f", except under {UNDER[format_]}" if format_ in UNDER else ""
 
 
@@ -84,7 +83,6 @@ def of_file(format_: str, document: Document) -> str:
 
 
 def adapted(instead: str, engine: str) -> str:
-    """Return the advice `instead`, adapted to an engine. '' means that the engine allows no clipping in code."""
     if engine in UNREACHABLE:
         return ""
     return instead.replace("ClipCallback(clip)", SHARDED) if engine == FSDP1 else instead

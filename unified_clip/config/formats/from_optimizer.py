@@ -46,7 +46,6 @@ def _class_of(optimizer: Any) -> str:
 
 
 def _inner(optimizer: Any) -> Any:
-    """Return the optimizer that clips. A wrapper such as `LookAhead` contains this optimizer."""
     for attribute in ("inner_optimizer", "_inner_opt"):
         inner = getattr(optimizer, attribute, None)
         if inner is not None:
@@ -93,7 +92,6 @@ def _paddle(optimizer: Any, _: str) -> Imported:
 
 
 def _settings(clip: Any, owner: str) -> dict[str, Any]:
-    """Return the settings of a clip object. The object belongs to Paddle or to `unified_clip.paddle`."""
     kind = type(clip)
     package = kind.__module__.partition(".")[0]
     if package not in ("paddle", "unified_clip") or kind.__name__ not in ARGUMENTS:

@@ -23,5 +23,4 @@ def named_by(way: str) -> Iterator[None]:
 
 
 def name_format(name: str) -> str:
-    """Return advice on how to pass the name of a format, such as "pass --from hf@5.0"."""
     return _way.get().replace("{}", name)

@@ -89,7 +89,6 @@ def _raw(document: Document, path: Path) -> Any:
 
 
 def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path]) -> None:
-    """Raise ConfigError if a file sets a clip key twice with different values."""
     keys = [*places, *trainer.foreign_keys, *((key,) for key in trainer.inheritance.keys)]
     for duplicate in document.duplicates:
         outer = duplicate.keys

@@ -35,7 +35,6 @@ class PythonFormat(OwnFormat):
 
 
 def parse_tree(text: str, name: str) -> ast.Module:
-    """Return the syntax tree of Python source, or raise ConfigError if the text is not Python."""
     try:
         with warnings.catch_warnings(action="ignore"):  # such as invalid escapes
             return ast.parse(text)
@@ -69,7 +68,6 @@ def last_name(node: ast.AST) -> str:
 
 
 def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
-    """Return (line, column) of the end of an expression or a statement."""
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
@@ -86,7 +84,6 @@ class Source:
         self._follow_modules()
 
     def _imports(self) -> dict[str, str]:
-        """Return the full name of each imported name, such as {"np": "numpy"}."""
         imports = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
@@ -118,7 +115,6 @@ class Source:
         return bound
 
     def _follow_modules(self) -> None:
-        """Add names for imported modules to `self.imports`, such as `nn` for `nn = paddle.nn`."""
         before = -1
         while before < len(self.imports):
             before = len(self.imports)
@@ -144,7 +140,6 @@ class Source:
         return self.imports.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
     def uses(self, package: str) -> bool:
-        """Return whether the source uses the package. An import alone does not count."""
         return any(self.dotted(node).partition(".")[0] == package for node in self.nodes)
 
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:

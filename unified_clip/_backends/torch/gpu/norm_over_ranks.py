@@ -98,7 +98,6 @@ def norm_over_ranks(
 
 
 def _sums(counted: Counted, words: Tensor, request: Request) -> Tensor | None:
-    """Return the sum of each chunk, or None if `counted` has no table."""
     if counted.table is None:
         return None
     sums = counted.table.sums(ORDERS[request.p], request.is_wide, torch.float64)

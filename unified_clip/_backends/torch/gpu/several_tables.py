@@ -44,7 +44,6 @@ class Tables:
 def table_of(
     tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None, *, per_tensor: bool
 ) -> Table | Tables | None:
-    """Return the tables of a gradient list, or None if the kernels do not support the list."""
     groups: dict[tuple[torch.device, bool], list[int]] = {}
     for index, tensor in enumerate(tensors):
         is_wide = PARTS.get(tensor.dtype, tensor.dtype) == torch.float64

@@ -172,9 +172,6 @@ class Table:
 
 
 def norm_of_all(tables: Sequence[Table], p: float) -> Scalar:
-    """Return the norm over several tables, on the device of the first table. This function does not wait for a
-    device.
-    """
     chunks = sum(table.chunks for table in tables)
     groups = torch.arange(0, 2 * chunks, chunks, device=tables[0].device)  # one group: chunks from 0 to `chunks`
     return _rounded(tables, groups, p, per_tensor=False)
@@ -241,9 +238,6 @@ def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) ->
 
 
 def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
-    """Return the numbers of a table: first the numbers that `chunk_at` reads, and then the groups of chunks for
-    `round_sums`.
-    """
     in_order = counts[order]
     ends = in_order.cumsum(0)
     total = int(counts.sum())
@@ -256,7 +250,6 @@ def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
 
 
 def _on_host(numbers: Sequence[int]) -> Tensor:
-    """Return a tensor in host memory, even if PyTorch's default device is a GPU."""
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
@@ -272,7 +265,6 @@ def _on(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def _sent(numbers: Tensor, device: torch.device) -> Tensor:
-    """Start to copy integers to a device. The function does not wait for the copy."""
     if device.type != "cuda":
         return numbers
     on_host = numbers.pin_memory()

@@ -105,7 +105,6 @@ def _stores(node: ast.AST, name: str) -> bool:
 
 
 def _may_set(source: Source, attribute: Attribute, classes: Set[str], *, is_other: bool = False) -> bool:
-    """Return whether code in a file might set the attribute, or pass a value for its parameter."""
     named = {getattr(node, key, "") for node in source.nodes if is_other for key in ("id", "attr", "name")}
     if is_other and not named & classes:
         return False

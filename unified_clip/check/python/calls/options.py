@@ -97,7 +97,6 @@ def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterato
 
 
 def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
-    """Return whether `name` is an abbreviation of a clip option, such as `--max-grad` for `--max-grad-norm`."""
     name = name.replace("-", "_")
     if name == reader.option or not reader.option.startswith(name) or reader.path.name not in _scripts(use):
         return False
@@ -141,7 +140,6 @@ def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
 
 
 def _scripts(use: ClipUse) -> set[str]:
-    """Return the file names of the scripts in a command line."""
     lines = [COMMENT.sub("", line) for line in use.path.read_text("utf-8", "replace").splitlines()]
     first = last = min(use.line, len(lines)) - 1
     while first > 0 and lines[first - 1].endswith("\\"):
@@ -170,7 +168,6 @@ def _definitions(source: Source, name: str) -> Iterator[_Definition]:
 
 
 def _of_argument(names: Sequence[ast.expr], given: dict[str | None, ast.expr], name: str) -> _Definition | None:
-    """Return the definition of the option `name` in a call of `add_argument`, or None."""
     texts = [each.value for each in names if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     option = next((text for text in texts if text.startswith("--")), "")
     destination = given.get("dest", ast.Constant(option.lstrip("-").replace("-", "_")))

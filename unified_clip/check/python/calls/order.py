@@ -206,7 +206,6 @@ def _counting(source: Source, node: ast.AST) -> list[str]:
 
 
 def _comparing_counters(source: Source, call: ast.Call) -> list[ast.If]:
-    """Return the `if` statements around a clip that compare a counter of steps, as in `if step > 1000`."""
     counters = {last_name(node) for node in _counters(source)}
     return [
         outer

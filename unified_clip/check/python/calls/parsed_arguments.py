@@ -71,7 +71,6 @@ def _is_set_after(source: Source, setting: ast.Assign, target: ast.Attribute, pa
 
 
 def with_derived(source: Source, classes: Set[str]) -> set[str]:
-    """Return `classes`, and the names of their subclasses in the file."""
     names, before = {*classes}, -1
     while before < len(names):
         before = len(names)
@@ -145,7 +144,6 @@ def _assigned(source: Source, name: str, kind: type[ast.expr] = ast.Name) -> Ite
 
 
 def _passed(source: Source, name: str) -> Iterator[ast.AST]:
-    """Yield each argument `name=` of the calls in the source."""
     for node in source.nodes:
         if not isinstance(node, FUNCTIONS):
             continue
@@ -187,7 +185,6 @@ def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
 
 
 def _calls_parser(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
-    """Return whether an expression is a call such as `get_args()`, where `get_args` parses the command line."""
     if not isinstance(value, ast.Call):
         return False
     name = last_name(value.func)

@@ -76,7 +76,6 @@ def check_grad_clip(source: Source, call: ast.Call) -> None:
 
 
 def _check_updates(source: Source, transformations: Sequence[ast.expr]) -> None:
-    """Raise ConfigError if code calls a transformation of optax, and uses no result of `update`."""
     methods = [source.parents[node] for node in transformations]
     names = [each.attr if isinstance(each, ast.Attribute) else "" for each in methods]
     updates = [source.parents[each] for each, name in zip(methods, names, strict=True) if name == "update"]
@@ -105,7 +104,6 @@ def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
 
 
 def _is_read(source: Source, scope: ast.AST, statement: ast.stmt, name: str) -> bool:
-    """Return whether code of a function might read a variable after an assignment."""
     loops = {outer for outer in source.around(statement) if isinstance(outer, ast.For | ast.While)}
     for node in _reads(scope, name):
         around = list(source.around(node))

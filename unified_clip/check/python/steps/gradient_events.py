@@ -77,7 +77,6 @@ class Timeline:
         chain: tuple[ast.Call, ...] = (),
         branches: frozenset[Branch] = frozenset(),
     ) -> list[Event]:
-        """Return the events of a function and of the functions that it calls."""
         all_events: list[Event] = []
         outer = {function, *map(self.function, chain)}
         for call in self._calls.get(function, ()) if function in self._with_events else ():
@@ -159,7 +158,6 @@ class Timeline:
         return [step] if name == "step" or name in APPLY else []
 
     def _may_unscale(self, call: ast.Call) -> bool:
-        """Return whether a call has a name like "unscale", or passes the scaler to another file."""
         is_named = "unscale" in last_name(call.func) or last_name(call.func) == "get_scale"
         return (is_named or any(map(is_scaler_name, call.args))) and not self._callees(call)
 
@@ -190,7 +188,6 @@ class Timeline:
 
     @cached_property
     def _with_events(self) -> set[ast.AST | None]:
-        """The functions that contain an event, directly or through calls."""
         functions = {function for function, calls in self._calls.items() if any(map(self._own_events, calls))}
         while added := {
             function
@@ -201,7 +198,6 @@ class Timeline:
         return functions
 
     def _callees(self, call: ast.Call) -> list[ast.AST]:
-        """Return the functions of the file that a call runs, including functions among the arguments."""
         if call not in self._known_callees:
             self._known_callees[call] = self._found_callees(call)
         return self._known_callees[call]

@@ -92,7 +92,6 @@ def _code(node: ast.expr) -> str:
 
 
 def _is_switch(source: Source, node: ast.expr) -> bool:
-    """Return whether a node depends on a condition about clipping, such as `if args.clip_norm:`."""
     tests = (outer.test for outer in source.around(node) if isinstance(outer, ast.If | ast.IfExp))
     return any(SETTING.search(ast.unparse(test)) for test in tests)
 

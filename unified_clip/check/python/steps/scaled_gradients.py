@@ -99,7 +99,6 @@ def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -
 
 
 def _precision(source: Source, files: Mapping[str, str]) -> str:
-    """Return a sentence about the mixed precision if it might be fp16, else ''."""
     calls = [call for call in source.calls if source.dotted(call.func) in ACCELERATOR]
     names = "mixed_precision", None
     passed = [[*call.args[2:3], *(each.value for each in call.keywords if each.arg in names)] for call in calls]
@@ -161,13 +160,11 @@ def _scaling(clip: Event, before: Sequence[Event], is_scaled: Callable[[ast.Call
 
 
 def _depends_on_precision(event: Event, clip: Event) -> bool:
-    """Return whether two events are in different branches of a condition about mixed precision or a scaler."""
     tests = [test for calls, test, is_first in event.branches if (calls, test, not is_first) in clip.branches]
     return any(PRECISION.search(ast.unparse(each.test)) for each in tests)
 
 
 def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[ast.Call]:
-    """Yield the calls that multiply the loss of a backward pass by a loss scale."""
     for node in timeline.flow.reached(backward):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr="scale"), args=[_]) if _scales(timeline, owner):

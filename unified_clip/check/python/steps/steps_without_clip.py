@@ -100,7 +100,6 @@ class _Steps:
         return {model for argument in clip.args[:1] for model in self.timeline.flow.models(argument)}
 
     def _are_unrelated(self, left: set[str], right: set[str]) -> bool:
-        """Return whether the file builds all models, and builds no model of one set from a model of the other set."""
         for models, others in ((left, right), (right, left)):
             for calls in (self.made.get(model) or self.made.get(f"self.{model}") for model in models):
                 nodes = [node for call in calls or () for node in self.timeline.flow.reached(call)]
@@ -159,7 +158,6 @@ def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: S
 
 
 def _is_wrapper(timeline: Timeline, event: Event, events: Sequence[Event]) -> bool:
-    """Return whether a step is in a method `step` that computes no gradients, as in a wrapper of an optimizer."""
     function = timeline.function(event.call)
     return "step" in getattr(function, "name", "") and not any(each.kind == "backward" for each in events)
 

@@ -69,7 +69,6 @@ def functions_at(path: Path, lines: Collection[int]) -> set[str]:
 
 
 def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the node and a description of each optimizer, and of each lookup such as `getattr(torch.optim, name)`."""
     for node, name in built(source):
         is_class = isinstance(node, ast.Call) and not name.endswith(".compile")
         yield node, f"builds an optimizer, {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]
@@ -82,7 +81,6 @@ def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the node and a description of each call that probably builds an optimizer."""
     for call in source.calls:
         name = last_name(call.func)
         owner = getattr(call.func, "value", call.func)
@@ -96,7 +94,6 @@ def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, 
 
 
 def _trainers(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the node and a description of each trainer that `fit` runs, such as Lightning's Trainer."""
     is_fitted = any(last_name(call.func) == "fit" for call in source.calls)
     for call in source.calls if is_fitted else ():
         if setting_of(source.dotted(call.func)) is not None:

@@ -197,7 +197,6 @@ class Flow:
         return {place: calls for place, calls in users.items() if place not in returned.values()}
 
     def _gets(self, read: ast.expr, values: Collection[ast.AST]) -> bool:
-        """Return whether the variable at `read` might contain one of `values`."""
         return any(value in values for value in (*self.values(read), *self.items(read)))
 
     def _uses(self, function: ast.AST | None) -> list[ast.expr]:
@@ -269,7 +268,6 @@ def _is_starred(node: ast.expr) -> bool:
 
 
 def code_of(node: ast.AST) -> str:
-    """Return the code of a dotted name, or '' for any other node."""
     if isinstance(node, ast.Name):
         return node.id
     before = code_of(node.value) if isinstance(node, ast.Attribute) else ""

@@ -52,7 +52,6 @@ def problem(source: Source, path: Path, line: int, column: int, config: ClipConf
 
 
 def _choices(source: Source, node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the possible values of an expression, such as both branches of `a if x else b`."""
     value = source.followed(node)
     if isinstance(value, ast.IfExp):
         yield from _choices(source, value.body)

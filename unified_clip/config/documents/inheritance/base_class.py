@@ -39,8 +39,6 @@ class Inheritance(ABC):
 
 
 class OneFile(Inheritance):
-    """The inheritance of a trainer that reads a single configuration file."""
-
     def compose(self, document: Document, parse: Parse) -> Document:
         return document
 
@@ -76,7 +74,6 @@ class Files:
         return UnreadFile(document.place(keys, document.name), problem, self.advice)
 
     def name(self, path: Path) -> str:
-        """Return the path of a file relative to the main file, for error messages."""
         if self.main.path is None:
             return path.as_posix()
         return Path(os.path.relpath(path, self.main.path.parent)).as_posix()

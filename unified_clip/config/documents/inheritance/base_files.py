@@ -70,10 +70,6 @@ class BaseFiles(Inheritance):
         return self._merge(document, (), bases, own)
 
     def path(self, text: str, folder: Path) -> Path | str:
-        """Return the path of the base file that `text` names. The file does not have to exist.
-
-        For a URL, return a sentence about the problem instead.
-        """
         if "://" in text:
             return f"{text} is on another machine."
         return folder / Path(text).expanduser()

@@ -66,8 +66,6 @@ def with_main(path: Path) -> list[Document]:
 
 
 def _choosing(part: Path, main: Path) -> Document | None:
-    """Compose the main configuration with `part` as its choice. Return None if the main configuration has no entry for
-    the folder of `part`."""
     with contextlib.suppress(ConfigError):
         document = _parse(main, main.name)
         node = _Node(document, main.parent, "", _absolute(package_header(document.text) or GLOBAL))
@@ -207,7 +205,6 @@ def _final_package(parent: tuple[str, ...], package: str) -> tuple[str, ...]:
 
 
 def _absolute(package: str) -> tuple[str, ...]:
-    """Return the keys of a package. The text up to the last `_global_` is dropped."""
     return tuple(filter(None, package.rpartition(GLOBAL)[2].split(".")))
 
 

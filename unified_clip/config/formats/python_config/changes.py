@@ -22,7 +22,6 @@ def reads_base(statement: ast.stmt) -> bool:
 
 
 def assigned_names(statement: ast.stmt) -> list[str]:
-    """Return the names that an assignment sets. Targets such as `a.b` and `a, b` are ignored."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if isinstance(statement, ast.AnnAssign) and statement.value:
         targets = [statement.target]

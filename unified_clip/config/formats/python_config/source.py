@@ -96,7 +96,6 @@ class _Reader:
                 table.pop(key, None)
 
     def _is_irrelevant(self, path: tuple[str, ...]) -> bool:
-        """Return whether a path of a base file has no known clip settings."""
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 
     def value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:
@@ -125,7 +124,6 @@ class _Reader:
         return value
 
     def _named(self, path: tuple[str, ...]) -> Any:
-        """Return the value at a path such as ("_base_", "optim_wrapper"), or an `Unknown`."""
         value: Any = self.names
         for key in path:
             if not isinstance(value, dict) or key not in value:
@@ -135,8 +133,6 @@ class _Reader:
 
 
 def _entries(node: ast.expr) -> dict[str, ast.expr] | None:
-    """Return the entries of a dict such as `dict(key=value)` or `{"key": value}`. For other expressions, return
-    None."""
     entries: dict[Any, ast.expr] | None = None
     match node:
         case ast.Call(func=ast.Name(id="dict"), args=[]):
@@ -147,7 +143,6 @@ def _entries(node: ast.expr) -> dict[str, ast.expr] | None:
 
 
 def _path(node: ast.expr) -> tuple[str, ...]:
-    """Return the keys in an expression such as `_base_.optim_wrapper["clip_grad"]`, or ()."""
     match node:
         case ast.Name(id=name):
             return (name,)

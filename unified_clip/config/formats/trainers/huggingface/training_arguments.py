@@ -105,7 +105,6 @@ class HuggingFace(Format):
         return Imported(self.settings("global_norm", threshold), notes, by_deepspeed)
 
     def _check_deepspeed(self, document: Document, max_norm: Any) -> str:
-        """Return a note. Raise ConfigError if DeepSpeed does not clip, or if its threshold is not max_grad_norm."""
         clip = document.get(*DEEPSPEED)
         if not document.has(*DEEPSPEED):
             raise document.wrong(DEEPSPEED[:1], f'{NO_CLIP} To clip at max_grad_norm, set "gradient_clipping": "auto".')

@@ -160,7 +160,6 @@ class _PlaceCheck:
         return []
 
     def _transforms(self, argument: ast.AST) -> bool:
-        """Return whether an argument calls a function of optax. Calls of schedules are ignored."""
         names = [name.id for name in ast.walk(argument) if isinstance(name, ast.Name)]
         values = [value for name in names for value in self.source.bound.get(name, []) if value is not None]
         called = [call.func for value in [argument, *values] for call in ast.walk(value) if isinstance(call, ast.Call)]

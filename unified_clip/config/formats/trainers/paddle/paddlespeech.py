@@ -110,7 +110,6 @@ class PaddleSpeech(Format):
         return Imported(self.settings("global_norm", threshold))
 
     def _by_function(self, document: Document, notes: list[str]) -> Imported:
-        """Read the clip key of models that call `clip_grad_norm_`. This function clips by PyTorch's rule."""
         threshold = self.read_threshold(document, SPEECH, zero="off", negative="error", null="error")
         return Imported(self.settings("global_norm", threshold, family="pytorch"), notes)
 
@@ -129,5 +128,4 @@ class PaddleSpeech(Format):
 
 
 def _is_tts(document: Document) -> bool:
-    """Return whether a file has audio settings. Only recipes for text-to-speech (t2s) have audio settings."""
     return document.has("fs") and document.has("n_shift")

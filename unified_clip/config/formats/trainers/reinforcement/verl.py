@@ -69,7 +69,6 @@ def _is_megatron(document: Document, part: tuple[str, ...]) -> bool:
 
 
 def _not_finite(document: Document, version: Version | None) -> str:
-    """Return a sentence about the steps that verl skips, or ''."""
     if _is_megatron(document, ACTOR):
         return ""
     if version is None:

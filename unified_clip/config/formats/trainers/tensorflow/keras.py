@@ -96,7 +96,6 @@ class Keras(Format):
         return Imported(self.settings("norm", threshold), ["clipnorm clips per tensor, not by the total norm."])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
-        """Return the generation of Keras that wrote the file."""
         config, wrapper = document.get(*place), document.get(*place[:-1])
         legacy = config.get("is_legacy_optimizer")
         if legacy is not None:
@@ -129,7 +128,6 @@ def _place(document: Document) -> list[str]:
 
 
 def _clips(nested: Any) -> bool:
-    """Return whether a value is, or contains, a table with a clip key."""
     if isinstance(nested, list):
         return any(map(_clips, nested))
     if not isinstance(nested, dict):

@@ -78,7 +78,6 @@ class Composer(Format):
         return Imported(self.settings("value" if kind == "value" else "global_norm", threshold))
 
     def _place(self, document: Document, root: tuple[Key, ...]) -> list[Key] | None:
-        """Return the path of `gradient_clipping`. The value of `algorithms` is a table or a list of tables."""
         algorithms = document.get(*root, "algorithms")
         if isinstance(algorithms, list):
             tables = [[*root, "algorithms", i] for i, table in enumerate(algorithms) if isinstance(table, dict)]

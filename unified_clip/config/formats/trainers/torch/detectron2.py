@@ -73,7 +73,6 @@ class Detectron2(Format):
         return bool(enabled)
 
     def _value(self, document: Document, key: str, notes: list[str]) -> Any:
-        """Return the value of a key in CLIP_GRADIENTS. For a missing key, return the default and add a note."""
         if document.has(*TABLE, key):
             return document.get(*TABLE, key)
         notes.append(f"The file does not set {key}. The default is {DEFAULTS[key]}.")

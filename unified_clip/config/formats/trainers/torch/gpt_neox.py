@@ -68,8 +68,6 @@ class GPTNeoX(Format):
         return Imported(self.settings("global_norm", threshold), notes, deepspeed.not_finite(document, threshold))
 
     def _place(self, document: Document) -> tuple[Key, ...]:
-        """Return the path of the clip key that GPT-NeoX reads. The key deepspeed_extra_args.gradient_clipping has
-        priority."""
         if document.has(*EXTRA):
             return EXTRA
         names = [name for name in NAMES if document.has(name)]

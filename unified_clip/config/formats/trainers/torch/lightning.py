@@ -80,10 +80,6 @@ class Lightning(Format):
 
 
 def _target(document: Document, *table: str) -> Any:
-    """Return the value of Hydra's key `_target_`, which names a class, or None.
-
-    table: The path of the table. An empty path stands for the complete file.
-    """
     return document.get(*table, "_target_") if document.shows(*table, "_target_") else None
 
 
@@ -93,7 +89,6 @@ def _is_hydra_trainer(document: Document, *table: str) -> bool:
 
 
 def _trainer(document: Document) -> list[str]:
-    """Return the path of the table with the arguments of the Trainer, or [] if this table is the complete file."""
     if _is_hydra_trainer(document):
         return []
     for table, _ in ROOTS[1:]:

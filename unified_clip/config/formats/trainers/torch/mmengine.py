@@ -90,7 +90,6 @@ class MMEngine(OwnFormat):
         return f"{problem}. Correct it to one of {', '.join(sorted(CLIP_ARGUMENTS[kind]))}, or remove it."
 
     def _without_clip(self, document: Document) -> Imported:
-        """Return the rule "none" for a file without clip_grad. Raise ConfigError if another key might set a clip."""
         if document.shows(MMCV[0]) and document.has(*MMCV):
             raise document.wrong(
                 MMCV,
