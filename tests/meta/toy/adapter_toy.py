@@ -9,7 +9,7 @@ import numpy as np
 import toyframe
 
 from ...tensors.frameworks.toy import Converter
-from ..outcome import LEARNING_RATE
+from ..call_outcome import LEARNING_RATE
 from . import base
 
 
