@@ -13,7 +13,7 @@ from ..call_outcome import LEARNING_RATE
 from . import base
 
 
-class Framework(Converter, base.Adapter):
+class FrameworkAdapter(Converter, base.Adapter):
     writes = True
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
