@@ -232,7 +232,7 @@ def test_a_complete_page_has_no_problem(tmp_path: Path) -> None:
         ("<code>p</code>", "p", "unified_clip.numpy.clip has parameters without a description: p"),
         ("Raises:", "Returns:", "unified_clip.numpy.clip has no section of errors"),
         ("<code>clip(t)", "clip(t)", "unified_clip.numpy.clip has no example"),
-        ("https:", "http:", "index.html: the link http://pytorch.org/docs is no address that begins with https://"),
+        ("https:", "http:", "index.html: the link http://pytorch.org/docs is not an address that begins with https://"),
         ("#one", "#two", "index.html: the link other/#two leads to no heading"),
         ("other/#", "another/#", "index.html: the link another/#one leads to no file"),
     ],

@@ -106,7 +106,7 @@ def broken_links(path: Path, pages: dict[Path, str], site: Path) -> Iterator[str
         place = path.relative_to(site).as_posix()
         if url.netloc or url.scheme:
             if url.scheme not in ("https", "data", "mailto") or re.search(r"[\s<>]|\.$", link):
-                yield f"{place}: the link {link} is no address that begins with https://"
+                yield f"{place}: the link {link} is not an address that begins with https://"
             continue
         target = (path.parent / unquote(url.path)).resolve() if url.path else path
         if url.path.startswith("/"):

@@ -31,7 +31,7 @@ def test_a_step_gets_the_form_of_pytorch() -> None:
         (("tape.gradient(loss, variables)", "tape.gradient(loss, variables, f)"), "has arguments besides the loss"),
         (("tape.gradient(loss, variables)", "tape.gradient(loss)"), "gradient() has no variables"),
         (("zip(grads, variables))", "zip(grads, variables), s)"), "is ported only as apply_gradients"),
-        (("    optimizer.apply", "    if x:\n        optimizer.apply"), "are not in one block"),
+        (("    optimizer.apply", "    if x:\n        optimizer.apply"), "are in different blocks"),
         (("tape.gradient(loss, variables)", "[g for g in tape.gradient(loss, variables)]"), "a line or an expression"),
         (("    grads = [tf", "    more = tape.gradient(loss, x)\n    grads = [tf"), "do not alternate"),
         (

@@ -97,7 +97,7 @@ def test_a_port_that_loads_its_weights_correctly_is_the_same(tmp_path: Path, opt
         (
             "stored['bias'] = np.ones(5)",
             "other initial weights",
-            "'bias' of the new step differs from --weights by more than one update explains",
+            "'bias' of the new step differs from --weights by more than one update. Check",
         ),
         ("stored['bias'][2] += 0.001", "other initial weights", "'bias' of the new step differs from --weights"),
         (

@@ -198,7 +198,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
     results = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
     if not any("unreadable" in result for result, _ in results):  # each case runs alone: only their shared graph fails
         results[0] = (
-            {"unreadable": f"fails in one graph with other cases ({len(cases) - 1}), but not alone: {message}"},
+            {"unreadable": f"fails in a graph with other cases ({len(cases) - 1}), but not alone: {message}"},
             {},
         )
     return results

@@ -177,8 +177,8 @@ class TapeSteps:
         lines = [self._module.parents[statement] for statement in (first, last)]
         if self._module.parents[lines[0]] is not self._module.parents[lines[1]]:
             raise UnsureError(
-                "gradient() and apply_gradients() are not in one block of lines, with the same indentation. If both "
-                "run equally often, write them in one block. Otherwise, port this step by hand."
+                "gradient() and apply_gradients() are in different blocks. If both run equally often, write them in "
+                "one block, with the same indentation. Otherwise, port this step by hand."
             )
         return first, last
 

@@ -120,9 +120,9 @@ class InitialWeights:
                 verb = "differ" if len(names) > 1 else "differs"
                 return Cause(
                     "other initial weights",
-                    f"after step 1, {names_text(names)} of the {side} step {verb} from --weights by more than "
-                    f"one update explains. Check that the {side} step loads the weights under "
-                    "their names, and does not change them before the first step",
+                    f"after step 1, {names_text(names)} of the {side} step {verb} from --weights by more than one "
+                    f"update. Check that the {side} step loads the weights under their names, and does not change "
+                    "them before the first step",
                 )
         return untransposed({name: self._pairing.shapes[0][name] for name in orders}, orders)
 
