@@ -43,13 +43,7 @@ class Cause(NamedTuple):
 
 
 def instead(what: str, actual: float | Sequence[float], expected: float | Sequence[float], form: str = ".6g") -> str:
-    """Describe a wrong setting, for example as "as with eps 0 instead of 1e-06".
-
-    what: The name of the setting.
-    actual: The wrong value or values.
-    expected: The correct value or values.
-    form: The format specification of the numbers. If both numbers look equal with this format, more digits are printed.
-    """
+    """Return a text such as "as with eps 0 instead of 1e-06", with enough digits to distinguish the numbers."""
     left, right = ([each] if isinstance(each, int | float) else each for each in (actual, expected))
     return f"as with {what} {' instead of '.join(distinct_texts(left, right, form))}"
 

@@ -59,10 +59,6 @@ OTHER_NAMES = re.compile(
 
 
 def possible_clips_named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    """Yield a possible clip if the name at `node` can come from an unknown module or an unsupported package.
-
-    names: The possible full names, from `Module.full_names`.
-    """
     call = next(iter(calls_of(module, node)), None)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, imports, node, call)

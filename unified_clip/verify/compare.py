@@ -70,11 +70,7 @@ def compare_steps(
     max_ulp: float,
     rerun: Rerun | None = None,
 ) -> Verification:
-    """Compare the runs of both training steps, and write their normalized recordings to `out`.
-
-    names: The contents of the file of `--map`.
-    rerun: A function that runs the new training step again with some square weights transposed.
-    """
+    """`rerun` repeats the new training step with some square weights transposed."""
     for run in (old, new):
         reject_changing_outputs(run)
     pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))

@@ -22,11 +22,6 @@ from .unsupported_cases import check
 
 
 def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) -> list[Case]:
-    """Return all cases of a suite, in the order of its files.
-
-    tables: (path, content) of each file.
-    pythons: The path of each framework's Python interpreter, for gradient files that need the framework.
-    """
     lists: dict[str, dict[str, Gradient]] = {}
     for path, data in tables:
         for number, table in enumerate(data.gradients, 1):

@@ -18,11 +18,6 @@ from .schema import GradientsTable, SuiteError, TensorTable
 
 
 def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:
-    """Return the gradients of a `[[gradients]]` table by name.
-
-    place: The file and the number of the table, as printed in error messages.
-    pythons: The path of each framework's Python interpreter. Some files and functions need a framework.
-    """
     try:
         if table.file is not None:
             return files.read(suite / table.file, files.scratch(), only=table.only or (), pythons=pythons)

@@ -67,10 +67,7 @@ class Edits(cst.CSTTransformer):
         before += [line for line in lines if line not in before]
 
     def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
-        """Assign the value of a removed argument to a variable, in a new line before the statement.
-
-        value: The value of the argument. `remove_argument` removes the argument itself.
-        """
+        """Assign the value of an argument to a variable. `remove_argument` removes the argument itself."""
         self._lines[statement].hoisted[value] = name
 
     def rewrite(self, statement: cst.BaseSmallStatement, lines: Lines) -> None:

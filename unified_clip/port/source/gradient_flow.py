@@ -80,10 +80,7 @@ class Gradients:
         return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
 
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
-        """Return whether an expression contains a gradient, directly or through a variable.
-
-        visited: The keys of variables that were already examined. This method adds more keys.
-        """
+        """Return whether an expression contains a gradient, directly or through a variable that is not in `visited`."""
         visited = set() if visited is None else visited
         return any(
             (isinstance(inner, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(inner)))
@@ -222,10 +219,7 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of one element of a list or tuple. Elements of a gradient are gradients, too.
-
-    place: The index of the element. None stands for the kind that all elements share.
-    """
+    """If `place` is None, return the kind that all elements share. Elements of a gradient are gradients, too."""
     if isinstance(kind, TupleOf):
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None

@@ -107,10 +107,7 @@ class Renames:
         return isinstance(self._module.parents[self._module.parents[statement]], cst.Module)
 
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
-        """Remove names from an import statement, and import the replacements below the statement.
-
-        changed: {removed name: import that replaces the name, or '' if no import is needed}.
-        """
+        """`changed` is {removed name: import that replaces the name, or '' if no import is needed}."""
         rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))
         new = [f"from {self._modules[statement]} import {names}"] if names else []

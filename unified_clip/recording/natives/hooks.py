@@ -45,8 +45,7 @@ class Hooks:
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
-        homes: Places as (module or class, name). The function is the attribute at the first existing place. A place
-            with another object stays unchanged.
+        homes: All places of the function. A place that contains another object stays unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:

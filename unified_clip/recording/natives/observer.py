@@ -163,10 +163,7 @@ def clip_parameters(
     on_empty: Callable[[], object] = lambda: None,
     **kwargs: Any,
 ) -> Any:
-    """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument.
-
-    value_of: Converts the returned norm to a plain tensor.
-    """
+    """Clip the gradients of the first argument. `value_of` converts the returned norm to a plain tensor."""
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)
     (first, passed), *_ = bound.arguments.items()
