@@ -8,6 +8,7 @@ cause that explains the most differences.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -95,6 +96,13 @@ class _Call:
         by_norms = [each for each in common if each.norms and not each.coefs]
         common += _at_thresholds(call)
         return [twice, unclipped, *common, *(each._replace(returned=()) for each in by_norms if each.returned is None)]
+
+    @cached_property
+    def possible_by_mistake(self) -> Mapping[tuple[str, str, bool], list[Hypothesis]]:
+        groups = defaultdict[tuple[str, str, bool], list[Hypothesis]](list)
+        for hypothesis in self.possible:
+            groups[_mistake(hypothesis)].append(hypothesis)
+        return groups
 
     @cached_property
     def is_regular(self) -> bool:
@@ -244,12 +252,12 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
         each.sentence == hypothesis.sentence for each in source.possible
     ):
         return _scaled_as_much(hypothesis, source, target)
+    return target.possible_by_mistake.get(_mistake(hypothesis), [])
+
+
+def _mistake(hypothesis: Hypothesis) -> tuple[str, str, bool]:
     by_kind = hypothesis.kind in BY_KIND and (hypothesis.kind != "clipped twice" or bool(hypothesis.about))
-
-    def key(each: Hypothesis) -> tuple[str, str, bool]:
-        return each.kind, "" if by_kind else each.sentence.partition(OR_WITH_EPS)[0], bool(each.about)
-
-    return [each for each in target.possible if key(each) == key(hypothesis)]
+    return hypothesis.kind, "" if by_kind else hypothesis.sentence.partition(OR_WITH_EPS)[0], bool(hypothesis.about)
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:

@@ -144,13 +144,16 @@ def _root_of_sequence(call: Observation, dtype: str, numbers: Sequence[int]) -> 
 def _one_after_the_other(squares: Float64s, dtype: str) -> float:
     if not np.isfinite(squares).all():
         return float(np.sum(squares))
-    total, size = 0.0, 2 ** FORMATS[dtype].precision
+    total, limit, shift, size = 0.0, 0.0, 0.0, 2 ** FORMATS[dtype].precision
     for start in range(0, squares.size, BLOCK):
         block = squares[start : start + BLOCK]
-        half_ulp = math.ldexp(1.0, math.frexp(total)[1] - 1) / size if total else 0.0
+        half_ulp = math.ldexp(1.0, math.frexp(total)[1] - 1) / size if total else math.ulp(0.0)
         for square in block[block >= half_ulp].tolist():  # smaller squares do not change the total
-            fraction, exponent = math.frexp(total + square)
-            total = math.ldexp(round(fraction * size), exponent) / size
+            total += square
+            if total >= limit:
+                limit = math.ldexp(1.0, math.frexp(total)[1])
+                shift = 1.5 * 2**52 * (limit / size)  # a float64 with this exponent is a multiple of the total's ulp
+            total = (total + shift) - shift
     return nearest_float(total, dtype)
 
 
