@@ -1,4 +1,5 @@
-"""`pytest --framework NAME` runs the contract on one framework; a process never imports two."""
+"""Options and fixtures of all tests. `pytest --framework NAME` runs the contract tests on one framework, because a
+process never imports two."""
 
 from __future__ import annotations
 
@@ -31,7 +32,6 @@ NEED_CLI = (
     "contract/test_testing.py",
 )  # fmt: skip
 collect_ignore = [] if find_spec("pydantic") else list(NEED_CLI)
-"""The tests that need the extra `cli`."""
 
 OF_ONE_FRAMEWORK = ("frameworks", "distributed", "integrations")
 """Directories whose files are each for one framework, which their names begin with."""
@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The kit sets what its framework reads when it is imported, and modules of tests may import it."""
+    """Import the kit before any test module, because the kit sets variables that the framework reads at its import."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where the clone has no compiled kernels
         from unified_clip._native import KERNELS
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`test_torch_*.py` is collected for `--framework torch` only: no other process may import it."""
+    """Collect `test_torch_*.py` only for `--framework torch`, because no other process may import PyTorch."""
     name = collection_path.name
     of_one = collection_path.parent.name in OF_ONE_FRAMEWORK and name.startswith("test_")
     framework = config.getoption("--framework").partition("-")[0]
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Collections of garbage need not look at the frameworks' modules and at the tests each time: there are many."""
+    """Exclude the frameworks' modules and the tests from garbage collection, because they are many objects."""
     gc.collect()
     gc.freeze()
 
@@ -86,7 +86,7 @@ def kit(request: pytest.FixtureRequest) -> Kit:
 
 @pytest.fixture(scope="session")
 def torch_worlds() -> Iterator[Callable[[int], World]]:
-    """So many processes of PyTorch as are asked for, which all tests share: none may end or be left out of step."""
+    """Worlds of any number of PyTorch processes, which all tests share. No test may end a process."""
     from support.processes import torch_sharded
 
     with torch_sharded.worlds() as of:
@@ -95,7 +95,6 @@ def torch_worlds() -> Iterator[Callable[[int], World]]:
 
 @pytest.fixture(scope="session")
 def tensorflow_worlds() -> Iterator[Callable[[str], World]]:
-    """Processes of TensorFlow in any layout, which all tests share."""
     from support.processes import tensorflow_replicas
 
     with tensorflow_replicas.worlds() as of:
@@ -110,7 +109,6 @@ def _origin_with_pytorch() -> Iterator[Start]:
 
 @pytest.fixture
 def quick_pytorch_workers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Start workers as copies of a process with PyTorch and its compiler, which an optimizer's first step imports."""
     if not copies_workers(request.config):
         yield
         return
@@ -120,7 +118,7 @@ def quick_pytorch_workers(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_settings_left() -> Iterator[None]:
-    """`set_gradient_clip` sets for the process; no test leaves anything set."""
+    """No test may leave a clip of `set_gradient_clip`, which is a setting of the whole process."""
     yield
     from unified_clip._api.settings import SETTINGS
 

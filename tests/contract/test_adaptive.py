@@ -23,7 +23,6 @@ FITTING = [
 
 @pytest.fixture(autouse=True)
 def _has_float64(kit: Kit) -> None:
-    """A device without float64 rejects adaptive thresholds."""
     if lacks_float64(kit):
         with pytest.raises(TypeError, match="adaptive thresholds"):
             clipper({"rule": "zclip"})([gradient(kit, 1.0)])
@@ -70,7 +69,6 @@ def test_thresholds_results_and_states_have_the_bits_of_the_recursion_also_after
 
 
 FEW = adaptive.NORMS[:65]
-"""Steps with spikes, NaN, infinities and zeros, within and after warm-up."""
 
 
 def test_a_fixed_threshold_or_schedule_is_the_largest_threshold(kit: Kit) -> None:

@@ -131,7 +131,6 @@ SHAPES = [(), (5,), (1, 6), (4, 3), (2, 3, 4), (2, 3, 2, 4)]
 
 
 def arrays(seed: int, scale: float) -> list[np.ndarray]:
-    """Arrays with units of different sizes. Some units are 0."""
     chance = np.random.default_rng(seed)
     result = [(scale * chance.standard_normal(shape) * chance.choice([0.02, 1, 8], shape[:1])[:, None].T.ravel()[0]
               if shape else np.asarray(scale)) for shape in SHAPES]  # fmt: skip

@@ -44,7 +44,6 @@ NATIVES = {
         "optax.tree.norm (jit)",
     ],
 }
-"""The frameworks' functions by dtype. bfloat16 has those of float32, unless listed."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +63,6 @@ def dtype(kit: Kit, request: pytest.FixtureRequest) -> str:
 
 
 def outcome(kit: Kit, pair: Pair, call: Callable[[Any], Any]) -> list[np.ndarray]:
-    """Everything that a call returned or wrote."""
     inputs = pair.prepare()
     result = call(inputs)
     tensors = [*leaves(result), *(kit.kept(inputs) if pair.in_place else [])]
@@ -93,7 +91,6 @@ def check_native(kit: Kit, pair: Pair, results: list[np.ndarray]) -> None:
 
 
 def test_a_call_starts_from_gradients_that_are_not_clipped(kit: Kit) -> None:
-    """Or only the first one would clip anything."""
     arrays = create_gradients(lists.LISTS["10x10"], "float32")
     for pair in FRAMEWORKS[kit.name].pairs(arrays).clips(rough_norm(arrays) / 2):
         first, second = (outcome(kit, pair, pair.unified) for _ in range(2))
@@ -118,7 +115,6 @@ def test_the_worker_measures_every_pair(kit: Kit, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_framework_uses_as_many_threads_as_it_is_told(kit: Kit) -> None:
-    """Ours asks the framework, where that says; elsewhere both go by the environment."""
     code = f"""
 from unified_clip._backends.{kit.name} import BACKEND
 from unified_clip.bench.pairs import FRAMEWORKS

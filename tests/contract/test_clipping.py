@@ -1,4 +1,4 @@
-"""From the norm to the gradient: one coefficient, one multiplication, and nothing touched at or below the threshold."""
+"""Clipping from the norm to the gradient: the coefficient, the product, and gradients that stay unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ EPS = 1e-6
 
 
 def lists(kit: Kit) -> dict[str, list[np.ndarray]]:
-    """Gradients by name, of every dtype alone and mixed."""
     random = np.random.default_rng(7)
 
     def some(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -31,7 +30,7 @@ def expected(arrays: list[np.ndarray], limit: float, eps: float) -> list[np.ndar
 
 
 def check(kit: Kit, got: list[object], expected_result: list[np.ndarray], *, exact: bool | None = None) -> None:
-    """The same bits, or on the device path the bits that follow from a norm 1 ULP off."""
+    """Compare bits. On the device path, the norm can be off by 1 ULP."""
     for tensor, array in zip(got, expected_result, strict=True):
         result = kit.array(tensor)
         assert result.shape == array.shape

@@ -107,8 +107,6 @@ NOT_COLLECTED = {"GradientClipByGlobalNorm", "GradientClipByNorm", "GradientClip
 
 
 def recorded(function: Callable[..., Any], results: list[Any]) -> Callable[..., Any]:
-    """Return a function that appends its results to a list."""
-
     def call(*arguments: Any, **options: Any) -> Any:
         results.append(function(*arguments, **options))
         return results[-1]

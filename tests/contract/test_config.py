@@ -60,7 +60,6 @@ def assert_gradients(kit: Kit, grads: dict[str, Any], expected: dict[str, np.nda
 
 
 def clipped_gradients(kit: Kit, clip: Any, grads: dict[str, Any], in_place: bool) -> dict[str, Any]:
-    """The gradients after clipping, by the function or in place."""
     if not in_place:
         return dict(clip(grads))
     holders = dict(zip(grads, kit.in_place(list(grads.values())), strict=True))
@@ -139,7 +138,6 @@ def test_an_infinite_norm_gives_zeros_or_nan_depending_on_the_family(kit: Kit) -
 
 
 def test_a_rule_without_options_matches_its_function(kit: Kit) -> None:
-    """Lists take the fast path of the functions, which has its own errors."""
     grads = [kit.tensor(NUMBERS["encoder.weight"]), None, kit.tensor(NUMBERS["decoder.weight"])]
     clip = ClipConfig(rule="global_norm", threshold=1.0, family="tensorflow")
     expected, norm = kit.namespace.clip_by_global_norm(grads, 1.0)

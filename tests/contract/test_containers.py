@@ -1,4 +1,4 @@
-"""What functional names take, and in which shape the results come back."""
+"""The containers that functional names accept, and the containers that they return."""
 
 from __future__ import annotations
 

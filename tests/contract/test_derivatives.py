@@ -116,7 +116,6 @@ CALLS = {
     "get_total_norm, 0.5": lambda kit, x: kit.namespace.get_total_norm([x], 0.5),
     "get_total_norm, inf": lambda kit, x: kit.namespace.get_total_norm([x], math.inf),
 }
-"""All functional calls and norms."""
 
 
 @pytest.mark.parametrize("name", CALLS)

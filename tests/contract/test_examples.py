@@ -1,4 +1,4 @@
-"""Worked examples: what people compute by hand, on every framework."""
+"""Worked examples, which can be checked by hand, on every framework."""
 
 from __future__ import annotations
 

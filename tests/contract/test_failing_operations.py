@@ -18,8 +18,6 @@ from unified_clip import PartlyClippedError
 
 
 class FailingOperations:
-    """Counts the calls of operations, and fails the one with a given number."""
-
     def __init__(self) -> None:
         self.at, self.count, self.failed = 0, 0, ""
 
@@ -43,7 +41,6 @@ class OperationError(Exception):
 
 @pytest.fixture(params=["", "framework"])
 def failing(request: pytest.FixtureRequest, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> FailingOperations:
-    """Wrap every function of the framework's backend, and the operations that write, on both paths."""
     if request.param:
         monkeypatch.setenv("UNIFIED_CLIP_PATH", request.param)
     importlib.import_module(f"unified_clip.{kit.name}")
@@ -137,7 +134,6 @@ OPERATIONS = {
     "torch": ("_foreach_mul_", "_foreach_copy_", "_foreach_mul", "_foreach_clamp_min_", "_foreach_clamp_max_"),
     "paddle": ("assign",),
 }
-"""Operations of frameworks whose tensors can be written."""
 
 WRITES = ("_foreach_mul_", "_foreach_copy_", "_foreach_clamp_min_", "_foreach_clamp_max_", "assign")
 FUNCTIONS = ("_write", "_write_products", "_zero_where", "_change", "_on")
@@ -196,8 +192,6 @@ def test_an_operation_that_fails_leaves_all_gradients_unchanged(
 
 
 class FixedKeyDict(dict[str, Any]):
-    """A dict with one key that cannot be set."""
-
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "b" and "b" in self and value is not self["b"]:
             raise OperationError("b is fixed")
@@ -217,15 +211,11 @@ def test_a_container_that_rejects_an_item_is_unchanged(kit: Kit) -> None:
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict whose keys cannot be set."""
-
     def __setitem__(self, key: str, value: Any) -> None:
         raise OperationError(f"{key} is fixed")
 
 
 class WriteOnceDict(dict[str, Any]):
-    """A dict whose keys can be set once."""
-
     sealed = False
 
     def __setitem__(self, key: str, value: Any) -> None:

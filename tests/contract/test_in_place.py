@@ -1,4 +1,4 @@
-"""In-place names: where the gradients are, each memory once, and nothing silently left undone."""
+"""In-place names: the memory that they write, gradients that share memory, and rejected arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import unified_clip
 
 
 def names(kit: Kit) -> list[object]:
-    """Every in-place name, as a function of what it clips, with a threshold of 1."""
     namespace = kit.namespace
     return [
         lambda holders: namespace.clip_grad_norm_(holders, 1.0),
@@ -101,7 +100,7 @@ def test_functional_names_and_norms_count_every_position(kit: Kit) -> None:
 
 
 def test_every_entry_counts_where_tensors_cannot_be_written(kit: Kit) -> None:
-    """There, two gradients are often one tensor: those of `a + b`."""
+    """In these frameworks, the gradients of `a` and `b` in `a + b` are one tensor."""
     if kit.writable:
         return
     tensor = kit.tensor([3.0, 4.0])
@@ -134,7 +133,6 @@ def test_parameters_without_gradients_do_not_warn(kit: Kit) -> None:
 
 
 def every_name(kit: Kit) -> list[Callable[[object], object]]:
-    """Those that take parameters, with `names`."""
     namespace = kit.namespace
     config = unified_clip.ClipConfig(rule="global_norm", threshold=1.0)
     return [
@@ -149,7 +147,7 @@ def every_name(kit: Kit) -> list[Callable[[object], object]]:
 
 @pytest.mark.parametrize("with_others", [False, True])
 def test_a_gradient_in_main_grad_only_is_an_error(kit: Kit, with_others: bool) -> None:
-    """Megatron's wrapper, and others, accumulate there."""
+    """Megatron's wrapper and other libraries accumulate gradients in `main_grad`."""
     if not kit.on_parameters:
         return
     for function in every_name(kit):

@@ -1,4 +1,4 @@
-"""`parity/known.toml` is true and strict: each entry shows, none can be spared, one that does not show is wrong."""
+"""`parity/known.toml` lists exactly the differences of the framework's own functions: no entry is missing or stale."""
 
 from __future__ import annotations
 
@@ -34,15 +34,12 @@ def listed(kit: Kit, request: pytest.FixtureRequest) -> list[KnownDifference]:
 
 
 class Ran(NamedTuple):
-    """The differences of the framework's own functions, and the versions that its worker told."""
-
     differences: dict[tuple[str, str], NativeResult]
     versions: dict[str, dict[str, str]]
 
 
 @pytest.fixture(scope="module")
 def ran(kit: Kit, listed: list[KnownDifference]) -> Ran:
-    """In a process of their own, as in a parity run."""
     chosen = select.only_frameworks(load.read(SUITE), [kit.name])
     cases = [case for case in chosen.cases if not case.options.frameworks or kit.name in case.options.frameworks]
     came = run_worker.run_worker(
@@ -60,7 +57,6 @@ def ran(kit: Kit, listed: list[KnownDifference]) -> Ran:
 
 @pytest.fixture(scope="module")
 def known(kit: Kit, listed: list[KnownDifference], ran: Ran) -> list[KnownDifference]:
-    """What is listed of the versions that are installed."""
     return [entry for entry in listed if entry.applies(ran.versions[kit.name])]
 
 

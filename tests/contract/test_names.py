@@ -40,7 +40,6 @@ SIGNATURES = {
 }
 
 OWN = {"jax": {"transforms"}}
-"""Names that one namespace has beside these."""
 
 FUNCTIONS = [name for name in SIGNATURES if name[0].islower()]
 
@@ -111,7 +110,6 @@ def test_the_package_loads_no_framework(kit: Kit) -> None:
 
 @functools.cache
 def printed_by_a_new_process(namespace: str) -> list[str]:
-    """The frameworks that a process has imported with a namespace, and the norm of an empty list."""
     without_jax = "from unified_clip import _workers; _workers.import_tensorflow(); "
     code = (
         f"{without_jax if namespace == 'tensorflow' else ''}import sys; import unified_clip.{namespace} as uc; "

@@ -1,4 +1,4 @@
-"""Gradients that are not finite (NaN, inf), and norms that are not."""
+"""Gradients and norms that are NaN or infinite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ INF, NAN = math.inf, math.nan
 
 
 def results(kit: Kit, lists: list[list[float]], name: str) -> list[list[float]]:
-    """The gradients clipped to 1 by one name of the API."""
     tensors = [kit.tensor(values) for values in lists]
     if name == "clip_by_global_norm":
         clipped, _ = kit.namespace.clip_by_global_norm(tensors, 1.0)
@@ -101,7 +100,6 @@ def test_error_if_nonfinite_says_nothing_of_finite_gradients(kit: Kit) -> None:
 
 @pytest.mark.parametrize("values", [[math.inf, 1.0], [math.nan, 1.0], [3.0, 4.0]])
 def test_an_infinite_threshold_that_is_not_read_measures_only(kit: Kit, values: list[float]) -> None:
-    """As one by which a derivative is wanted, or one in a graph."""
     gradient = kit.tensor(values)
     result = []
 

@@ -1,4 +1,4 @@
-"""The norm: the float nearest to the exact one, whatever the order, the layout and the dtype."""
+"""The norm is correctly rounded for every order, layout and dtype."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from support.kits import Kit
 import unified_clip
 
 NEAR_A_BOUNDARY = [2.0**24, 2.0**12, 2.0**12] + 70 * [2.0**-3]
-"""Just above the middle between two float32: float64 sums give either, depending on the order."""
+"""Just above the midpoint of two float32 numbers, so a float64 sum depends on the order of additions."""
 
 
 def check_norm(kit: Kit, got: object, arrays: list[np.ndarray], p: float = 2.0) -> None:
-    """Correctly rounded on the host path; within 1 ULP on the device path, as float32, or 1e-12 as float64."""
+    """The norm is correctly rounded on the host path. On the device path, it is within 1 ULP for float32, and 1e-12 for
+    float64."""
     assert kit.array(got).shape == ()
     expected = reference.norm(arrays, p)
     dtype = reference.norm_dtype(a.dtype.name for a in arrays)

@@ -1,4 +1,4 @@
-"""docs/own-functions.md: which function of each framework one of the user replaces, and how functions clip in place."""
+"""docs/own-functions.md: the framework's function that a user's function replaces, and how functions clip in place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def adapter(kit: Kit, request: pytest.FixtureRequest) -> Adapter:
 
 
 def native(adapter: Adapter, name: str) -> str:
-    """The framework's function that runs for a public name; '' for none."""
+    """Return the name of the framework's function that runs for a public name, or ''."""
     arguments = {key: NUMBERS.get(key, 1.0) for key in CALLS[name].required}
     tensor = adapter.make(encode(np.array([3.0, 4.0]), "float32"))
     invocation = Invocation(adapter, CALLS[name], CallForm(), arguments, [tensor])

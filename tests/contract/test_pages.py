@@ -22,10 +22,10 @@ for number, code in enumerate({codes!r}, 1):
     printed.append(out.getvalue())
 print(json.dumps(printed))
 """
-"""Runs examples one after another: each as a program of its own would import the framework anew."""
+"""Runs all examples in one process, because importing the framework takes long."""
 
 SETTINGS = ("enable_static", "set_logical_device", "disable_v2", "FLAGS", "enable_x64", "XLA_FLAGS")
-"""What an example sets for its whole process, so that it needs one of its own."""
+"""Settings of a whole process. An example with one of these settings needs its own process."""
 
 
 EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)

@@ -213,7 +213,6 @@ def test_an_error_inside_a_graph_is_reported(kit: Kit, adapter: Adapter, modes: 
 
 
 def assert_agrees(kit: Kit, adapter: Adapter, mode: str, tmp_path: Path, a_case: Case) -> None:
-    """The result of unified_clip has to agree with the oracle."""
     verdict = compare_with_exact(a_case, oracle.expect(a_case), run(kit, adapter, a_case, mode, tmp_path), mode)
     assert verdict.kind in (("equal",) if kit.exact else ("equal", "close")), verdict.detail
 
@@ -271,7 +270,6 @@ def test_a_mode_without_a_branch_is_an_error_that_names_the_function(
 
 
 def run(kit: Kit, adapter: Adapter, a_case: Case, mode: str, tmp_path: Path) -> CallOutcome:
-    """Return the outcome of a case."""
     (outcome,) = outcomes(adapter, kit.namespace, mode, [a_case], tmp_path)
     assert isinstance(outcome, CallOutcome), outcome
     return outcome

@@ -30,7 +30,6 @@ def test_the_example_runs(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def clip_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new folder, with clip.toml as docs/config.md has it."""
     pytest.importorskip("pydantic")
     (text,) = re.findall(r"for example in `clip.toml`:\n\n```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
     (tmp_path / "clip.toml").write_text(text, encoding="utf-8")
@@ -38,7 +37,6 @@ def clip_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def calls() -> list[tuple[str, str]]:
-    """What the user has, and the call, in the table about configurations."""
     table = CONFIGURATION.partition("| you have | call |\n")[2].partition("\n\n")[0]
     return re.findall(r"^\| (.*) \| `(.*)` \|$", table, re.MULTILINE)
 

@@ -28,7 +28,6 @@ def gradients(kit: Kit, numbers: Any = NUMBERS) -> list[Any]:
 
 
 def make_param_grads(kit: Kit, numbers: Any = NUMBERS) -> list[Any]:
-    """Return (parameter, gradient) tuples of two parameters."""
     return [(kit.parameter(name), gradient) for name, gradient in zip("ab", gradients(kit, numbers), strict=False)]
 
 
@@ -61,7 +60,6 @@ def norm(*arrays: Any) -> float:
 
 
 def close_on_device(kit: Kit, expected: Any) -> Any:
-    """Return the number to compare with: exact on the host path, approximate on devices."""
     return expected if kit.exact else pytest.approx(expected, rel=2e-7)
 
 

@@ -1,4 +1,4 @@
-"""Bad input: an error that says what, where and what to do instead, before anything is written."""
+"""Invalid arguments raise an error with the place and the remedy, and no gradient changes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import unified_clip
 
 
 class Untouched:
-    """Gradients for an in-place name, and the assertion that they are as they were."""
-
     def __init__(self, kit: Kit, *extra: object) -> None:
         self.kit = kit
         self.holders = [*kit.in_place([kit.tensor([30.0, 40.0]), kit.tensor([1.0])]), *extra]

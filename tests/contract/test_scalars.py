@@ -18,8 +18,6 @@ numbers = st.floats(2.0**-30, 2.0**30)
 
 
 class Path:
-    """A path over one gradient, with functions to and from its scalars."""
-
     def __init__(self, kit: Kit) -> None:
         backend = importlib.import_module(f"unified_clip._backends.{kit.name}").BACKEND
         self._path = backend.path([kit.tensor([1.0])], differentiable=False)
@@ -58,8 +56,6 @@ def test_a_difference_loses_no_more_than_its_operands_do(path: Path, left: float
 
 
 def _choose(path: Path, comparison: Any, left: float, right: float) -> float:
-    """Return 1 where a comparison of scalars holds, else 2."""
-
     def choose(left: Any, right: Any) -> Any:
         return path.xp.where(comparison(left, right), path.xp.asarray(1.0), path.xp.asarray(2.0))
 

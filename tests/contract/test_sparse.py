@@ -1,4 +1,4 @@
-"""Sparse gradients: rows given more than once are summed first, and the result stays sparse."""
+"""Sparse gradients: repeated rows are summed before the clip, and the result stays sparse."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_no_rows(kit: Kit) -> None:
 
 
 def check_as_dense(kit: Kit, sparse: Any, dense: np.ndarray, limit: float, axes: Any) -> None:
-    """On the host path both have correctly rounded norms, so the same bits but for the sign of zeros."""
+    """On the host path, both norms are correctly rounded, so the results are equal except for the sign of zeros."""
     dtype = dense.dtype.name
     got = kit.dense(kit.namespace.clip_by_norm(sparse, limit, axes=axes))
     expected = kit.array(kit.namespace.clip_by_norm(kit.tensor(dense, dtype), limit, axes=axes))
@@ -138,7 +138,6 @@ def check_as_dense(kit: Kit, sparse: Any, dense: np.ndarray, limit: float, axes:
 
 @st.composite
 def sparse_and_dense(draw: st.DrawFn, most_sparse_axes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
-    """Indices with repeated columns, values whose sums are exact, the dense form, and axes."""
     shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     sparse_axes = draw(st.integers(1, min(most_sparse_axes, len(shape))))
     columns = st.tuples(*(st.integers(0, length - 1) for length in shape[:sparse_axes]))

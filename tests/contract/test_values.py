@@ -1,4 +1,4 @@
-"""Clipping by value: what lies beyond a bound moves onto it; NaN and whatever equals a bound stays."""
+"""Clipping by value: elements beyond a bound become the bound. NaN and elements equal to a bound keep their bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ VALUES = [-math.inf, -3.0, -1.1, -0.5, -0.0, 0.0, 0.3, 1.1, 2.0, math.inf, math.
 
 
 def bits(kit: Kit, tensor: object) -> bytes:
-    """The tensor's bits; on the device path a NaN may be any NaN, as the framework's conversions write it."""
+    """Return the tensor's bits. On the device path, all NaN are equal, because the framework's conversions change their
+    bits."""
     array = kit.array(tensor)
     if not kit.exact:
         array[np.isnan(array)] = math.nan
@@ -66,7 +67,7 @@ def test_bounds_may_have_any_sign(kit: Kit) -> None:
 
 @pytest.mark.parametrize(("dtype", "step"), [("float16", 2.0**-10), ("bfloat16", 2.0**-7)])
 def test_float64_tensor_bounds_of_16_bit_gradients_are_rounded_once(kit: Kit, dtype: str, step: float) -> None:
-    """By way of float32 these become halfway cases, which are rounded to even: the wrong way."""
+    """If these bounds were rounded to float32 first, they would be half-way cases, which then round to even."""
     above, below = 1 + step / 2 + 2.0**-40, 1 + 3 * step / 2 - 2.0**-40
     for sign in (1.0, -1.0):
         tensor = kit.tensor([sign * 9.0] * 5, dtype)
@@ -78,7 +79,7 @@ def test_float64_tensor_bounds_of_16_bit_gradients_are_rounded_once(kit: Kit, dt
 
 
 def test_numpy_thresholds_and_bounds_keep_their_dtype(kit: Kit) -> None:
-    """JAX without x64 would narrow them."""
+    """Without x64, JAX would convert them to float32."""
     given = kit.tensor([3.0, 4.0])
     for threshold in (np.array(2**32), np.array([2.0**-7 + 2.0**-40])):
         expected = kit.namespace.clip_by_norm(given, threshold.item())

@@ -174,7 +174,6 @@ def test_the_second_derivative_of_a_clip_covers_all_devices() -> None:
 
 
 def own_norms(function: Callable[[Any], Any], **options: Any) -> np.ndarray:
-    """Return the function's result on each of four devices, which have the gradients 1, 2, 3 and 4."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     mapped = jax.shard_map(
         lambda g: function([g]) * jnp.ones_like(g), mesh=mesh, in_specs=P("x"), out_specs=P("x"), **options

@@ -207,7 +207,8 @@ def test_sparse_rows_on_several_devices() -> None:
 
 
 def count_all_reduces(compiled: Any) -> tuple[int, int]:
-    """Return the number in the program itself, and in its loops, which run only if a norm may round either way."""
+    """Return the number of all-reduces in the program itself, and in its loops. The loops run only if the rounding of a
+    norm is in doubt."""
     text = compiled.as_text()
     entry = text[text.index("\nENTRY") :]
     return (*(len(re.findall(r" all-\w+(?:-start)?\(", part)) for part in (entry, text[: text.index("\nENTRY")])),)

@@ -155,7 +155,6 @@ def test_traced_code_accepts_only_names_of_axes(four_ranks: World, group: str) -
 
 
 def test_a_new_job_has_new_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job ends when `jax.distributed` is shut down. It may then be initialized again."""
     group = process_group.group_of((0,))
     assert process_group.group_of((0,)) is group
     monkeypatch.setattr(process_group, "_job", lambda: (object(), 0))

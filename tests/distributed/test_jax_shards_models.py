@@ -27,7 +27,6 @@ def _eager_is_exact(kit: Kit) -> None:
 
 
 def transformer(params: dict[str, Any], tokens: Any) -> Any:
-    """One block: attention with two heads, and two layers."""
     x = params["embed"][tokens]
     q, k, v = (jnp.einsum("bsd,dhe->bshe", x, params[name]) for name in ("q", "k", "v"))
     weights = jax.nn.softmax(jnp.einsum("bshe,bthe->bhst", q, k), axis=-1)

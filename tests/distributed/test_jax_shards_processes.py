@@ -178,7 +178,6 @@ FIRST, SECOND = np.array([3.0, 0.0, 0.0, 4.0], np.float32), np.array([0.0, 12.0,
 
 
 def join_gradients(kind: str, shards: list[list[np.ndarray]]) -> list[np.ndarray]:
-    """Return the two gradients, joined from the shards of each process."""
     if kind == "listed by all":
         return [np.concatenate(gradient_shards) for gradient_shards in zip(*shards, strict=True)]
     return [*shards[0], np.concatenate([*shards[1], *shards[2]])]

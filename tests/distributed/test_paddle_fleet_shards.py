@@ -42,7 +42,6 @@ def worlds() -> Iterator[Callable[[str], World]]:
 
 
 def join_shards(processes: list[ShardedGradients]) -> list[np.ndarray]:
-    """Join the gradients of the two processes over which a model is sharded."""
     return [
         first[0] if first[1] is None else np.concatenate([first[0], second[0]], first[1])
         for first, second in zip(*processes, strict=True)

@@ -211,7 +211,6 @@ def test_gradients_on_meshes_of_some_processes_need_ownership(worlds: Callable[[
 
 @pytest.mark.nightly
 def test_gradients_on_meshes_of_some_processes_are_clipped_there() -> None:
-    """Each gradient is clipped by the norm over its mesh, or both by the total norm."""
     gradients = [np.array([[3.0], [4.0]], np.float32), np.array([[6.0], [8.0]], np.float32)]
     world = World(paddle_sharded.start, 4)  # a new one, in which all processes have used the same meshes
     by_own_norms = [np_uc.clip_by_norm(array, 1.0) for array in gradients]

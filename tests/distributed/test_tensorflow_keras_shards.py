@@ -19,7 +19,6 @@ def norm_of(arrays: list[np.ndarray]) -> float:
 
 
 def assert_replicas_agree(step: dict[str, Any]) -> None:
-    """Check that all replicas have the same variables."""
     for copies in step["copies"]:
         for copy in copies:
             np.testing.assert_array_equal(copy, copies[0])

@@ -56,7 +56,6 @@ def test_the_keywords_of_a_row_give_the_norm_of_unsharded_gradients(
 
 
 def join_pieces(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
-    """Join the gradients of all ranks. Check that copies are equal, and that no element is missing."""
     full = {piece.name: np.full(piece.size, np.nan, np.float32) for piece in pieces}
     for name, size, positions, values in pieces:
         present = full[name][positions]

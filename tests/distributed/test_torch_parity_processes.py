@@ -73,7 +73,6 @@ def judge_cases(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict
 
 @pytest.fixture(scope="module")
 def with_faults() -> dict[str, Verdict]:
-    """Return the verdict on each fault. One worker runs all of them as cases of a suite."""
     code = f"FAULTS = {list(VERDICTS)}\n{FAULTS}"
     cases = [case(GRADIENTS, "clip_grad_norm_", max_norm=float(number)) for number in range(len(VERDICTS))]
     return dict(zip(VERDICTS, judge_cases([sys.executable, "-c", code, "torch"], "processes_2", cases), strict=True))

@@ -23,7 +23,6 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return the clip events that one process records."""
     return plain_records(tmp_path_factory.mktemp("plain") / "run.jsonl")
 
 

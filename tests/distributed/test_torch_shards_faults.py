@@ -60,7 +60,7 @@ def test_nan_or_inf_on_one_rank_reaches_the_norm_on_all_ranks(
 )
 @pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_error_if_nonfinite_raises_on_all_ranks(worlds: Worlds, size: int, case: str, counts: str) -> None:
-    """The rank with the value names the tensor. The others name the rank."""
+    """The rank with the value reports the tensor. Every other rank reports this rank."""
     messages = [f"No gradient was changed. rank 1 has {counts}$"] * size
     messages[1] = f"No gradient was changed. position 1 has {counts}$"
     check_rejected(worlds(size).run(faults.run_case, case), "NonFiniteNormError", *messages)

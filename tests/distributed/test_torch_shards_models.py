@@ -24,7 +24,6 @@ SIZES = [1, 2, *nightly(4)]
 
 
 def merge(processes: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Merge the gradients of all processes. Check that copies are equal."""
     merged: dict[str, np.ndarray] = {}
     for gradients in processes:
         for name, array in gradients.items():
@@ -39,7 +38,6 @@ def run(
 
 
 def check_clips(results: Sequence[Clipped], p: float = 2.0) -> None:
-    """Check the norms and the clipped gradients of all processes."""
     full, local_values, after = (
         merge([getattr(result, name) for result in results]) for name in ("before", "local_values", "after")
     )
@@ -72,9 +70,10 @@ def test_models_of_bfloat16_and_float64(torch_worlds: Worlds, size: int, kind: s
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_clip_of_a_model_has_one_collective(torch_worlds: Worlds, size: int, kind: str) -> None:
-    """Count collectives by our mock, and by PyTorch's counter, which includes those of its operations.
+    """Count the collectives by a mock, and by PyTorch's counter, which includes collectives inside PyTorch's
+    operations.
 
-    All partial sums together need one collective more.
+    All partial sums together need one more collective.
     """
     number = 0 if size == 1 or kind == "DDP" else 2 if kind == "terms of sums, and plain" else 1
     results = run(torch_worlds(size), kind, "float32", "clip_grad_norm_", count_pytorch=True)
@@ -96,7 +95,6 @@ NEED_OWNERSHIP = ["clip_by_global_norm", "global_norm"]
 def test_every_function_returns_the_results_of_one_process(
     torch_worlds: Worlds, size: int, kind: str, call: str
 ) -> None:
-    """The results have the placements of the gradients."""
     for clip in run(torch_worlds(size), kind, "float32", call):
         expected = {name: array.copy() for name, array in clip.before.items()}
         arrays = list(expected.values())

@@ -183,7 +183,6 @@ def test_float64_norms_stay_on_the_device(worlds: Worlds, size: int, name: str, 
 def test_ranks_with_gradients_that_kernels_cannot_read_send_exact_sums(
     worlds: Worlds, dtypes: list[str], p: float, special: list[float], dense: list[bool]
 ) -> None:
-    """This also holds for float64 gradients, even if only one rank has any."""
     arrays = [np.array([3.0, 0.1, 2.0**-30]), np.array([*special, 1.0, 2.0 / 3.0])]
     arrays = [reference.array(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
     norm = reference.norm(arrays, p)
@@ -281,7 +280,6 @@ class WaitDetector(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.elements: list[int] = []
-        """The number of elements of each copy to the host."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -386,7 +384,5 @@ def test_no_rank_waits_for_its_gpu(
 
 
 class NotLaunched:
-    """A kernel that does nothing."""
-
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return lambda *args, **kwargs: None

@@ -51,7 +51,6 @@ def test_unknown_norms_of_single_gradients_are_left_out(world: World, tmp_path: 
 
 
 def test_each_rank_leaves_out_the_norms_that_it_lacks(world: World, tmp_path: Path) -> None:
-    """Ranks may lack the norms of different gradients."""
     assert world.run(training.record_beside_plain, str(tmp_path)) == [6.0, 6.0]
     for rank in (0, 1):
         lines = runs.read(tmp_path / f"rank{rank}.jsonl").lines

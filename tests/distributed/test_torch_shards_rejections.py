@@ -22,7 +22,7 @@ from unified_clip._compute import checksums
 Worlds = Callable[[int], World]
 
 SOON = 20
-"""Seconds; the process groups of these worlds wait for 60."""
+"""The number of seconds in which an error must arrive. The process groups of these worlds wait for 60 seconds."""
 
 
 @pytest.fixture

@@ -254,7 +254,6 @@ def test_a_group_has_the_attributes_that_choose_a_device(collectives: list[Any])
 
 
 def test_process_group_may_be_a_mesh_of_several_dimensions(collectives: list[Any]) -> None:
-    """Its calls are counted with those of the dimensions that placements choose."""
     mesh = cube(2, 2, 2)
     params = parameters(mesh, Replicate(), Shard(0), Shard(1))
     keywords: list[dict[str, Any]] = [{}, {"process_group": mesh["shard", "tp"]}, {"process_group": mesh["tp"]}]
@@ -300,7 +299,6 @@ def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:
 
 
 def count_ranks_read(params: list[nn.Parameter], keywords: dict[str, Any]) -> int:
-    """Return the number of ranks that are looked up to find the copies of these gradients."""
     shards = shards_of(params, **keywords, check_replicas=True)
     shards.counted(range(len(params)))
     with (

@@ -43,5 +43,4 @@ def test_all_chunks_are_in_the_sum(position: int) -> None:
     ("values", "norm"), [((inf, 1.0), inf), ((1.0, -inf), inf), ((nan, 1.0), nan), ((nan, inf), nan)]
 )
 def test_nan_and_inf_are_in_the_sum(values: tuple[float, float], norm: float, dtype: torch.dtype, p: int) -> None:
-    """The tensor is beside a finite one."""
     assert str(norm_of([torch.ones(3), torch.tensor(values, dtype=dtype)], p)) == str(norm)

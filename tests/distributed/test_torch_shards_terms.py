@@ -21,7 +21,6 @@ ALL_REDUCES = {"row": 2, "mean": 2, "both dimensions": 2, "beside copies": 3, "b
 
 
 def complete_gradients(layout: str, results: Sequence[Summed], dtype: str) -> list[np.ndarray]:
-    """Return the complete gradients: partial sums are added up over the ranks, and shards are joined."""
     sums: dict[tuple[int, int], np.ndarray] = {}
     places = {place(layout, rank): rank for rank in range(4)}
     for (_, shard), rank in places.items():

@@ -18,7 +18,6 @@ Worlds = Callable[[int], World]
 
 
 def correct(results: Sequence[Any], squares: float) -> bool:
-    """Return whether all ranks return the norm of this sum of squares, without an error."""
     return [(result.norm, result.error) for result in results] == [(np.float32(squares**0.5), "")] * len(results)
 
 

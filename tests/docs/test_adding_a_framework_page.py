@@ -18,7 +18,6 @@ CAPABILITIES = ("Parameters", "Variables", "Pytree", "Sparse", "Distributed")
 
 
 def members(name: str, path: str) -> dict[str, bool]:
-    """Return the members of a class by name, and whether they have a default."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     (definition,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     has_default = {}
@@ -31,7 +30,6 @@ def members(name: str, path: str) -> dict[str, bool]:
 
 
 def is_text(statement: ast.stmt) -> bool:
-    """Return whether a statement is a docstring or `...`."""
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
@@ -47,7 +45,6 @@ def section(heading: str) -> str:
 
 
 def listed(heading: str, column: int) -> list[str]:
-    """Return the names in a column of the table in a section."""
     rows = [line.split("|")[1:-1] for line in section(heading).splitlines() if line.startswith("|")][2:]
     assert rows
     return [name for row in rows for name in re.findall(r"`(\w+)`", row[column])]

@@ -25,7 +25,6 @@ HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files of the page, and clip.toml with its exceptions."""
     monkeypatch.chdir(tmp_path)
     assert [*FILES] == ["clip.toml", "llm/ds_config.json", "speech/train.py"]
     for path, text in FILES.items():

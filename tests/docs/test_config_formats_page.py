@@ -1,4 +1,4 @@
-"""docs/formats.md: its tables are what the generator writes, and its commands are those that there are."""
+"""docs/formats.md: its tables are what the generator writes, and its commands exist."""
 
 from __future__ import annotations
 

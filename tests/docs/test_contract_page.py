@@ -14,7 +14,6 @@ PAGES = [ROOT / "README.md", *(path for path in DOCS.rglob("*.md") if path.name 
 
 
 def is_module(name: str) -> bool:
-    """Return whether a module has this name. Parents are imported, and none of those listed imports a framework."""
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:

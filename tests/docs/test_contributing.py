@@ -19,7 +19,6 @@ def files_at(path: str) -> list[Path]:
 
 
 def listed() -> list[Path]:
-    """Return the paths of the tree: each line begins with one or more names, followed by a description."""
     paths, folders = [], [ROOT]
     for indent, line in TREE:
         del folders[len(indent) // 2 + 1 :]
@@ -55,7 +54,6 @@ def test_names_are_defined_in_the_files_of_the_table() -> None:
 
 
 def defines(name: str, path: str) -> bool:
-    """Return whether a file with this path defines a name, such as `function` or `Class.method`."""
     definitions = (rf"^\s*(?:(?:async )?def|class|type) {part}\b|^\s*{part}\s*[:=]" for part in name.split("."))
     patterns = [re.compile(part, re.MULTILINE) for part in definitions]
     return any(all(pattern.search(file.read_text(encoding="utf-8")) for pattern in patterns) for file in files_at(path))

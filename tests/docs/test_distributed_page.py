@@ -77,7 +77,6 @@ def test_the_tests_of_the_rows_exist(test: str) -> None:
 
 
 def test_every_framework_with_a_table_is_tested() -> None:
-    """A new section with a table of layouts needs its tests."""
     layouts = PAGE.read_text(encoding="utf-8").partition("## Keywords for each layout\n")[2].partition("\n## ")[0]
     sections = layouts.split("\n### ")[1:]
     with_tables = [section.partition("\n")[0] for section in sections if "| layout |" in section]

@@ -27,7 +27,6 @@ RUN_BY = {
     "verify.md": "docs/test_verify_page.py",
     **{f"{name}.md": "contract/test_pages.py" for name in ("jax", "mlx", "paddle", "tensorflow", "torch")},
 }
-"""The test of each page."""
 
 FOLDERS = {"integrations": "integrations/test_*.py", "porting": "docs/test_porting_guides.py"}
 BESIDE = {"integrations/engines.md": "distributed/test_torch_engines.py"}

@@ -25,7 +25,6 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 def changed(name: str) -> str:
-    """Return train.py with the lines of a change."""
     (old,) = re.findall(r"^-(.*\n)", CHANGES[name], re.MULTILINE)
     new = re.findall(r"^\+(.*\n)", CHANGES[name], re.MULTILINE)
     assert SCRIPTS["train"].count(old) == 1
@@ -41,7 +40,6 @@ for name in sys.argv[1:]:
 
 
 def record(folder: Path, scripts: dict[str, str]) -> None:
-    """Record scripts of one framework, in one process."""
     for name, code in scripts.items():
         (folder / f"{name}.py").write_text(code, encoding="utf-8")
     run(folder, "-c", RECORD, *scripts)
@@ -57,7 +55,6 @@ def same(line: str, expected: str) -> bool:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the weights, the batches, and the recordings of the scripts that the page compares with."""
     if find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
     path = tmp_path_factory.mktemp("page")
@@ -164,7 +161,6 @@ def test_three_ways_to_clip_per_tensor_have_the_same_bits(folder: Path) -> None:
 
 
 def check(folder: Path, old: str, new: str, printed: str) -> None:
-    """Check that `compare` prints these lines in this order, and writes the page."""
     output = iter(
         run(folder, "-m", "unified_clip", "compare", f"{old}.jsonl", f"{new}.jsonl", "--html", "r.html").splitlines()
     )

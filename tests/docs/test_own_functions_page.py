@@ -148,11 +148,9 @@ MISTAKES: dict[str, list[Clip]] = {
     "tiny norm": [with_norm(lambda arrays: float(np.sqrt(sum(np.sum(array**2) for array in arrays))) + 1e-6)],
     "tiniest norm": [with_norm(lambda arrays: float(np.sqrt(sum(np.sum(array**2) for array in arrays) + 1e-12)))],
 }
-"""For each list of the page's table: functions with the mistake."""
 
 
 def detecting(suite: load.Suite, clip: Clip) -> set[str]:
-    """Return the lists of gradients that detect a mistake of a function."""
     lists = set()
     for case in suite.cases:
         gradients = [gradient for gradient in case.gradients if isinstance(gradient, Dense)]

@@ -28,8 +28,6 @@ ROUNDING = {"rounding", "rounding noise", "rounding that has grown"}
 
 
 class Script(NamedTuple):
-    """A training script, with replaced passages."""
-
     name: str
     replaced: tuple[tuple[str, str], ...] = ()
 
@@ -52,7 +50,6 @@ def script(name: str, *replaced: tuple[str, str]) -> Script:
 
 
 Pair = tuple[Script, Script]
-"""An original and its port."""
 
 PPO, A2C, CHAR_RNN = script("ppo_paddle"), script("a2c_tensorflow"), script("charrnn_tensorflow")
 GATHERED = 'tf.gather(w["embedding"], tokens[:, t])'
@@ -64,7 +61,6 @@ GRU = script("gru_keras")
 
 
 def gru_clips(name: str) -> tuple[str, str]:
-    """Replace both clips of `gru_torch.py` by one of all parameters."""
     two = (
         "        uc.GradientClipByNorm(0.05).clip_([*parameters[:2], *parameters[4:]])\n"
         "        uc.GradientClipByGlobalNorm(0.05).clip_(parameters[2:4])\n"

@@ -17,12 +17,11 @@ pytestmark = pytest.mark.nightly
 
 PORTED = Path(__file__).parents[1] / "support" / "ported"
 EXACT = 1
-"""Steps in which every sum of the two runs is exact, whatever its order: see `ported/setting.py`."""
+"""The number of steps in which all sums are exact in any order: see `ported/setting.py`."""
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the runs."""
     out = tmp_path_factory.mktemp("runs")
     environment = os.environ | CPU_ONLY | {"PYTHONPATH": os.pathsep.join(sys.path)}
     commands = [

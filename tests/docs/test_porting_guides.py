@@ -1,8 +1,8 @@
-"""The guides in `docs/porting/`: pages show the files, and the current output of the tool and of the proof.
+"""The guides in `docs/porting/`: pages show the files, and the current output of the commands.
 
-How far the five pairs agree: while the gradients that go into the clip are the same bits, so are the clip records; that
-is the first step at least, whose sums are exact (`docs/porting/make_data.py`). After it the frameworks add up in orders
-of their own, and the records are those of the other side up to what `unified-clip compare` calls rounding, 64 ULP.
+In the first steps, all sums are exact (`docs/porting/make_data.py`), so both programs of a guide have equal clip
+records. Later, the frameworks add up in different orders. The records then agree within the rounding of `unified-clip
+compare`, 64 ULP.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from unified_clip.tensors.files import safetensors
 
 STEPS = 10
 EXACT = 1
-"""Steps in which every sum is exact, whatever its order."""
+"""The number of steps in which all sums are exact in any order."""
 
 NORM = math.ldexp(rounding.ROUNDING, -23)
 """The relative tolerance of norms and coefficients on the page. Their last bits depend on the processor."""
@@ -42,8 +42,6 @@ Bits = list[bytes]
 
 
 class Proof(NamedTuple):
-    """The result of the proof of a page."""
-
     status: int
     output: str
     out: Path
@@ -52,8 +50,6 @@ class Proof(NamedTuple):
 
 @pytest.fixture(scope="module")
 def proof(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Proof]:
-    """Run the proof of a page, once."""
-
     @functools.cache
     def run(guide: str) -> Proof:
         out = tmp_path_factory.mktemp(guide)
@@ -139,13 +135,11 @@ def test_the_port_has_the_lines_of_the_tool_in_their_order(guide: str) -> None:
 
 
 def rows(text: str) -> list[list[str]]:
-    """Return the cells of a printed table, with its header."""
     lines = [re.split("[┃│]", line)[1:-1] for line in text.splitlines() if line.startswith(("┃", "│"))]
     return [[cell.strip() for cell in line] for line in lines]
 
 
 def about(line: str) -> str:
-    """Return a sentence or a cell without its numbers."""
     return NUMBER.sub("#", line)
 
 
@@ -264,7 +258,6 @@ for path in sys.argv[2:]:
 
 
 def trained(tmp_path: Path, sources: dict[str, str]) -> dict[str, list[dict[str, np.ndarray[Any, Any]]]]:
-    """The parameters after each step of static programs, by name, which are run in one process."""
     paths = {name: tmp_path / f"{name}.py" for name in sources}
     for name, path in paths.items():
         path.write_text(sources[name], encoding="utf-8")

@@ -40,7 +40,6 @@ def compared(folder: Path, *files: str, max_ulp: int = 64) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the recording of the script in TensorFlow."""
     path = tmp_path_factory.mktemp("embeddings")
     recorded(path, "embedding_tf", SCRIPTS["embedding_tf"])
     return path

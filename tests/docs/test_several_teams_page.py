@@ -11,7 +11,6 @@ from unified_clip import cli
 
 PAGE = (Path(__file__).parents[2] / "docs" / "several-teams.md").read_text(encoding="utf-8")
 FILES = re.findall(r"`([\w/]+\.\w+)`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
-"""The files of the page, with the text of each file."""
 CHECK, *EXPORTS = (command.split() for command in re.findall(r"^    unified-clip (.*)$", PAGE, re.MULTILINE))
 
 NLP, VISION, RESEARCH, RECSYS = (
@@ -24,7 +23,6 @@ NLP, VISION, RESEARCH, RECSYS = (
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files of the page, before step 5."""
     monkeypatch.chdir(tmp_path)
     assert [path for path, _ in FILES] == [NLP, VISION, RESEARCH, RECSYS, "clip.toml", RECSYS, "nlp/train.py"]
     for path, text in FILES[:-2]:

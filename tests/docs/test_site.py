@@ -82,7 +82,6 @@ def test_a_broken_link_is_an_error(tmp_path: Path, text: str) -> None:
 
 
 def repository(folder: Path) -> Any:
-    """Return the links of a repository with two pages, a picture and a licence."""
     (folder / "docs").mkdir()
     for name, text in {
         "docs/a.md": "# A",
@@ -130,7 +129,7 @@ def test_every_command_has_a_section_with_its_options(site: Path) -> None:
 
 
 def test_every_function_with_a_replacement_has_a_page() -> None:
-    """Those that `port` rewrites, under the names of current releases."""
+    """These are the functions that `port` rewrites, by the names of current releases."""
     catalog = tomllib.loads((ROOT / "unified_clip/port/catalog.toml").read_text(encoding="utf-8"))["function"]
     current = re.compile(r"(torch\.nn\.utils|paddle\.nn|tf\.(?!contrib|keras)|optax)\.?[\w.]*(?<!clip_grad_norm)")
     names = {
@@ -214,7 +213,6 @@ FUNCTION = """<div class="doc doc-object doc-function">
 
 
 def checked(folder: Path, page: str) -> list[str]:
-    """Return the problems of a site with this page and another one."""
     (folder / "other").mkdir()
     (folder / "index.html").write_text(page, encoding="utf-8")
     (folder / "other/index.html").write_text('<h1 id="one">One</h1>', encoding="utf-8")

@@ -169,7 +169,6 @@ PARAMETER = re.compile(r"(?:^|\n|\. )\s*([a-z_][a-z_0-9]*): [A-Z]")
 
 
 def described_parameters(path: Path) -> list[str]:
-    """Return the places of parameters that a docstring describes and that its function does not have."""
     missing = []
     for node in syntax.nodes(path):
         if isinstance(node, ast.FunctionDef):

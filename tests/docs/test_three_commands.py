@@ -1,4 +1,4 @@
-"""From a repository with one file of gradients to a report, by the commands of docs/parity.md as they stand there."""
+"""The commands of docs/parity.md, run as printed: from a repository with one file of gradients to a report."""
 
 from __future__ import annotations
 

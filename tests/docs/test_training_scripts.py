@@ -1,8 +1,7 @@
-"""The scripts of `examples/`: one configuration, one set of data, four frameworks, and the same clip records.
+"""The scripts of `examples/`: one configuration and the same data on four frameworks give the same clip records.
 
-How far they are the same: the step, the threshold and what follows from the norm are exactly so. The norms are of
-gradients that each framework computes by its own tanh and its own sums, and those errors are fed back for twenty steps:
-they agree up to what `unified-clip compare` calls rounding, 64 ULP of float32.
+The steps, the thresholds and the numbers that follow from the norm are equal. The norms agree within the rounding of
+`unified-clip compare`, 64 ULP, because each framework computes tanh and sums differently.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("train_*.py") if path.stem 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the recording of each script, made in a process of its own."""
     directory = tmp_path_factory.mktemp("records")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": "tensorflow"}
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -42,7 +40,6 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of clips."""
     entries = map(json.loads, path.read_text(encoding="utf-8").splitlines()[1:])
     return [line for line in entries if "call" in line]
 

@@ -10,7 +10,8 @@ import pytest
 
 @pytest.fixture
 def eager() -> list[Any]:
-    """Paddle's eager tensors, made before `static`: in static mode that would end the process."""
+    """Paddle's eager tensors. They are created before the fixture `static`, because creating them in static mode would
+    end the process."""
     import paddle
     from support.paddle_programs import tensor
 
@@ -30,7 +31,7 @@ def static(eager: list[Any]) -> Iterator[None]:
 
 @pytest.fixture
 def kernels_in_new_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let graphs of `torch.compile` call the kernels, whatever the environment sets, and forget compiled graphs."""
+    """Let new graphs of `torch.compile` call the kernels, and forget compiled graphs."""
     import torch
 
     from unified_clip._backends.torch import kernel_operators

@@ -91,8 +91,6 @@ def test_the_state_is_optaxs_and_moves_from_and_to_other_frameworks(graph: bool)
 
 
 class OptaxRun:
-    """A run whose state is optax's."""
-
     def __init__(self) -> None:
         self.optimizer = optax.chain(TENSORS.as_optax(), optax.sgd(1.0))
         self.state = self.optimizer.init([jnp.zeros(3)] * 2)

@@ -1,4 +1,4 @@
-"""optax's clipping as it is imported and exported, beside optax itself."""
+"""optax's clips are imported and exported, and compared with optax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several devices: results are where JAX itself would have put them, and sharded arrays stay sharded."""
+"""Several devices: results are on the devices that JAX would choose, and sharded arrays stay sharded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ CLIPS: dict[str, Function] = {
         uc.global_norm(grads),
     ),
 }
-"""The gradients, and a norm."""
 
 
 # -- one device each
@@ -121,7 +120,6 @@ def test_float64_stays_where_it_is_without_x64() -> None:
 
 
 def sharded(axis_type: AxisType = AxisType.Auto) -> tuple[Mesh, list[Any], list[Any]]:
-    """Arrays over two by two devices, and the same arrays on one."""
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(axis_type, axis_type))
     random = np.random.default_rng(0)
     specs = [(("a", "b"), (4, 6)), (("b",), (8,)), ((None, "a"), (3, 2)), ((), (5,)), (("b",), (8,)), (("a",), (8,))]

@@ -1,4 +1,4 @@
-"""JAX: a caller may donate a result's memory, and keeps the gradients that were given."""
+"""JAX: a caller can donate the memory of a result, and keeps the gradients."""
 
 from __future__ import annotations
 

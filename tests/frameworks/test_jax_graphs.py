@@ -132,7 +132,6 @@ MODES: dict[str, Callable[[Function], Function]] = {
 
 
 def assert_same(result: Any, expected: Any) -> None:
-    """Compare structure, dtypes and bits."""
     assert jax.tree.structure(result) == jax.tree.structure(expected)
     for (path, leaf), expected_leaf in zip(jax.tree.leaves_with_path(result), jax.tree.leaves(expected), strict=True):
         assert leaf.dtype == expected_leaf.dtype, path
@@ -151,7 +150,6 @@ def test_every_function_in_a_graph_matches_eager(mode: str) -> None:
 
 @pytest.mark.nightly
 def test_transformations_without_jit_match_eager() -> None:
-    """Without `jit`, JAX runs each operation on its own."""
     grads = arrays()[1:3]
     for function in (NAMES["clip_grad_norm_"], NAMES["clip_by_norm"], NAMES["clip_by_value"]):
         expected = function(*grads)
@@ -221,8 +219,6 @@ def test_squares_that_overflow_or_underflow_float32_are_measured() -> None:
 
 
 def test_results_are_never_float64(kit: Kit) -> None:
-    """What the caller computes from the results is not float64 either."""
-
     def function(*grads: Any) -> Any:
         return jax.tree.map(lambda part: part * 2 + jnp.ones((), "float32"), call_all(*grads))
 
@@ -253,7 +249,6 @@ def test_derivatives_have_the_dtype_of_the_gradient(p: float, dtype: str) -> Non
 
 
 def closed_form(x: Any, limit: float) -> Any:
-    """Return x limit / |x|, which is x clipped by its norm, if the norm exceeds the limit."""
     return x * (limit / jnp.sqrt((x * x).sum()))
 
 

@@ -22,7 +22,6 @@ GRADIENTS = {"a": [3.0, -4.0], "b": [[12.0]]}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of clips."""
     result = map(json.loads, path.read_text().splitlines()[1:])
     return [line for line in result if "call" in line]
 

@@ -1,4 +1,4 @@
-"""JAX: which arrays are read where they lie, what is traced, and pytrees."""
+"""JAX: arrays whose memory is read directly, traced arrays, and pytrees."""
 
 from __future__ import annotations
 
@@ -148,7 +148,6 @@ def test_results_are_not_overwritten_through_the_array_they_were_made_from() -> 
 
 
 def test_an_unchanged_array_comes_back_as_a_new_one() -> None:
-    """A caller may donate the result, and keep the gradient."""
     array = jnp.array([0.3, 0.4])
     for result in (uc.clip_by_global_norm([array], 1.0)[0][0], uc.clip_by_norm(array, 1.0)):
         assert result is not array

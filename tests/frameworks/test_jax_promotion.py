@@ -86,8 +86,6 @@ def second(function: Callable[[Tree], jax.Array]) -> Any:
 
 
 def in_shard_map(clip: Clip) -> Any:
-    """Sum over the devices what varies over them."""
-
     def run(tree: Tree) -> jax.Array:
         sums = [jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(clip(tree))]
         return jnp.stack([jax.lax.psum(number, tuple(mesh_axes.sharded_axes(number, None))) for number in sums])

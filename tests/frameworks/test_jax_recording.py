@@ -17,7 +17,7 @@ import unified_clip.jax as uc
 from unified_clip import ClipWarning
 
 GRADIENTS = {"w": np.array([[3.0], [4.0]], np.float32), "b": np.array([12.0], np.float32)}
-"""NumPy's: JAX must not start before the kit has told it how many devices to have."""
+"""NumPy arrays, because JAX must not start before the kit has set the number of devices."""
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ class Pair(NamedTuple):
 
 
 def tree() -> Any:
-    """Everything that holds parameters somewhere: dicts as Flax has them, dataclasses, named and plain tuples, None."""
+    """Return parameters in many kinds of containers: dicts of Flax, dataclasses, named and plain tuples, and None."""
     random = np.random.default_rng(3)
 
     def some(*shape: int, dtype: str = "float32") -> Any:
@@ -251,7 +251,6 @@ def test_thresholds_may_be_injected_and_scheduled_without_retracing(name: str) -
 
 
 def test_derivatives_pass_through() -> None:
-    """As learning to optimize needs them."""
     clip = transforms.clip_grad_norm(1.0)
     at = jnp.array([3.0, 4.0], "float32")
     total = jax.jit(lambda g: clip.update([g], optax.EmptyState())[0][0].sum())
@@ -259,7 +258,7 @@ def test_derivatives_pass_through() -> None:
 
 
 def test_loss_scaling_and_half_precision() -> None:
-    """Unscaled first, in float32; then clipped; and a step whose norm is not finite is left out."""
+    """Gradients are unscaled in float32 before the clip. A step with a norm that is not finite is skipped."""
     scale = 2.0**15
     optimizer = optax.apply_if_finite(
         optax.chain(transforms.clip_by_global_norm(1.0), optax.sgd(1.0)), max_consecutive_errors=5

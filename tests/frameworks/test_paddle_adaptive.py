@@ -36,7 +36,6 @@ from unified_clip import adaptive as functions
 
 
 def program(rule: Any) -> Any:
-    """A static program that takes and returns the state."""
     length = len(functions.initial_state(rule, np.zeros(1)))
     paddle.enable_static()
     try:
@@ -72,7 +71,6 @@ def test_a_users_own_rule_has_the_bits_of_numpy() -> None:
 
 
 def static_function(function: Any, shapes: list[tuple[int, ...]], dtypes: list[str]) -> Any:
-    """A function that runs a static program with one result for each fetched value."""
     paddle.enable_static()
     try:
         main = paddle.static.Program()
@@ -113,7 +111,6 @@ def test_thresholds_of_tensors_and_units_have_the_same_bits_in_a_static_program(
 
 
 def training(clip: Any) -> Any:
-    """A function that makes a step with a gradient and returns its effect on the weights."""
     weight = paddle.create_parameter([3], "float32", default_initializer=paddle.nn.initializer.Constant(0.0))
     optimizer = paddle.optimizer.SGD(1.0, [weight], grad_clip=clip)
 
@@ -149,7 +146,6 @@ def weights_of(*values: np.ndarray) -> list[Any]:
 
 
 def adagc_in_an_optimizer() -> tuple[Callable[[Any], Any], Any]:
-    """Return (a function that makes a step from zeros and returns the weights, the clip)."""
     weights = weights_of(np.zeros(3, np.float32), np.zeros(3, np.float32))
     clip = TENSORS.as_paddle(dict(zip("ab", weights, strict=True)))
     optimizer = paddle.optimizer.SGD(1.0, weights, grad_clip=clip)

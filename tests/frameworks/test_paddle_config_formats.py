@@ -1,4 +1,4 @@
-"""Clips of real Paddle optimizers: what they hold is read, and what is exported is what they take."""
+"""Clips of real Paddle optimizers are imported, and exported clips work in Paddle."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class OwnClip(paddle.nn.ClipGradByGlobalNorm):
 
 
 class ShardedClip(paddle.nn.ClipGradByGlobalNorm):
-    """As Paddle's own clips for models in parts, which are not supported."""
+    """A clip like Paddle's clips of sharded models, which are not supported."""
 
     __module__ = "paddle.distributed.fleet"
 

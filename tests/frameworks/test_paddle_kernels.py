@@ -49,13 +49,11 @@ def static_mode() -> Iterator[None]:
 
 
 def values(arrays: Sequence[np.ndarray], dtype: str = "float32") -> tuple[list[Any], dict[str, np.ndarray]]:
-    """Return values of the current program, and what to feed them with."""
     fed = {f"g{index}": array for index, array in enumerate(arrays)}
     return [paddle.static.data(name, array.shape, "float32").astype(dtype) for name, array in fed.items()], fed
 
 
 def operators(program: Any = None) -> list[str]:
-    """Return the operators of unified_clip in a program, by default the main program."""
     ops = (program or paddle.static.default_main_program()).global_block().ops
     prefix = "custom_op.unified_clip_"
     return [op.name().removeprefix(prefix) for op in ops if op.name().startswith(prefix)]
@@ -245,7 +243,6 @@ def test_operations_of_paddle_compute_on_request(variable: str, monkeypatch: pyt
 
 
 def long_value(dtype: str = "float32") -> tuple[Any, np.ndarray, dict[str, np.ndarray]]:
-    """Return an intermediate value that the kernels multiply, its numbers, and what to feed."""
     fed = np.random.default_rng(0).standard_normal((2, SHORT)).astype("float32")
     return paddle.static.data("x", fed.shape, "float32").astype(dtype) * 2.0, fed * 2, {"x": fed}
 
@@ -320,19 +317,16 @@ np.save(sys.argv[1] + ".result.npy", results[0])
 
 
 def load_elsewhere(path: Path, imports: str) -> subprocess.CompletedProcess[str]:
-    """Load a program in a new process, and run it twice."""
     code = LOADS_A_PROGRAM.format(imports=imports)
     return subprocess.run([sys.executable, "-P", "-c", code, str(path)], capture_output=True, text=True, timeout=300)
 
 
 def paddle_data() -> Any:
-    """Return the value that `long_value` feeds."""
     ops = paddle.static.default_main_program().global_block().ops
     return next(op.result(0) for op in ops if op.name() == "pd_op.data")
 
 
 def save_clip(path: Path) -> np.ndarray:
-    """Save a program that clips, and its input. Return its result."""
     with static_mode(), program():
         value, array, fed = long_value()
         with paddle.no_grad():  # for an inference

@@ -21,13 +21,11 @@ from unified_clip.recording import runs
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of clips."""
     result = map(json.loads, path.read_text().splitlines()[1:])
     return [line for line in result if "call" in line]
 
 
 def train(clip: Any, steps: int = 2) -> list[bytes]:
-    """Train with an optimizer that clips. Return the weights."""
     paddle.seed(0)
     layer = paddle.nn.Linear(3, 2)
     layer.weight.set_value(np.arange(6, dtype=np.float32).reshape(3, 2))
@@ -146,7 +144,6 @@ L1, L2 = paddle.regularizer.L1Decay, paddle.regularizer.L2Decay
 
 
 def recorded_decay(path: Path, name: str, layer: Any, parameters: Any, **options: Any) -> Any:
-    """The weight decay that a recording has for a step of an optimizer."""
     clip = paddle.nn.ClipGradByGlobalNorm(1.0)
     optimizer = getattr(paddle.optimizer, name)(0.1, parameters=parameters, grad_clip=clip, **options)
     with unified_clip.record(path):

@@ -1,4 +1,4 @@
-"""Paddle: when raw memory may be read and written, what is owed to autograd, and what its optimizers ask of a clip."""
+"""Paddle: when raw memory can be read and written, reports to autograd, and clips in Paddle's optimizers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def with_gradient(gradient: paddle.Tensor) -> paddle.Tensor:
 
 
 def after_backward(values: list[float]) -> paddle.Tensor:
-    """A parameter with the gradient that a backward pass leaves, which Paddle takes for a leaf that wants one."""
+    """Return a parameter with a gradient from a backward pass. Paddle treats this gradient as a leaf that records
+    derivatives."""
     parameter = paddle.create_parameter([len(values)], "float32")
     (parameter * tensor(values)).sum().backward()
     assert not parameter.grad.stop_gradient
@@ -372,7 +373,6 @@ def test_arrays_that_paddle_has_no_dtype_for_are_refused() -> None:
 
 
 def embedding(rows: list[int], *columns: list[float]) -> paddle.nn.Embedding:
-    """An embedding of 4 rows, of which those given have the derivatives given."""
     layer = paddle.nn.Embedding(4, 1, sparse=True)
     (layer(paddle.to_tensor(rows)) * tensor(columns)).sum().backward()
     assert layer.weight.grad.is_selected_rows()

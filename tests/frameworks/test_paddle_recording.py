@@ -1,4 +1,4 @@
-"""Recording on Paddle: optimizers' clips, layers' names, and static programs, which cannot tell."""
+"""Recording on Paddle: clips of optimizers, names of layers, and static programs, which are not recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from unified_clip import ClipWarning
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of clips."""
     result = map(json.loads, path.read_text().splitlines()[1:])
     return [line for line in result if "call" in line]
 

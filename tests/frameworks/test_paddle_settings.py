@@ -1,4 +1,5 @@
-"""Paddle 1.x's functions in static programs: its example, the rules of `set_gradient_clip`, `minimize`, refusals."""
+"""Paddle 1.x's functions in static programs: the example, the rules of `set_gradient_clip`, `minimize`, and rejected
+calls."""
 
 from __future__ import annotations
 
@@ -35,8 +36,6 @@ def _eager(kit: Kit) -> None:
 
 
 class Digits:
-    """The program of the example and a clone of it, and batches of real digits, enlarged to 28 by 28."""
-
     def __init__(self) -> None:
         self.plain, self.startup = paddle.static.Program(), paddle.static.Program()
         with paddle.static.program_guard(self.plain, self.startup):
@@ -78,8 +77,8 @@ def norm(array: np.ndarray) -> float:
 
 
 def follows(clipped: list[np.ndarray], plain: list[np.ndarray], limit: float) -> bool:
-    """Whether the clipped gradients are the bits that follow from one norm over the plain ones, or from one 1 ULP off,
-    which is what the device path promises."""
+    """Return whether `clipped` has the bits that follow from the norm of `plain`, or from a norm that is 1 ULP off, as
+    the device path allows."""
     exact = np.float32(reference.norm(plain))
     near = (exact, np.nextafter(exact, np.float32(0)), np.nextafter(exact, np.float32(np.inf)))
     expected = [[reference.scaled(array, reference.coefficient(float(n), limit)) for array in plain] for n in near]
@@ -133,8 +132,6 @@ def test_the_pages_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Network:
-    """A program with the parameters given, which are zero and have the gradients given."""
-
     def __init__(self, left_out: str = "", **gradients: list[float]) -> None:
         self.program, self.startup = paddle.static.Program(), paddle.static.Program()
         with self.guard():
@@ -166,7 +163,6 @@ class Network:
             return paddle.static.append_backward(self.loss)
 
     def clipped(self) -> dict[str, list[float]]:
-        """The gradients after append_gradient_clip_ops."""
         with self.guard():
             pairs = uc.append_gradient_clip_ops(self.params_grads())
         arrays = self.run([gradient for _, gradient in pairs])
@@ -178,7 +174,6 @@ class Network:
         return executor.run(self.program, fetch_list=fetch_list)
 
     def updates(self, make: Callable[..., object] = paddle.optimizer.SGD, **options: object) -> dict[str, list[float]]:
-        """What a step with learning rate 1 takes from each parameter."""
         with self.guard():
             make(1.0, **options).minimize(self.loss)
         return self.taken()
@@ -205,7 +200,6 @@ def name_of(network: Network, name: str) -> str:
 
 
 APPLIED = pytest.mark.parametrize("apply", [Network.clipped, Network.updates])
-"""Both readers of what is set: append_gradient_clip_ops, and minimize."""
 
 
 @APPLIED

@@ -84,7 +84,7 @@ def test_what_has_no_place_in_a_static_program_is_refused(eager: list[paddle.Ten
 
 
 def ran(build: Callable[..., list[Any]], **fed: np.ndarray) -> list[np.ndarray]:
-    """What a program gives that is built from Values with derivatives; each dimension of what is fed is unknown."""
+    """Return the results of a program of Values with derivatives. Each dimension of an input is unknown."""
     with program():
         values = {name: paddle.static.data(name, [-1] * a.ndim, str(a.dtype)) for name, a in fed.items()}
         for value in values.values():
@@ -158,7 +158,6 @@ def test_programs_are_cloned_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def clips_of(t: Any) -> list[Any]:
-    """What has derivatives, at a limit that some of INPUT's rows exceed."""
     clipped, norm = uc.clip_by_global_norm([t, None, t.reshape([-1])], 0.75)
     norms = [uc.get_total_norm([t], p) for p in (0.5, 1, 2, 3, math.inf)]
     results = [clipped[0], clipped[2], uc.clip_by_norm(t, 0.75), uc.clip_by_norm(t, 0.75, 1)]
@@ -226,7 +225,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SHAPES = [(3, 30), (0, 2), (5,), (), (2, 3), (1, 1, 100), (7, 1), (6,), (2, 2), (41,), (3, 0), (4,), (5, 2, 3)]
-"""Some longer than `PIECE`, some no longer than `SHORT`, some between, some with nothing in them."""
+"""Shapes that are longer than `PIECE`, at most `SHORT` long, in between, and empty."""
 
 
 @pytest.mark.usefixtures("small_pieces")

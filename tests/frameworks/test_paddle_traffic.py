@@ -21,7 +21,6 @@ CLIPS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "Paddle: unified_clip, by value": (uc.ClipGradByValue(1.0), ("float32", "bfloat16")),
     "Paddle: `ClipGradByGlobalNorm`": (paddle.nn.ClipGradByGlobalNorm(1.0), ("float32",)),
 }
-"""Clips, and the dtypes that they support."""
 
 
 def size(value: Any) -> int:

@@ -33,7 +33,7 @@ CLIPS: dict[str, tuple[Any, list[list[float]]]] = {
     "norm": (uc.GradientClipByNorm(1.0), [[0.6, 0.8], [1.0]]),
     "value": (uc.GradientClipByValue(3.5), [[3.0, 3.5], [3.5]]),
 }
-"""Clips, and what each makes of the gradients [3, 4] and [12]."""
+"""The clips, and their results for the gradients [3, 4] and [12]."""
 
 GRADIENTS = [[3.0, 4.0], [12.0]]
 
@@ -162,7 +162,6 @@ def weights(model: paddle.nn.Layer) -> list[bytes]:
 def trained(
     model: paddle.nn.Layer, in_place: bool, compiled: Callable[[Any], Any] = lambda f: f, clip: Any = None
 ) -> list[bytes]:
-    """The weights after three whole steps: forward, backward, clip, update."""
     clip = clip or uc.GradientClipByGlobalNorm(0.5)
     optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters(), grad_clip=None if in_place else clip)
 
@@ -252,9 +251,9 @@ def test_a_saved_model_clips(tmp_path: Any) -> None:
 
 
 def scaler(monkeypatch: pytest.MonkeyPatch) -> paddle.amp.GradScaler:
-    """Paddle enables its scaler on no CPU; once it is made, all it does runs there.
+    """Return an enabled scaler, which also runs on a CPU, although Paddle enables scalers only on GPUs.
 
-    Dynamic scaling needs an auto_cast to float16, which there is none of on a CPU.
+    Dynamic scaling needs `auto_cast` to float16, which CPUs do not have.
     """
     place = SimpleNamespace(is_gpu_place=lambda: True)
     with monkeypatch.context() as patch:
@@ -265,7 +264,6 @@ def scaler(monkeypatch: pytest.MonkeyPatch) -> paddle.amp.GradScaler:
 def scaled_steps(
     monkeypatch: pytest.MonkeyPatch, how: str, clip: Any = None, factor: float = 1.0
 ) -> tuple[list[bytes], Any]:
-    """The weights after three steps with a scaler, and the norm that clip_grad_norm_ returned last."""
     model, scale, norm = network(), scaler(monkeypatch), None
     optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters(), grad_clip=clip)
     for _ in range(3):
@@ -325,7 +323,7 @@ def test_16_bit_parameters_get_clipped_gradients() -> None:
 
 
 def static_losses(clip: Any, scaled: bool) -> list[float]:
-    """Of six steps of a static program, the fourth of which overflows."""
+    """Return the losses of six steps of a static program. The fourth step overflows."""
     paddle.enable_static()
     try:
         with program(), paddle.static.scope_guard(paddle.static.Scope()):

@@ -64,7 +64,7 @@ GLOBAL = paddle(DYGRAPH, "ClipGradByGlobalNorm")
 @pytest.mark.nightly
 @needs_torch
 def test_a_step_in_paddle_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Paddle shows its gradients before clipping only: what its clip makes of them is seen at the clip."""
+    """Paddle shows gradients only before the clip, so the results of the clip are recorded in the clip itself."""
     port = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())")
     data = verify_as_json(tmp_path, capsys, GLOBAL, port, "--max-ulp", "64")
     assert data["same"]
@@ -75,7 +75,8 @@ def test_a_step_in_paddle_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest
 
 @pytest.mark.nightly
 def test_a_static_program_and_its_drop_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Recordings do not see ours in static programs; here they are watched like Paddle's."""
+    """Recordings do not contain unified_clip's clips in static programs. `verify` watches these clips like Paddle's
+    clips."""
     old = paddle(STATIC, "ClipGradByGlobalNorm")
     new = old.replace("paddle.nn.Clip", "uc.Clip").replace("import paddle", "import paddle, unified_clip.paddle as uc")
     data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "8")

@@ -1,4 +1,4 @@
-"""Configurations of real Keras optimizers: what `keras.optimizers.serialize` writes, and what optimizers take."""
+"""Clip settings of real Keras optimizers: what `keras.optimizers.serialize` writes, and what optimizers accept."""
 
 from __future__ import annotations
 

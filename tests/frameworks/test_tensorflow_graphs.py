@@ -163,8 +163,6 @@ def test_every_function_in_a_graph_matches_eager(mode: Callable[[Body, Values], 
 
 
 def rows(values: Any, indices: Any, limit: Any) -> list[Any]:
-    """Clip IndexedSlices, and return the results as dense tables."""
-
     def slices_of_table() -> tf.IndexedSlices:
         return tf.IndexedSlices(values, indices, tf.constant([6, 3]))
 
@@ -315,7 +313,6 @@ def clipped_alone(x: tf.Tensor) -> tf.Tensor:
 
 
 def clipped_in_a_long_list(x: tf.Tensor) -> tf.Tensor:
-    """Clip in a list that is long enough to be split, joined and branched on."""
     return uc.clip_by_global_norm([x, tf.zeros([2]), tf.zeros([(1 << 18) + 5])], 1.0)[0][0]
 
 

@@ -41,7 +41,6 @@ def gradients(dtype: str = "float32", scale: float = 1.0, seed: int = 0) -> list
 
 
 def operations_of(function: Callable[..., Any], *arguments: Any, **settings: Any) -> list[str]:
-    """Return the operations of unified_clip in the graph of a function."""
     concrete = tf.function(lambda *arguments_: function(*arguments_), **settings).get_concrete_function(*arguments)
     return [op.type for op in concrete.graph.get_operations() if op.type in (NORM, SCALE)]
 
@@ -182,7 +181,6 @@ def test_vectorized_map_gives_each_member_its_own_norm(batch: int) -> None:
 
 
 def row_clips() -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
-    """Return functions of a row of 4 numbers: of one norm, and of a norm per tensor."""
     variables = [tf.Variable(tf.zeros(4)), tf.Variable(tf.zeros(4))]
 
     def per_tensor(row: tf.Tensor) -> tf.Tensor:

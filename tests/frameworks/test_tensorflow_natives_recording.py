@@ -25,13 +25,11 @@ TOTAL = math.sqrt(25 + 144 + 7056)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of clips."""
     result = map(json.loads, path.read_text().splitlines()[1:])
     return [line for line in result if "call" in line]
 
 
 def gradients() -> tuple[list[tf.Variable], list[tf.Tensor]]:
-    """Weights, and gradients that a tape computed: the weights themselves."""
     weights = [tf.Variable(values) for values in WEIGHTS]
     with tf.GradientTape() as tape:
         loss = tf.add_n([tf.reduce_sum(weight**2) / 2 for weight in weights])
@@ -79,7 +77,7 @@ def test_each_native_clip_is_an_event_with_unchanged_results(
 
 
 def test_a_value_clip_of_a_tensor_in_the_shape_of_a_bias_is_no_event(tmp_path: Path) -> None:
-    """As the ratio of PPO, in a batch of 64 beside a bias of 64."""
+    """The ratio of PPO can have this shape: 64 in a batch of 64, beside a bias of 64."""
     bias, ratio = tf.Variable(tf.zeros(64)), tf.linspace(0.5, 1.5, 64)
     with unified_clip.record(tmp_path / "run.jsonl"), tf.GradientTape() as tape:
         loss = tf.reduce_sum(bias * tf.clip_by_value(ratio, 0.8, 1.2))
@@ -327,8 +325,6 @@ def rows(table: tf.Variable) -> Any:
 
 
 def keras_clip(**options: float) -> Callable[[tf.Variable], Any]:
-    """A step of SGD with a clip of Keras, which returns minus the changes of row 1."""
-
     def step(table: tf.Variable) -> Any:
         keras.optimizers.SGD(1.0, **options).apply_gradients([(rows(table), table)])
         return -table[1]

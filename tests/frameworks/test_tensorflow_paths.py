@@ -1,4 +1,4 @@
-"""TensorFlow: when raw memory may be read, what a container becomes, and what the compilers must not change."""
+"""TensorFlow: when raw memory can be read, the types of containers, and results that compilers must not change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unified_clip.errors import NonFiniteNormError
 
 GRADIENT = [3.0, 4.0]
 DERIVATIVE = [0.032, -0.024]
-"""Of the sum of clip_by_norm(GRADIENT, 1)."""
+"""The derivative of the sum of clip_by_norm(GRADIENT, 1)."""
 
 
 @pytest.fixture
@@ -29,7 +29,6 @@ def _unforced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 choosing = pytest.mark.usefixtures("_unforced")
-"""For tests of the choice between the paths."""
 
 
 def on_host(*tensors: Any, differentiable: bool = True, others: tuple[Any, ...] = ()) -> bool:
@@ -634,5 +633,4 @@ def test_tensors_of_more_axes_than_numpy_has_are_rejected() -> None:
 
 
 def test_workers_import_tensorflow_without_jax_and_scikit_learn() -> None:
-    """The kit imports TensorFlow as workers do."""
     assert not {"jax", "sklearn"} & sys.modules.keys()

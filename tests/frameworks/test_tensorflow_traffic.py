@@ -21,7 +21,6 @@ CLIPS: dict[str, Callable[..., Any]] = {
 
 
 def operations(graph: Any, branch: str) -> Iterator[Any]:
-    """Yield the operations of a graph that run if its conditions choose a branch."""
     for operation in graph.get_operations():
         yield operation
         if operation.type == "StatelessIf":

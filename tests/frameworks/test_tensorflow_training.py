@@ -15,13 +15,13 @@ import unified_clip.tensorflow as uc
 RATE, LIMIT, SCALE = 0.125, 0.5, 1024.0
 INPUTS = np.random.default_rng(8).standard_normal((16, 4)).astype(np.float32)
 TARGETS = 3 * INPUTS.sum(axis=1, keepdims=True)
-"""Far from what an untrained model gives, so that gradients are clipped."""
+"""Targets that are far from the results of an untrained model, so that gradients are clipped."""
 
 jits = pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
 
 
 class ClippingModel(keras.Model):
-    """Clips in its train step: the threshold is in the unit of the gradients, which the loss scale is part of."""
+    """A model that clips in its train step. Its threshold applies to gradients that include the loss scale."""
 
     traces = 0
 
@@ -39,7 +39,8 @@ class ClippingModel(keras.Model):
 
 
 class ClippingSGD(keras.optimizers.SGD):
-    """Clips what it applies; inside a LossScaleOptimizer that is gradients whose scale has been divided out."""
+    """An optimizer that clips the gradients that it applies. Inside a LossScaleOptimizer, these gradients are
+    unscaled."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         clipped, _ = uc.clip_by_global_norm(grads, LIMIT)
@@ -76,7 +77,6 @@ def fitted(model: keras.Model, optimizer: keras.optimizers.Optimizer, **options:
 
 
 def moved(model: keras.Model) -> list[np.ndarray]:
-    """What one step has subtracted from each weight, but for the learning rate."""
     return [(before - after) / RATE for before, after in zip(made().get_weights(), model.get_weights(), strict=True)]
 
 
@@ -91,7 +91,6 @@ def gradients_of(model: keras.Model) -> list[np.ndarray]:
 
 
 def check_clipped(model: keras.Model, rtol: float) -> None:
-    """The step taken is the gradient of the untrained model, scaled down to the limit."""
     gradients, step = gradients_of(made()), moved(model)
     assert length(gradients) > 4 * LIMIT
     np.testing.assert_allclose(length(step), LIMIT, rtol=1e-5)
@@ -153,7 +152,7 @@ def test_an_optimizer_inside_one_that_scales_the_loss(jit: bool) -> None:
     "compiled", [lambda f: f, tf.function, tf.function(jit_compile=True)], ids=["", "graph", "xla"]
 )
 def test_a_loop_of_ones_own_with_a_scaled_loss(compiled: Any) -> None:
-    """The limit times the scale clips to the same bits as unscaling first, since the scale is a power of two."""
+    """The threshold times the scale gives the same bits as unscaling first, because the scale is a power of two."""
     model, optimizer = made(), scaled(keras.optimizers.SGD(RATE))
     optimizer.build(model.trainable_variables)
 
@@ -187,7 +186,6 @@ def test_a_step_with_gradients_that_overflowed_is_skipped_and_the_scale_halved(k
 
 
 def test_what_keras_own_options_do_under_a_scaled_loss() -> None:
-    """As docs/tensorflow.md says: refused outside, and unscaled before they clip inside."""
     with pytest.raises(ValueError, match="does not support `global_clipnorm`"):
         keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(RATE), global_clipnorm=LIMIT)
     weight = keras.Variable([0.0, 0.0])

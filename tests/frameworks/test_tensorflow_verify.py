@@ -1,4 +1,5 @@
-"""`unified-clip verify` of TensorFlow's and Keras' own clipping, each script in its process, and its ports."""
+"""`unified-clip verify` of the clipping functions of TensorFlow and Keras, and of their ports. Each script has its own
+process."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def step(weights, batches):
         grads = one(tf.constant(batch["x"]), tf.constant(batch["y"]))
         yield held, dict(zip(held, grads))
 """
-"""It clips what is no gradient too, which is not to be counted."""
+"""The step also clips a tensor that is no gradient. This clip must not count."""
 
 SESSION = """
 import tensorflow.compat.v1 as tf

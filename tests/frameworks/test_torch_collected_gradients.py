@@ -1,4 +1,4 @@
-"""PyTorch: when the compiled kernels take a list of parameters whole, and that it shows in nothing but the time."""
+"""PyTorch: lists of parameters that the compiled kernels collect in one pass. The results are the same."""
 
 from __future__ import annotations
 

@@ -49,7 +49,6 @@ CLIPS: dict[str, Callable[[Parameters, int], object]] = {
     "clipped twice": twice,
     "left-out clip": at_most_steps,
 }
-"""Wrong clips, by their cause."""
 
 
 def sgd(parameters: Parameters) -> torch.optim.Optimizer:
@@ -67,7 +66,6 @@ def train(
     seed: int = 0,
     shift: int = 0,
 ) -> None:
-    """Train a network whose gradients are above the threshold at first."""
     torch.manual_seed(seed)
     net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3), torch.nn.Linear(3, 1))
     parameters = list(net.parameters())
@@ -86,7 +84,6 @@ def train(
 
 
 def compared(folder: Path, norms: bool, **changes: Any) -> RecordingComparison:
-    """The comparison of the right training with one that has these changes."""
     paths = [folder / "old.jsonl", folder / "new.jsonl"]
     for path, options in zip(paths, ({}, changes), strict=True):
         with unified_clip.record(path, norms=norms):

@@ -29,7 +29,6 @@ def _reset_compiler(kit: Kit) -> Iterator[None]:
 
 
 def gradients(scale: float, dtype: torch.dtype = torch.float32) -> Result:
-    """Return gradients of norms 5, 12 and 0.5, times `scale`."""
     values = [[3.0, 4.0], [[12.0], [0.0]], [0.5]]
     return [torch.tensor(value, dtype=dtype) * scale for value in values]
 
@@ -46,7 +45,6 @@ def copy_gradients(params: list[torch.nn.Parameter]) -> Result:
 
 
 def tensors_of(result: Any) -> Result:
-    """Return the tensors of a result, without parameters."""
     if isinstance(result, torch.Tensor):
         return [] if isinstance(result, torch.nn.Parameter) else [result]
     if isinstance(result, str):
@@ -56,7 +54,6 @@ def tensors_of(result: Any) -> Result:
 
 
 EXCLUDED_SHAPE = (2, 1)
-"""The shape of the gradient that `need_clip` excludes."""
 
 IN_PLACE: dict[str, Callable[[Any], Any]] = {
     "clip_grad_norm_": lambda params: uc.clip_grad_norm_(params, 5.0),
@@ -308,7 +305,6 @@ GRAPH_BREAKS: dict[str, tuple[Callable[[], list[torch.nn.Parameter]], Callable[[
 
 
 def outcome(function: Callable[[Any], Any], params: list[torch.nn.Parameter]) -> tuple[str, Result]:
-    """Return the messages of errors and warnings, and the results and gradients."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -364,7 +360,6 @@ def test_the_first_call_of_a_top_level_function_may_be_compiled(gradient: str, p
 
 
 def test_a_clip_warning_is_the_only_warning_of_a_graph() -> None:
-    """With `fullgraph=True`, the warning is in the error."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         torch.compile(lambda x: uc.clip_grad_norm_([x], 1.0), backend="eager")(torch.tensor([3.0]))
@@ -461,7 +456,6 @@ def test_a_hook_is_part_of_the_graph() -> None:
 
 @pytest.mark.nightly
 def test_all_calls_fit_in_one_graph_of_the_default_backend() -> None:
-    """Inductor compiles the same operations to other loops."""
     names = [name for name in FUNCTIONAL if name not in ("append_gradient_clip_ops", "ErrorClipByValue")]
 
     def measured(grads: Result) -> list[Any]:
@@ -485,7 +479,6 @@ def test_all_calls_fit_in_one_graph_of_the_default_backend() -> None:
 
 
 def test_a_training_step_is_traced_once() -> None:
-    """The clip and the step of the optimizer are in one graph, for all steps."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     counter = CompileCounterWithBackend("aot_eager")

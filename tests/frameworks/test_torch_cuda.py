@@ -75,7 +75,6 @@ def test_complex_gradients_have_the_bits_of_the_cpu(name: str, dtype: torch.dtyp
 
 
 def assert_clips_as_on_the_cpu(name: str, grads: list[torch.Tensor], cuda_params: list[torch.nn.Parameter]) -> None:
-    """Compare a clip with that of the same gradients on the CPU."""
     cpu_params = parameters(grads, "cpu")
     norms = CLIPS[name](cpu_params), CLIPS[name](cuda_params)
     if norms[0] is not None:
@@ -175,7 +174,6 @@ def test_special_values_have_the_bits_of_the_cpu(name: str, value: float, dtype:
 
 
 def test_a_gradient_may_have_more_than_2_to_the_31_elements() -> None:
-    """Addresses and lengths have 64 bits."""
     length = 2**31 + 65536 + 3
     if not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] < 6 * length:
         pytest.skip("this GPU has too little free memory")
@@ -314,7 +312,6 @@ def test_a_cuda_graph_is_captured_once_and_replayed(name: str) -> None:
 
 
 def count_kernels(clip: Callable[[Any], Any], dtype: torch.dtype, number: int) -> int:
-    """Return the number of kernels that a clip of `number` gradients starts, with copies and fills."""
     params = parameters(gradients(dtype, number), CUDA)
     clip(params)
     torch.cuda.synchronize()

@@ -22,7 +22,6 @@ THRESHOLD = 0.5
 
 
 def start() -> tuple[torch.nn.Module, torch.Tensor]:
-    """Return a model and its input, on the GPU."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 1))
     return model.cuda(), torch.randn(32, 64, device="cuda")
@@ -140,7 +139,6 @@ def test_a_clip_is_compiled_with_the_step(mode: str | None) -> None:
 
 
 def recorded(path: Path, device: str) -> list[dict[str, Any]]:
-    """Return the lines of a recording of three clips of the same gradients on a device."""
     source = torch.Generator().manual_seed(0)
     model = torch.nn.Linear(64, 3).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

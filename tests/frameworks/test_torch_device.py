@@ -32,7 +32,6 @@ def _only_on_the_host_path(kit: Kit) -> None:
 
 @pytest.fixture
 def forced_device_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device path for tensors in CPU memory."""
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
 
 
@@ -70,7 +69,6 @@ NAMES = {**IN_PLACE, **{name: lambda params, f=f: f([p.grad for p in params]) fo
 
 
 def tensors(result: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a result."""
     if isinstance(result, torch.Tensor):
         yield result
     elif isinstance(result, list | tuple):
@@ -171,7 +169,6 @@ def test_traced_calls_read_no_values(name: str) -> None:
 # -- the number of operations
 
 PER_TENSOR = ("clip_by_norm", "clip_by_norm with axes", "clip_by_value", "ErrorClipByValue")
-"""These are called once per tensor."""
 
 WITHOUT_FOREACH = ("clip_grad_norm_ of order 3", "GradientClipByValue")
 """For these, PyTorch has no operation on lists."""
@@ -232,7 +229,6 @@ def test_16_bit_gradients_are_widened_in_batches(monkeypatch: pytest.MonkeyPatch
 
 
 def peak_memory(call: Callable[[], object]) -> int:
-    """Return the greatest number of bytes that a call has allocated at one time."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         call()
     events = profile.profiler.kineto_results.events()
@@ -389,7 +385,6 @@ def test_no_second_derivative_is_nan_at_zero(name: str) -> None:
 
 
 def test_per_sample_gradients_are_clipped_one_by_one() -> None:
-    """Differentially private training clips this way."""
     weight, data = torch.tensor([1.0, -1.0]), torch.tensor([[3.0, 4.0], [0.03, 0.04], [0.0, 0.0]])
 
     def clipped(row: torch.Tensor) -> torch.Tensor:
@@ -452,7 +447,7 @@ def test_gradients_that_are_not_plain_are_not_collected_in_one_pass(gradients: l
 
 @pytest.mark.usefixtures("forced_device_path")
 def test_gradients_with_channels_last_are_collected_in_one_pass() -> None:
-    """Those of convolutions, where PyTorch recommends it on GPUs."""
+    """PyTorch recommends this memory format for convolutions on GPUs."""
     values = torch.arange(24.0).view(1, 2, 3, 4)
     params = parameters([values.to(memory_format=torch.channels_last), torch.ones(2)])
     assert BACKEND.collect_parameters(params) is not None

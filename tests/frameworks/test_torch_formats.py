@@ -1,4 +1,4 @@
-"""PyTorch's trainers themselves, where they are installed: they read our sample files, and clip as was imported."""
+"""PyTorch's trainers, if they are installed, read the sample files and clip like the imported configurations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TAKEN = sorted(path for path in (DATA / "hf").glob("*.yaml") if not any(name in 
 
 
 def parameters() -> list[torch.nn.Parameter]:
-    """With gradients of a norm of 13, in float64, where PyTorch's eps is large against the errors of rounding."""
+    """Return parameters with gradients of norm 13. They are float64, so that PyTorch's eps has a larger effect than
+    rounding."""
     torch.manual_seed(0)
     result = [torch.nn.Parameter(torch.zeros(size, dtype=torch.float64)) for size in ((3,), (4, 5))]
     for parameter in result:

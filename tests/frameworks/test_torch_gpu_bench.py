@@ -1,4 +1,4 @@
-"""`unified-clip bench --device cuda`, on a device that is not there: the functions, their times, and the report."""
+"""`unified-clip bench --device cuda` on an imitated device: the functions, their times, and the report."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_unified_clip_and_pytorch_clip_the_same(replays: list[None]) -> None:
 
 
 def test_without_a_device_the_gpu_tests_fail() -> None:
-    """They are all skipped there, which must not look like a success."""
+    """Without a device, all GPU tests are skipped, which must not look like a success."""
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -28,10 +28,9 @@ DTYPES = {
     "complex64": torch.complex64, "complex128": torch.complex128,
 }  # fmt: skip
 SHARES = [0.3, 0.25, 0.25, 0.07, 0.1, 0.03]
-"""How often each dtype is chosen. The interpreter takes long for the sums of the wide ones."""
+"""The probability of each dtype. Wide dtypes are rare, because the interpreter sums them slowly."""
 
 EXPONENTS = {"float32": (-140, 120), "bfloat16": (-100, 120), "float16": (-20, 14), "float64": (-1060, 1000)}
-"""The exponents of random numbers."""
 
 SMALLEST = {"float32": 2.0**-149, "bfloat16": 2.0**-126, "float16": 2.0**-24, "float64": 5e-324}
 PARTS = {"complex64": "float32", "complex128": "float64"}
@@ -41,12 +40,10 @@ LENGTHS = (1, 2, 3, 16, 31, 32, 33, 63, 64, 65, 150)
 """Around the lanes (32) and the chunks (64) that the fixture sets."""
 
 LAUNCHES: Counter[str] = Counter()
-"""The launches of each kernel so far."""
 
 
 @pytest.fixture
 def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module of tables, with kernels that the interpreter runs over short chunks."""
     if not kit.exact:
         pytest.skip("about the kernels, which are compared with exact arithmetic")
     from unified_clip._backends.torch.gpu import table
@@ -73,7 +70,6 @@ class Counted:
 
 
 def numbers(random: np.random.Generator, dtype: str) -> np.ndarray:
-    """The values of one tensor, of a random kind."""
     if dtype in PARTS:
         parts = [numbers(random, PARTS[dtype]) for _ in range(2)]
         length = min(map(len, parts))
@@ -109,7 +105,6 @@ def numbers(random: np.random.Generator, dtype: str) -> np.ndarray:
 
 
 def tensor(random: np.random.Generator, array: np.ndarray) -> torch.Tensor:
-    """A tensor of these values that starts anywhere in its memory."""
     start = int(random.integers(4))
     memory = torch.zeros(len(array) + start, dtype=DTYPES[array.dtype.name])
     result = memory[start:]
@@ -122,7 +117,6 @@ def tensor(random: np.random.Generator, array: np.ndarray) -> torch.Tensor:
 
 
 def same(got: torch.Tensor, expected: np.ndarray) -> bool:
-    """Whether a tensor has these bits; of NaN only that it is NaN."""
     if np.iscomplexobj(expected):
         got, expected = torch.view_as_real(got), np.ascontiguousarray(expected).view(expected.real.dtype).reshape(-1, 2)
     kind = INTEGERS[expected.itemsize]
@@ -139,7 +133,6 @@ def parameters(tensors: list[torch.Tensor]) -> list[torch.nn.Parameter]:
 
 
 def check(random: np.random.Generator, operation: str) -> None:
-    """Compare one call on one random list with exact arithmetic."""
     names = list(DTYPES)[: 6 if operation in FOR_COMPLEX else 4]
     shares = np.array(SHARES[: len(names)]) / sum(SHARES[: len(names)])
     dtypes = random.choice(names, 1 if random.random() < 0.7 else 3, p=shares).tolist()
@@ -186,7 +179,6 @@ OPERATIONS = (
     "values", "new values",
 )  # fmt: skip
 FOR_COMPLEX = ("norm of order 2", "products", "new products", "products per tensor")
-"""Operations by kernels also for complex numbers."""
 
 SEEDS = [0, *nightly(*range(1, 13))]
 
@@ -196,7 +188,6 @@ DOUBTS: dict[str, dict[str, Any]] = {
     "many in doubt": {"ERROR": 2.0**-25.5, "WIDE_ERROR": 2.0**-54.5},
     "float32 sums": {"_has_slow_float64": lambda device: True},
 }
-"""Error bounds of sums, and their dtype."""
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)

@@ -34,8 +34,6 @@ def _once(kit: Kit) -> None:
 
 
 class Traffic(TorchDispatchMode):
-    """The bytes that operations read and write, the operations, and the largest new tensors of another dtype."""
-
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.bytes, self.names, self.widened, self.dtype = 0, list[str](), 0, dtype
@@ -65,7 +63,6 @@ def tensors(values: Any) -> list[torch.Tensor]:
 
 
 def traffic(clip: Callable[[list[torch.nn.Parameter]], Any], dtype: torch.dtype) -> tuple[float, Traffic]:
-    """Return the bytes per element of a clip, and what else was counted."""
     with FakeTensorMode():
         parameters = [torch.nn.Parameter(torch.empty(shape, dtype=dtype, device="cuda")) for shape in SHAPES]
         for parameter in parameters:
@@ -131,7 +128,7 @@ BY_KERNELS: dict[str, Callable[[Any], Any]] = {
 
 
 PASSES = {"Triton kernels, new tensors (`clip_by_global_norm`)": (3, 3), "Triton kernels, by value": (2, 2)}
-"""How often a clip reads or writes gradients, not clipped and clipped. Others read them, and change them if clipped."""
+"""How often a clip reads or writes each gradient: (without a change, with a change). All other clips have (1, 3)."""
 
 
 @pytest.mark.parametrize("name", BY_KERNELS)
@@ -177,8 +174,6 @@ def test_the_page_has_the_launches_of_the_kernels(name: str, monkeypatch: pytest
 
 
 class Names(TorchDispatchMode):
-    """The operations that start a kernel on a device."""
-
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []

@@ -27,7 +27,6 @@ CHUNK, LANES = 2048, 64
 
 @pytest.fixture
 def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module of tables, for a device with slow float64."""
     if not kit.exact:
         pytest.skip("about the kernels, which are compared with exact arithmetic")
     from unified_clip._backends.torch.gpu import table
@@ -41,7 +40,7 @@ def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def values(kind: str, random: np.random.Generator) -> np.ndarray:
-    """A chunk of numbers whose sums lose as much as possible, or whose squares do."""
+    """Return a chunk of numbers whose sums, or sums of squares, lose as many bits as possible."""
     numbers = {
         "normal": random.normal(0, 1e-3, CHUNK),
         "equal": np.full(CHUNK, 1.0 + 2.0**-12 + 2.0**-23),
@@ -58,7 +57,7 @@ KINDS = ("normal", "equal", "growing", "one large", "near the least", "near the 
 
 @pytest.mark.parametrize("p", [1, 2])
 def test_the_error_of_a_sum_is_within_the_bound(table: ModuleType, p: int) -> None:
-    """It is less than the bound, and the first number alone has more."""
+    """The error of the sum is below the bound. The error of the first number alone is above the bound."""
     random = np.random.default_rng(0)
     worst, worst_of_one = 0.0, 0.0
     for kind in KINDS:
@@ -74,7 +73,8 @@ def test_the_error_of_a_sum_is_within_the_bound(table: ModuleType, p: int) -> No
 
 
 def test_the_error_of_a_full_chunk_is_within_the_bound(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In as many lanes as on a GPU. The interpreter adds their sums one by one, and tables have fewer lanes in it."""
+    """The chunk has as many lanes as on a GPU. In the interpreter, tables have fewer lanes, because it adds up their
+    sums one by one."""
     if not kit.exact:
         pytest.skip("about the kernels, which are compared with exact arithmetic")
     from unified_clip._backends.torch.gpu import table
@@ -95,7 +95,7 @@ HARD = [*LIMITS, 0.0, 2.0**-149, 2.0**-75, 2.0**-64, 2.0**64, 3e38, math.nan, ma
 @pytest.mark.parametrize("p", [1, 2, math.inf])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_norms_of_all_sizes_are_correctly_rounded(table: ModuleType, dtype: torch.dtype, p: float) -> None:
-    """Also where squares overflow in float32, or lose bits to subnormal numbers."""
+    """Squares can overflow in float32, or lose bits as subnormal numbers."""
     tensors = [torch.tensor(numbers).to(dtype) for value in HARD for numbers in ([value], [value, value * 0.7, 3e-39])]
     if dtype == torch.bfloat16:  # Triton's interpreter reads subnormal ones wrongly
         tensors = [torch.where(tensor.abs() < 2.0**-126, 0.0, tensor) for tensor in tensors]

@@ -44,7 +44,6 @@ def parameters(*gradients: torch.Tensor) -> list[torch.nn.Parameter]:
 def graph_of(
     clip: Callable[[Any], Any], *places: str, dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (3, 4)
 ) -> list[str]:
-    """Return the operators of unified_clip in the only graph of a clip, on devices that need not be there."""
     graphs: list[list[str]] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
@@ -103,7 +102,6 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_norm_of_other_lists_takes_operations(name: str) -> None:
-    """Without breaking the graph."""
     order, options = OTHERS[name]
     assert NORM not in graph_of(IN_PLACE[order], *options.pop("places", ["cuda:0", "cuda:0"]), **options)
 
@@ -119,7 +117,8 @@ def test_without_a_request_a_graph_takes_operations(monkeypatch: pytest.MonkeyPa
 def test_the_operators_compute(
     dtype: torch.dtype, layout: str, per_tensor: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the kernels, and for memory that they do not support by operations: a graph does not know strides."""
+    """Kernels compute the results. Operations compute them for memory that kernels do not support, because a graph has
+    no strides."""
     from unified_clip._backends.torch.gpu import table
 
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")

@@ -42,7 +42,6 @@ SHAPES: tuple[tuple[int, ...], ...] = ((769,), (2,) * 7, (256,), (255,), (257,),
 
 @pytest.fixture
 def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module of tables, with kernels that the interpreter runs over short chunks."""
     if not kit.exact:
         pytest.skip("compares the kernels with the host path")
     from unified_clip._backends.torch.gpu import table
@@ -60,7 +59,6 @@ def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 @pytest.fixture
 def launches(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the launches of each kernel."""
     counts: Counter[str] = Counter()
 
     class Counted:
@@ -87,7 +85,6 @@ def parameters(gradients: list[torch.Tensor]) -> list[torch.nn.Parameter]:
 def bits_of_both_paths(
     gradients: list[torch.Tensor], clip: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> list[list[Any]]:
-    """Return the bits of what a clip returns and of all gradients, from the host path and from the kernels."""
     results = []
     for path in ("", "framework"):
         monkeypatch.setenv("UNIFIED_CLIP_PATH", path)
@@ -143,10 +140,8 @@ CLIPS: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "new tensors, values": (functional(lambda grads: [uc.clip_by_value(g, -0.1, 0.7) for g in grads]), CHANGE),
     "new tensors, values of pairs": (lambda params: uc.GradientClipByValue(0.3)(param_grads(params)), CHANGE),
 }  # fmt: skip
-"""The clips, and the kernels that each launches."""
 
 PER_TENSOR_CALLS = ("new tensors, one by one", "new tensors, values")
-"""These call a function for each gradient."""
 
 
 # -- the host path's bits
@@ -167,7 +162,6 @@ def test_results_have_the_bits_of_the_host_path(
 def test_each_dtype_of_a_list_has_its_own_launches(
     name: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each dtype has launches of its own, whatever the order of the tensors."""
     gradients = [random(((70,), (3, 5)), dtype, seed)[seed % 2] for seed, dtype in enumerate([*DTYPES, *DTYPES])]
     clip, kernels = CLIPS[name]
     host, results = bits_of_both_paths(gradients, clip, monkeypatch)
@@ -300,8 +294,6 @@ def test_a_tie_needs_the_exact_sum(table: ModuleType, monkeypatch: pytest.Monkey
 
 
 class NotLaunched:
-    """A kernel that does nothing."""
-
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return lambda *args, **kwargs: None
 
@@ -311,7 +303,6 @@ class NotLaunched:
 def test_sums_that_are_not_in_doubt_are_rounded_correctly(
     table: ModuleType, p: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exact pass does not run here."""
     monkeypatch.setattr(table.kernels, "add_exactly", NotLaunched())
     monkeypatch.setattr(table.kernels, "decide", NotLaunched())
     tensors = random(((150,),) * 12, dtype)
@@ -375,8 +366,6 @@ def test_a_list_of_5000_tensors_takes_one_launch_per_kernel(
 
 
 class Operations(TorchDispatchMode):
-    """PyTorch's operations, other than views of memory."""
-
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
@@ -423,7 +412,6 @@ MIXED: dict[str, list[torch.Tensor]] = {
     "complex": [torch.ones(3, dtype=torch.complex64)],
     "both": [torch.ones(3, dtype=torch.complex64), torch.empty(0)],
 }
-"""Gradients that operations on lists do not support."""
 
 
 @pytest.mark.parametrize("name", MIXED)
@@ -569,7 +557,6 @@ def compiled_code(architecture: int) -> dict[str, Any]:
 
 
 def kernels_for(architecture: int, dtype: str, kernel: str = "") -> dict[str, Any]:
-    """Return the code of kernels that read gradients of a dtype."""
     kernels = {
         name: code
         for name, code in compiled_code(architecture).items()
@@ -585,7 +572,6 @@ ARCHITECTURES = [90, *nightly(80, 86, 89, 100, 120)]
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gradients_are_read_once_and_written_once(dtype: str, architecture: int) -> None:
-    """Kernels use vectors of 16 bytes, and the dtype of the gradients."""
     size = DTYPES[dtype].itemsize
     for kernel, written in (("add,", 0), ("change", size)):
         for name, code in kernels_for(architecture, dtype, kernel).items():

@@ -1,4 +1,5 @@
-"""The tables of gradient lists for the Triton kernels: which are kept, on which stream, and what a failure leaves."""
+"""The tables of gradient lists for the Triton kernels: which tables are kept, on which stream, and the state after a
+failure."""
 
 from __future__ import annotations
 
@@ -35,7 +36,6 @@ TIE = [2.0**24, *[2.0**12] * 6, 3.0]
 
 @pytest.fixture
 def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module of tables, with kernels that the interpreter runs."""
     if not kit.exact:
         pytest.skip("about the kernels, which are compared with the host path")
     from unified_clip._backends.torch.gpu import table
@@ -50,7 +50,6 @@ def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def before(table: ModuleType, name: str, action: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Call a function with the arguments of each launch of a kernel, before it."""
     kernel = getattr(table.kernels, name)
 
     class Launched:
@@ -65,7 +64,6 @@ def before(table: ModuleType, name: str, action: Callable[..., None], monkeypatc
 
 
 def failing(times: int) -> Callable[..., None]:
-    """Return a function that fails so many times from now on, and then does nothing."""
     left = iter(range(times))
 
     def fail(*args: Any) -> None:
@@ -113,8 +111,6 @@ def test_each_gradient_takes_few_calls_of_python_functions(
 
 
 class NotLaunched:
-    """A kernel that does nothing."""
-
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return lambda *args, **kwargs: None
 
@@ -125,7 +121,6 @@ class NotLaunched:
 def test_calls_between_the_launches_of_another_change_nothing(
     table: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of another thread on the same list."""
     tensors, norms = [torch.tensor(TIE)], []
 
     def measure_too(*args: Any) -> None:
@@ -274,9 +269,9 @@ def test_a_coefficient_of_1_writes_nothing(table: ModuleType) -> None:
 
 
 class Gpu:
-    """GPUs that are not there: tensors in CPU memory whose device is the second GPU, while the first is current.
+    """Imitated GPUs: tensors in CPU memory whose device is the second GPU, while the first GPU is current.
 
-    A copy that the host waits for fails, and so does a kernel that reads memory of another device.
+    A copy for which the host would wait fails. A kernel that reads memory of another device also fails.
     """
 
     def __init__(self, table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +337,6 @@ class Gpu:
         return lambda *args, device, **kwargs: self.placed(make(*args, **kwargs), device)
 
     def place(self, tensor: torch.Tensor) -> Any:
-        """Return the GPU of a tensor or a view; None if it is on the host."""
         return self.places.get(tensor.untyped_storage().data_ptr())
 
     def joined(self, join: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -393,12 +387,12 @@ LISTS: dict[str, list[tuple[list[float], torch.dtype, int]]] = {
         ([0.5, 0.6], torch.float32, 0),
     ],
 }
-"""Values, dtypes and the devices of tensors."""
 
 
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_on_several_devices(table: ModuleType, second_gpu: Gpu, name: str) -> None:
-    """The norm is that of the list on one device. Nothing waits. The second has slow float64, the first has not."""
+    """The norm equals the norm of the list on one device, and nothing waits. Only the second device has slow
+    float64."""
     from unified_clip._backends.torch.gpu import several_tables
 
     memory = [torch.tensor(values, dtype=dtype) for values, dtype, _ in LISTS[name]]
@@ -438,8 +432,6 @@ def test_a_list_on_several_devices(table: ModuleType, second_gpu: Gpu, name: str
 
 
 class Operations(TorchDispatchMode):
-    """The names of PyTorch's operations."""
-
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
@@ -472,7 +464,7 @@ def test_a_gpu_that_triton_does_not_support_takes_operations(table: ModuleType, 
 
 
 def test_a_table_is_sent_once_for_each_stream(table: ModuleType, second_gpu: Gpu) -> None:
-    """A stream that does not wait for another could read a table before it is there."""
+    """A stream that does not wait for another stream could read a table before the table has arrived."""
     tensors = [second_gpu.tensor(torch.ones(3))]
     first = table.table_of(tensors)
     assert table.table_of(tensors) is first

@@ -26,7 +26,7 @@ from unified_clip.recording.natives.torch_parameters import MOST_SEARCHES
 from unified_clip.recording.report.losses import logged_numbers
 
 ORIGINAL = [torch.nn.utils.clip_grad_norm_]
-"""In a list, where a recording does not replace it."""
+"""The list keeps the original function, because a recording does not replace functions in lists."""
 
 VALUES = ([3.0, -4.0], [[12.0], [84.0]])
 TOTAL = math.sqrt(25 + 144 + 7056)
@@ -44,7 +44,6 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def recorded(path: Path, clip: Callable[[list[torch.nn.Parameter]], Any], **options: Any) -> list[dict[str, Any]]:
-    """The lines of a clip, which gives the same bits as without a recording."""
     alone, weights = parameters(), parameters()
     expected = clip(alone)
     with unified_clip.record(path, **options):
@@ -181,7 +180,6 @@ def test_a_step_counts_the_clips_that_get_no_gradient(tmp_path: Path) -> None:
 
 
 def recorded_names(path: Path, *models: torch.nn.Module) -> list[str]:
-    """The names of the gradients of all models, after a step of their optimizer without weight decay of the biases."""
     named = [item for model in models for item in model.named_parameters()]
     groups = [{"params": [p for name, p in named if ("bias" in name) is is_bias]} for is_bias in (False, True)]
     optimizer = torch.optim.AdamW([groups[0], {**groups[1], "weight_decay": 0.0}], weight_decay=0.1)

@@ -1,4 +1,4 @@
-"""PyTorch on devices without float64, which a CPU is made to be here: pairs of float32."""
+"""PyTorch on devices without float64, imitated by a CPU: arithmetic in double-float32."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_device_without_float64_chooses_them_for_the_whole_list(monkeypatch: p
 
 
 def allowed(arrays: list[np.ndarray], p: float) -> tuple[float, float]:
-    """The exact norm rounded, after each end of the error that sums of pairs may have."""
+    """Return the exact norm at both ends of the error interval of sums in double-float32, rounded."""
     values = [Fraction(x) for array in arrays for x in np.abs(array.astype(np.float64)).ravel().tolist()]
     total = sum((value**p for value in values), Fraction(0))
     root = reference.nearest_root if p == 2 else reference.nearest
@@ -130,7 +130,7 @@ def test_long_lists_are_added_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_sums_that_need_more_than_float32() -> None:
-    """2**12 ones beside 2**24 are lost by float32 sums."""
+    """Float32 sums lose 2**12 ones beside 2**24."""
     terms = torch.cat([torch.tensor([2.0**24]), torch.ones(2**12)])
     assert float(uc.get_total_norm(terms, 1)) == 2.0**24 + 2**12
     assert float(uc.global_norm(torch.tensor([2.0**24, 2.0**12, 2.0**12, 4.0]))) == 2.0**24 + 2
@@ -143,7 +143,7 @@ def test_norms_of_subnormal_numbers_are_not_lost() -> None:
 
 
 def test_taking_subnormal_numbers_for_zero_changes_nothing_else() -> None:
-    """As GPUs do."""
+    """GPUs can replace subnormal numbers by zero."""
     arrays = [np.random.default_rng(9).standard_normal(100).astype(np.float32) * scale for scale in (1e-30, 1.0, 1e30)]
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor does not")
@@ -167,7 +167,7 @@ def test_taking_subnormal_numbers_for_zero_changes_nothing_else() -> None:
 )
 @example(0.3, 7.0, rule.PYTORCH)
 def test_coefficients_have_the_bits_of_those_in_float64(limit: float, n: float, family: rule.Family) -> None:
-    """But where c / (n + eps) is within 2**-43 of itself of the middle between two float32."""
+    """The bits can differ only if c / (n + eps) is within 2**-43 of the midpoint between two float32 numbers."""
     pair = rule.coefficient(DoubleFloat32Path([], True).xp, constant(n), limit, family)
     exact = min(Fraction(1), Fraction(limit) / (Fraction(n) + Fraction(family.eps)))
     low, high = (reference.nearest(exact * (1 + sign * Fraction(1, 2**43)), "float32") for sign in (-1, 1))
@@ -263,8 +263,6 @@ def test_sums_quotients_roots_and_comparisons_are_right_to_some_44_bits(a: float
 
 
 class NoFloat64(TorchDispatchMode):
-    """Fails where an operation makes a float64 tensor on one type of device."""
-
     def __init__(self, device: str) -> None:
         super().__init__()
         self.device, self.calls = device, 0
@@ -329,7 +327,7 @@ def test_no_float64_tensor_is_made(name: str) -> None:
     "name", [name for name in CALLS if name.startswith(("clip_by", "classes")) and "by_value" not in name]
 )
 def test_nor_on_the_device_itself_as_far_as_shapes_and_dtypes_go(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the device, PyTorch refuses to write to its tensors and to differentiate by them."""
+    """Without an MPS device, PyTorch can neither write to its tensors nor compute derivatives."""
     monkeypatch.delenv("UNIFIED_CLIP_PATH")
     with FakeTensorMode(), NoFloat64("mps") as mode:
         results = [each for each in tree_leaves(CALLS[name]("mps")) if isinstance(each, torch.Tensor)]
@@ -377,7 +375,7 @@ def test_lists_over_several_devices() -> None:
 
 @pytest.mark.parametrize("scale", [1e-25, 1e-12, 1.0, 1e12, 1e25])
 def test_derivatives_are_right_to_float32_accuracy_at_every_scale(scale: float) -> None:
-    """The coefficient's own derivative is about 1 / scale, and its square is not a float32."""
+    """The derivative of the coefficient is about 1 / scale, and float32 cannot represent its square."""
 
     def derivative(dtype: torch.dtype) -> torch.Tensor:
         point = torch.tensor([3.0, -4.0, 12.0], dtype=dtype).mul_(scale).requires_grad_(True)
@@ -433,7 +431,7 @@ def test_compiled_without_a_graph_break() -> None:
 
 
 def test_addresses_that_stand_for_buffers_tell_gradients_apart() -> None:
-    """As on MPS: objects that stand for buffers are closer together than the buffers are long."""
+    """On MPS, the addresses of buffer objects are closer together than the buffers are long."""
     base, other = torch.arange(12.0), torch.arange(12.0)
     assert BACKEND.alias_owners([base, other, base[:]], str) == [0, 1, 0]
     assert BACKEND.alias_owners([base[::2], base[1::2]], str) == [0, 1]

@@ -1,4 +1,4 @@
-"""PyTorch: when raw memory may be read and written, and what is owed to autograd afterwards."""
+"""PyTorch: when raw memory can be read and written, and the reports to autograd after a write."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_what_refuses_an_operation_does_so_before_anything_is_written(
 
 @pytest.mark.parametrize("path", ["", "framework"])
 def test_sparse_gradients_of_embeddings_that_are_added_are_two(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """Autograd gives both the same memory for their values."""
+    """Autograd uses the same memory for the values of both gradients."""
     monkeypatch.setenv("UNIFIED_CLIP_PATH", path)
     tables = torch.nn.Embedding(30, 2, sparse=True), torch.nn.Embedding(6, 2, sparse=True)
     rows = torch.tensor([0, 1]), torch.tensor([4, 5])
@@ -526,8 +526,6 @@ class Wrapper(torch.Tensor):
 
 
 class Refusing(Wrapper):
-    """One that refuses an operation."""
-
     operation = "mul"
 
     @staticmethod
@@ -543,8 +541,6 @@ class Refusing(Wrapper):
 
 
 class Net(torch.nn.Module):
-    """Two linear layers of one weight; the second is not used."""
-
     def __init__(self) -> None:
         super().__init__()
         self.linear, self.linear2 = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)

@@ -15,7 +15,6 @@ SOURCES = {
 
 
 def stepped(lines: list[str], *, groups: int) -> list[list[float]]:
-    """The gradients after these lines, and a step of an optimizer with one or two parameter groups."""
     parameters = [torch.zeros(2, requires_grad=True) for _ in GRADIENTS]
     for parameter, gradient in zip(parameters, GRADIENTS, strict=True):
         parameter.grad = torch.tensor(gradient)

@@ -164,7 +164,7 @@ def test_numbers_of_several_gpus_arrive_from_each(devices: tuple[str, ...], monk
 
 
 def test_numbers_that_are_not_there_yet_keep_lines_waiting(tmp_path: Path, monkeypatch: Any) -> None:
-    """As on CUDA, whose events say when a copy is there."""
+    """On CUDA, an event shows when a copy has arrived."""
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
     original, arrived = TorchPrimitives.read_later, []
     monkeypatch.setattr(

@@ -99,7 +99,6 @@ def gradients(container: Any) -> list[torch.Tensor]:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return a list that gets, for each trace, whether the short form clipped."""
     results: list[bool] = []
     short = traced_bodies.SHORT_BODIES[functions.clip_grad_norm_]
 
@@ -118,7 +117,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def outcome(function: Callable[..., Any], container: Any) -> Any:
-    """Return the norm, or the message of the error."""
     try:
         return function(container)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`unified-clip verify` of PyTorch's own functions, each in its process, and what they are ported to."""
+"""`unified-clip verify` of PyTorch's own functions and of their ports, each in its own process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_a_step_that_may_clip_without_a_recorded_call_is_rejected(
 def test_the_coefficient_of_a_native_is_what_it_multiplied_by(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its norm is a float32 sum; ours is exact. What differs by that is called rounding, and of nothing else."""
+    """PyTorch's norm is a float32 sum, and unified_clip's norm is exact. The only cause of the difference is
+    rounding."""
     replacement = TORCH.replace("CLIP", "uc.clip_grad_norm_(net.parameters(), 0.5)")
     data = verify_as_json(tmp_path, capsys, NATIVE, replacement)
     assert set(cause_kinds(data)) <= {"rounding"}
@@ -105,7 +106,7 @@ def test_the_coefficient_of_a_native_is_what_it_multiplied_by(
 
 @pytest.mark.nightly
 def test_a_step_in_numpy_and_its_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Other names of the calls, and matrices transposed."""
+    """The calls have other names, and the matrices are transposed."""
     old = NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)")
     data = verify_as_json(tmp_path, capsys, old, NATIVE, "--max-ulp", "64")
     assert data["same"]
@@ -134,7 +135,7 @@ def test_weights_are_copied_into_views_of_parameters(tmp_path: Path, capsys: pyt
 
 @pytest.mark.usefixtures("quick_pytorch_workers")
 def test_weights_are_copied_into_buffers_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The momentum of the new BatchNorm is wrong, which only its buffers show, at each step anew."""
+    """The momentum of the new BatchNorm is wrong. Only its buffers show this mistake, at every step."""
     old = NATIVE.replace("(net(torch", "(norm(net(torch").replace('["x"])) -', '["x"]))) -')
     old = old.replace("    optimizer =", "    norm = torch.nn.BatchNorm1d(2, affine=False)\n    optimizer =")
     old = old.replace("dict(net.named_parameters()),", '{**dict(net.named_parameters()), "mean": norm.running_mean},')

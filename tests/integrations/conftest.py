@@ -1,4 +1,4 @@
-"""What the hosts of integrations leave behind in a process."""
+"""Fixtures that reset what trainers store in a process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def accelerate_state() -> Iterator[None]:
-    """Accelerate's state is that of the process; each test begins with none."""
+    """Reset Accelerate's state, which belongs to the process."""
     from accelerate.state import AcceleratorState, GradientState
 
     yield

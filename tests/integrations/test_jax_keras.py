@@ -39,7 +39,7 @@ def test_a_graph_clips_in_vain_while_gradients_accumulate(tmp_path: Path) -> Non
 
 
 def test_a_handle_has_the_values_of_the_epoch_before_while_fit_runs() -> None:
-    """Keras on JAX removes the values of an optimizer's variables for the time of an epoch."""
+    """During an epoch, Keras on JAX removes the values of an optimizer's variables."""
     model, optimizer = network(), keras.optimizers.SGD(0.01)
     handle = ClipConfig(rule="global_norm", adaptive={"rule": "zclip"}, threshold=1.0).attach_to(optimizer)
 

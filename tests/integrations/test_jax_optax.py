@@ -42,7 +42,6 @@ def _eager_is_exact(kit: Kit) -> None:
 
 
 def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """{"hidden.kernel": x} as {"hidden": {"kernel": x}}, with arrays of JAX."""
     tree: dict[str, Any] = {}
     for name, array in flat.items():
         layer, leaf = name.split(".")
@@ -123,7 +122,7 @@ SCHEDULES = st.builds(
 @given(SCHEDULES, st.lists(st.integers(0, 2100), min_size=50, max_size=50))
 @settings(max_examples=10)
 def test_a_graph_finds_the_thresholds_that_python_finds(schedule: dict[str, Any], steps: list[int]) -> None:
-    """What is far beyond every threshold is clipped to it, by value."""
+    """The gradient exceeds every threshold, so a clip by value returns the threshold."""
     config = ClipConfig(rule="value", threshold=schedule)
     clip, clipper = config.as_optax(), config.clipper()
     state, far = clip.init(jnp.zeros(1)), np.full(1, 1e9, np.float32)

@@ -35,7 +35,6 @@ def parameters() -> dict[str, Any]:
 
 
 def changes_of_step(optimizer: Any, named: dict[str, Any], grads: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what a step of SGD(1.0) subtracts."""
     before = {name: parameter.numpy() for name, parameter in named.items()}
     for name, parameter in named.items():
         parameter.clear_grad()
@@ -53,7 +52,6 @@ def optimizers() -> dict[str, Any]:
 
 
 def changes_with_clip(clip: Any, model: Any) -> dict[str, np.ndarray]:
-    """Return what a step of SGD(1.0) subtracts if every gradient is 3."""
     before = {name: parameter.numpy() for name, parameter in model.named_parameters()}
     optimizer = paddle.optimizer.SGD(1.0, parameters=model.parameters(), grad_clip=clip)
     sum((parameter * 3.0).sum() for parameter in model.parameters()).backward()
@@ -65,7 +63,6 @@ def changes_with_clip(clip: Any, model: Any) -> dict[str, np.ndarray]:
 
 
 def pattern_warnings(steps: Callable[[], Any]) -> list[str]:
-    """Return the warnings about patterns."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         steps()
@@ -111,7 +108,6 @@ def test_a_pattern_that_matches_no_name_warns_once(with_model: bool, end: str) -
 
 @pytest.mark.parametrize("names", ["a part of the model", "some parameters", "none"])
 def test_a_parameter_without_a_name_is_rejected_before_clipping(names: str) -> None:
-    """The names of Paddle do not match `*.bias`."""
     model = paddle.nn.Sequential(paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 1))
     before = {name: parameter.numpy() for name, parameter in model.named_parameters()}
     named = {"a part of the model": model[0], "some parameters": {"0.bias": model[0].bias}, "none": {}}[names]
@@ -333,7 +329,6 @@ def test_a_nonfinite_norm_raises_before_parameters_change() -> None:
 def changes_of_static_program(
     config: ClipConfig, all_grads: list[dict[str, np.ndarray]]
 ) -> list[dict[str, np.ndarray]]:
-    """Return what SGD(1.0) of a static program subtracts in each step."""
     paddle.enable_static()
     try:
         program, startup = paddle.static.Program(), paddle.static.Program()

@@ -1,4 +1,4 @@
-"""Accelerate: clipping where `accelerator.clip_grad_norm_` stands, and by the optimizer."""
+"""Accelerate: clipping in place of `accelerator.clip_grad_norm_`, and by the optimizer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GLOBAL = ClipConfig(rule="global_norm", threshold=0.5, eps=0.0)
 
 
 def accelerator(*, scaled: bool = False, accumulate: int = 1) -> Accelerator:
-    """On a CPU Accelerate makes no scaler, whatever the precision: it is given one."""
+    """Return an Accelerator. With `scaled`, it gets a scaler, which Accelerate does not create on a CPU."""
     made = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     if scaled:
         made.scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=3)
@@ -108,7 +108,6 @@ def test_of_two_optimizers_only_the_one_whose_gradients_are_clipped_is_unscaled(
 
 
 def overflowing(using: Accelerator, *gradients: list[float], **changes: object) -> list[torch.nn.Parameter]:
-    """One optimizer for each, whose gradients have the scale 2."""
     using.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     using.scaler.scale(torch.zeros(()))  # which makes the scale
     parameters = [torch.nn.Parameter(torch.zeros(len(gradient))) for gradient in gradients]
@@ -181,7 +180,7 @@ def test_parameters_of_an_optimizer_that_clips_too_are_refused(scaled: bool) -> 
 
 
 class OnGpu:
-    """A scaler's finding, which somebody has to wait for."""
+    """A `found_inf` flag of a scaler on a GPU. A reader of the flag would have to wait."""
 
     device = torch.device("cuda")
 

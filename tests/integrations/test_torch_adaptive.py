@@ -155,7 +155,7 @@ def test_accelerates_checkpoints_have_the_state(tmp_path: Path, config: ClipConf
 
 @pytest.mark.parametrize("is_saved", [True, False])
 def test_pytorchs_checkpoint_functions_make_no_step_of_the_threshold(is_saved: bool) -> None:
-    """Those of torch.distributed.checkpoint step an optimizer without state, with gradients of 0."""
+    """These functions make a step with gradients of 0 if the optimizer has no state."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
     model = torch.nn.Linear(3, 1, bias=False)
@@ -194,11 +194,11 @@ def test_optimizers_with_fixed_thresholds_have_the_checkpoints_of_pytorch() -> N
 
 
 NORMS = 3 * [norm for norm in adaptive.NORMS if norm < 1e20][:20]
-"""Of three epochs. Transformers itself changes gradients with larger norms."""
+"""The norms of three epochs. Transformers changes gradients with larger norms."""
 
 
 class Module(torch.nn.Module):
-    """A loss whose gradients in step i have the norms NORMS[i], and twice that for the second weight."""
+    """A loss whose gradient in step i has the norm NORMS[i]. The gradient of the second weight has twice this norm."""
 
     def __init__(self, weights: int) -> None:
         super().__init__()
@@ -216,7 +216,6 @@ CONFIGS = [pytest.param(CONFIG, 1, id="zclip"), pytest.param(TENSORS, 2, id="ada
 
 
 def states(config: ClipConfig, weights: int) -> dict[str, Any]:
-    """The states after a run with NumPy."""
     clip = config.clipper()
     for norm in NORMS:
         clip([(1 + index) * gradient(norm) for index in range(weights)])

@@ -30,8 +30,6 @@ pytestmark = [
 
 
 class Module(pl.LightningModule):
-    """`Model` as a LightningModule, with the same parameter names."""
-
     def __init__(self, **optimizer: Any) -> None:
         super().__init__()
         model = Model()
@@ -60,8 +58,6 @@ def scaled_precision() -> ScaledFloat32:
 
 
 class KeepingLogger(pl.loggers.logger.DummyLogger):
-    """Keeps the logged metrics."""
-
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[dict[str, float]] = []
@@ -414,7 +410,6 @@ def test_the_trainers_own_clip_is_not_checked_for_evaluation(tmp_path: Path) -> 
 
 @pytest.fixture
 def older_name(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import the module as if only `pytorch_lightning` is installed."""
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     monkeypatch.setitem(sys.modules, "pytorch_lightning", pl)
     monkeypatch.delitem(sys.modules, lightning_callback.__name__)

@@ -19,7 +19,6 @@ FIXED = ClipConfig(rule="global_norm", threshold=1.0)
 
 
 def optimizer_with(config: ClipConfig | None, steps: int = 0) -> tuple[torch.optim.Optimizer, Any]:
-    """An optimizer with a state of its own after the first step, and the handle of its clip."""
     weight = torch.nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.5)
     handle = config and config.attach_to(optimizer)
@@ -102,11 +101,11 @@ LIGHTNING = pytest.mark.filterwarnings(
     "ignore:.*isinstance.treespec, LeafSpec.:DeprecationWarning",
 )
 FACTORS = (1.0, 100.0)
-"""Of the gradients of each optimizer. The norms are FACTORS times the root of 2."""
+"""The factors of each optimizer's gradients. The norms are FACTORS times the root of 2."""
 
 
 class Turns(pl.LightningModule):  # type: ignore[misc,name-defined]
-    """Two optimizers. `turns`: the indices of those that make steps."""
+    """A module with two optimizers. `turns` has the indices of the optimizers that make steps."""
 
     def __init__(self, turns: tuple[int, ...]) -> None:
         super().__init__()
@@ -125,8 +124,6 @@ class Turns(pl.LightningModule):  # type: ignore[misc,name-defined]
 
 
 class Fit:
-    """A training of `epochs` times 5 batches, with the messages of its warnings."""
-
     def __init__(self, folder: Path, turns: tuple[int, ...], epochs: int = 1, *callbacks: Any, **options: Any) -> None:
         self.clip, self.module = ClipCallback(ADAPTIVE, log_every=0), Turns(turns)
         self.trainer = pl.Trainer(
@@ -145,7 +142,6 @@ class Fit:
 
     @property
     def means(self) -> dict[int, tuple[float, int]]:
-        """The number of steps and the rounded mean in the state of each optimizer."""
         states = {index: clip["adaptive"][""]["state"] for index, clip in self.clip.state_dict()["clips"].items()}
         return {index: (state["steps"], round(state["mean"])) for index, state in states.items()}
 
@@ -186,7 +182,8 @@ def test_a_checkpoint_before_the_first_step_has_the_states_of_the_checkpoint_bef
 @LIGHTNING
 def test_a_training_that_is_restored_while_it_runs_saves_its_later_states(tmp_path: Path) -> None:
     class Restore(pl.Callback):  # type: ignore[misc,name-defined]
-        """As Lightning's LearningRateFinder at milestones."""
+        """A callback that restores a checkpoint during training, as Lightning's LearningRateFinder does at
+        milestones."""
 
         def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
             if trainer.global_step == 2:

@@ -24,8 +24,6 @@ pytestmark = pytest.mark.usefixtures("accelerate_state")
 
 
 class ModelWithLoss(Model):
-    """Returns the loss, as the trainer expects of a model."""
-
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
         outputs = super().forward(inputs)
         return {"loss": torch.nn.functional.mse_loss(outputs, targets), "outputs": outputs}
@@ -36,8 +34,6 @@ def rows() -> list[dict[str, torch.Tensor]]:
 
 
 class LogCallback(TrainerCallback):
-    """Keeps the logs that callbacks after ClipCallback receive."""
-
     def __init__(self) -> None:
         self.logs: list[dict[str, float]] = []
 

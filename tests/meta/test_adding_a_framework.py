@@ -1,6 +1,6 @@
-"""The steps of docs/adding-a-framework.md are enough: taken for the toy framework in `toy/`.
+"""The steps of docs/adding-a-framework.md are complete: the tests follow them for the toy framework in `toy/`.
 
-All but those for files that only `make`, `pip`, mypy and readers read.
+Steps about files that only `make`, `pip`, mypy or people read are left out.
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ def append(file: Path, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the repository to which the toy framework has been added, and where it can be imported."""
     copy = tmp_path_factory.mktemp("repository")
     nothing_compiled = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(unified_clip.__file__).parent, copy / "unified_clip", ignore=nothing_compiled)
@@ -113,7 +112,6 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(added: Path, *arguments: str, path: str = "") -> None:
-    """A module's command line, in the copy."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("COVERAGE", "UNIFIED_CLIP"))}
     environment |= {"PYTHONPATH": str(added), "UNIFIED_CLIP_PATH": path}
     done = subprocess.run(

@@ -84,7 +84,6 @@ class Machine:
         )
 
     def step(self, name: str, **inputs: str) -> subprocess.CompletedProcess[str]:
-        """Run a step of the action with these inputs."""
         values = {key: entry["default"] for key, entry in ACTION["inputs"].items()} | inputs
         environment = {
             key: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda match: values[match[1]], text)
@@ -240,7 +239,6 @@ def test_the_workflow_on_the_page_uses_inputs_of_the_action() -> None:
 
 
 def inputs_of_the_page() -> dict[str, str]:
-    """Return the inputs that the workflow on the page passes to the action."""
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (step,) = [step for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "unified_clip" in step["uses"]]
     inputs: dict[str, str] = step["with"]

@@ -23,11 +23,10 @@ LAYERS = [
     "monitor", "integrations", "parity", "verify", "port", "check", "bench", "_versions", "cli", "testing",
     "pytest_plugin",
 ]  # fmt: skip
-"""Each may import from itself and from those before it."""
+"""Each layer may import from itself and from the layers before it."""
 
 
 def layer(module: str) -> str:
-    """The layer of a module named relative to the package."""
     first = module.split(".")[0]
     return {"": "package", "__init__": "package", "__main__": "cli"}.get(
         first, "namespaces" if first in {*NAMESPACES, "_any_framework"} else first
@@ -53,7 +52,7 @@ FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for pat
 
 @functools.cache
 def imported(path: Path) -> list[str]:
-    """Return what a file imports, at once, lazily or for type checkers: modules, and names in them."""
+    """Return the modules and names that a file imports, including lazy imports and imports for type checkers."""
     package = ["unified_clip", *path.relative_to(PACKAGE).parts[:-1]]
     names = []
     for node in syntax.nodes(path):
@@ -69,7 +68,6 @@ def imported(path: Path) -> list[str]:
 
 
 def own_modules(path: Path) -> set[str]:
-    """Return the modules of this package that a file imports, named relative to the package."""
     modules = set()
     for name in imported(path):
         if name.split(".")[0] == "unified_clip":
@@ -80,7 +78,6 @@ def own_modules(path: Path) -> set[str]:
 
 
 def import_cycles(imports: dict[str, set[str]]) -> list[set[str]]:
-    """Return the sets of modules that import each other, directly or through others."""
     reached = {module: _reached(module, imports) for module in imports}
     cycles: list[set[str]] = []
     for module in imports:
@@ -151,12 +148,11 @@ def test_namespaces_have_no_arithmetic() -> None:
 
 
 def is_module(path: Path) -> bool:
-    """Whether a path without a suffix is a package, a module, or a compiled module."""
     return path.is_dir() or any(path.parent.glob(f"{path.name}.*"))
 
 
 def test_relative_imports_name_modules_that_exist() -> None:
-    """Lazy imports, too: no other check reads one that no test runs."""
+    """The check includes lazy imports, which possibly no other test runs."""
     missing = []
     for path in FILES.values():
         for node in syntax.nodes(path):

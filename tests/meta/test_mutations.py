@@ -20,7 +20,8 @@ TESTS = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Mutation:
-    """`before` becomes `after` in a file of the package; then `tests`, selected by `-k expression`, have to fail."""
+    """A change of a file of the package, from `before` to `after`. After the change, `tests` with `-k expression` must
+    fail."""
 
     file: str
     before: str
@@ -96,7 +97,6 @@ MUTATIONS = {
 
 
 def run(package: Path, mutation: Mutation) -> subprocess.CompletedProcess[str]:
-    """Run the mutation's tests on a copy of the package."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--rootdir", str(TESTS.parent)]
     command += ["-c", str(TESTS.parent / "pyproject.toml"), str(TESTS / mutation.tests)]
     command += ["-k", mutation.expression, "--framework", mutation.framework]
@@ -110,7 +110,6 @@ def run(package: Path, mutation: Mutation) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A folder with a copy of the package, which the tests import first."""
     source = Path(unified_clip.__file__).parent
     shutil.copytree(source, tmp_path / "unified_clip", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path

@@ -24,7 +24,6 @@ FILES = [name for name, _ in namespaces.namespaces()]
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A folder with a copy of the namespaces."""
     for name in FILES:
         shutil.copy(ROOT / "unified_clip" / name, tmp_path)
     return tmp_path

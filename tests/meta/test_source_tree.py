@@ -18,7 +18,6 @@ KERNELS = "unified_clip/_native/_kernels.cpython-399-any.so"
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source tree as `git clone` leaves it, as far as Python reads it."""
     root = tmp_path_factory.mktemp("clone")
     ignored = shutil.ignore_patterns("__pycache__", "_kernels.*")
     shutil.copytree(PACKAGE, root / "unified_clip", ignore=ignored)
@@ -28,7 +27,6 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A directory of installed packages: unified_clip with compiled kernels."""
     information = tmp_path / "unified_clip-0.1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: unified_clip\nVersion: 0.1.0\n")
@@ -39,7 +37,6 @@ def site(tmp_path: Path) -> Path:
 
 
 def printed(clone: Path, site: Path, code: str, **variables: str) -> str:
-    """Return Python's stderr in a clone."""
     environment = {name: value for name, value in os.environ.items() if name != "UNIFIED_CLIP_NATIVE"}
     environment |= {"PYTHONPATH": str(site), **variables}
     command = [sys.executable, "-c", code]

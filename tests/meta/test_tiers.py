@@ -29,11 +29,7 @@ OF_THIS_RUN = ("COVERAGE", "MAKE", "MFLAGS", "NIGHTLY", "UNIFIED_CLIP")
 class Proof(NamedTuple):
     subject: str
     targets: tuple[str, ...]
-    """The targets of `make`."""
-
     tests: tuple[str, ...]
-    """Patterns of the test files."""
-
     tiers: tuple[str, ...]
 
 
@@ -56,7 +52,6 @@ def make(*arguments: str) -> str:
 
 @functools.cache
 def commands_of(*goals: str) -> str:
-    """Return the commands that `make` would run for these goals, including those of a recursive make."""
     return make("--always-make", "--dry-run", *goals)
 
 

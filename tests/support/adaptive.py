@@ -60,6 +60,5 @@ def title(settings: dict[str, Any]) -> str:
 
 
 def exact_root(number: Fraction) -> Fraction:
-    """Return the root with 60 digits."""
     scale = 10**120
     return Fraction(math.isqrt(number.numerator * scale * scale // number.denominator), scale)

@@ -18,7 +18,8 @@ NORMS: list[list[float | None]] = [
     [None if (tensor, step % 16) == (1, 9) else norms[step] for tensor, norms in enumerate(SEQUENCES)]
     for step in range(200)
 ]
-"""The norm of each tensor in 200 steps, with spikes, NaN, infinities and zeros; of the second one not in all steps."""
+"""The norms of three tensors in 200 steps, with spikes, NaN, infinities and zeros. In some steps, the second tensor has
+no gradient."""
 
 
 def adagc(

@@ -15,7 +15,7 @@ import unified_clip
 
 FIELDS = ("call", "framework", "rule", "threshold", "norm_type", "eps", "dtype", "count", "nan", "inf", "is_gradient")
 ULPS = 4
-"""A framework's own rounding of its norm, and of the product with the coefficient."""
+"""The error in ULP of a framework's own norm, and of its product with the coefficient."""
 
 
 @contextmanager

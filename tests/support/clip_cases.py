@@ -1,4 +1,4 @@
-"""Configurations, gradients for some steps, and what the host path makes of them, for whoever clips the same ones."""
+"""Configurations, gradients for some steps, and the clips of the host path, for tests that clip the same gradients."""
 
 from __future__ import annotations
 
@@ -38,14 +38,13 @@ NONFINITE = {
 }
 
 ONE_OVERFLOWS: dict[str, Any] = {"rule": "norm", "threshold": 1.0, "norm_type": 1.0}
-"""Clips each tensor by its own 1-norm. In `overflowing()`, float32 represents the total norm, but not one of these."""
+"""Clips each tensor by its own 1-norm. In `overflowing()`, one of these norms exceeds float32, and the total norm does
+not."""
 
 STEPS = 6
 
 
 class Step(NamedTuple):
-    """One clip: the gradients before and after, and the reported values."""
-
     gradients: dict[str, np.ndarray]
     clipped: dict[str, np.ndarray]
     norm: float
@@ -67,7 +66,6 @@ def gradients(steps: int = STEPS, *, nan_at: int | None = None, inf_at: int | No
 
 
 def overflowing() -> dict[str, Any]:
-    """Gradients of one step for `ONE_OVERFLOWS`."""
     gradients = {name: np.ones(shape, np.float32) for name, shape in SHAPES.items()}
     gradients["hidden.bias"][:2] = 2.4e38
     return gradients
@@ -84,7 +82,6 @@ def clip_by_numpy(config: ClipConfig, gradients: list[dict[str, Any]]) -> list[S
 
 
 def assert_equal(results: dict[str, np.ndarray], expected: dict[str, np.ndarray], ulp: int) -> None:
-    """Compare bits, or values within `ulp` ULP. All NaN are equal."""
     for name, array in expected.items():
         if ulp == 0:
             np.testing.assert_array_equal(results[name], array, err_msg=name)
@@ -95,7 +92,6 @@ def assert_equal(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]
 
 
 def assert_reported(last: Any, expected: Step, step: int, ulp: int) -> None:
-    """Check that an integration reports the values of the host path, rounded to float32."""
     assert last.step == step
     for result, number in ((last.norm, expected.norm), (last.coef, expected.coef)):
         if np.isfinite(number):

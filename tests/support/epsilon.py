@@ -12,7 +12,7 @@ from unified_clip.recording.optimizers.epsilon import PLACES
 
 GRADIENT, EPS, BETA2 = 0.5, 0.25, 0.75
 STEPS = 8
-"""RAdam's first steps have no epsilon."""
+"""The number of steps. The first steps of RAdam have no epsilon."""
 
 BETAS = ("adam", "adamw", "nadam", "radam", "adamax")
 """The optimizers that have two betas. They are 0.5 and `BETA2` in measurements."""

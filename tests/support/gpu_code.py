@@ -33,7 +33,6 @@ Variant = tuple[str, dict[str, str], dict[str, Any]]
 
 
 def of_norms(wide: bool) -> dict[str, Variant]:
-    """The kernels that read no gradients, for norms of float64 or of float32."""
     sums = {"": ("*fp64", table.WIDE_ERROR)} if wide else {
         "": ("*fp64", table.ERROR), " of float32 sums": ("*fp32", table.NARROW_ERROR)
     }  # fmt: skip
@@ -61,7 +60,6 @@ def of_norms(wide: bool) -> dict[str, Variant]:
 
 
 def of_ranks(wide: bool) -> dict[str, Variant]:
-    """The kernels of norms over several ranks, of float64 or of float32."""
     error = table.WIDE_ERROR if wide else table.ERROR
     constants = {"error": error, "wide": wide, "flags": FLAGS, "tags": TAGS, "tag": TAG, "pieces": PIECES}
     words = {"words": "*i64", "norms": "*fp64", **STATES, "ranks": "i32"}
@@ -76,7 +74,6 @@ def of_ranks(wide: bool) -> dict[str, Variant]:
 
 
 def of_gradients(dtype: str) -> dict[str, Variant]:
-    """The kernels that read gradients of a dtype."""
     loop = {"dtype": DTYPES[dtype], "chunk_size": table.CHUNK, "width": table.LANES}
     product = {"in_place": True, "per_tensor": False, "clamps": False, "by_bits": False, **loop}
     variants: dict[str, Variant] = {
@@ -125,7 +122,6 @@ def code(variant: Variant, architecture: int) -> dict[str, Any]:
 
 
 def all_code(architecture: int) -> dict[str, Any]:
-    """The code of all kernels, by names that end with the dtype of gradients, or of the norm."""
     summaries: dict[str, Any] = {}
     for wide in (True, False):
         dtype = "float64" if wide else "float32"

@@ -1,4 +1,4 @@
-"""Triton's interpreter, several times faster where kernels call functions."""
+"""Make Triton's interpreter several times faster for kernels that call functions."""
 
 from __future__ import annotations
 

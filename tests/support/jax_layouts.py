@@ -14,7 +14,6 @@ Way = Callable[[Callable[..., Any], Mesh, Any], Callable[..., Any]]
 
 
 def mesh_of(devices: int) -> Mesh:
-    """Four devices form two rows."""
     shape = (max(devices // 2, 1), min(devices, 2))
     return Mesh(np.array(jax.devices()[:devices]).reshape(shape), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 
@@ -40,7 +39,6 @@ def put(arrays: list[np.ndarray], specs: list[P], mesh: Mesh) -> list[Any]:
 
 
 def in_shard_map(function: Callable[..., Any], mesh: Mesh, specs: Any) -> Callable[..., Any]:
-    """Map a function that returns gradients, and a value that all devices share."""
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=(specs,), out_specs=(specs, P())))
 
 

@@ -19,15 +19,12 @@ INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 
 
 def in_a_new_process(code: str) -> str:
-    """Return the output of code in a new process with this one's import path, without the working directory."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
 
 
 class Kit:
-    """One framework. This base is NumPy's."""
-
     name = "numpy"
     writable = True
     writes_memory = True
@@ -51,13 +48,11 @@ class Kit:
 
     @property
     def exact(self) -> bool:
-        """Whether results have to be correctly rounded, as on the host path."""
         return not os.environ.get("UNIFIED_CLIP_PATH") or self.name == "numpy"
 
     # -- tensors
 
     def tensor(self, values: Any, dtype: str = "float32") -> Any:
-        """A new tensor. `values`: numbers, or a NumPy array."""
         return self.from_array(reference.array(values, dtype).copy())
 
     def from_array(self, array: np.ndarray) -> Any:
@@ -65,7 +60,6 @@ class Kit:
         return array
 
     def array(self, tensor: Any) -> np.ndarray:
-        """The tensor's values, as a NumPy array of the same dtype."""
         return np.array(tensor)
 
     def bits(self, tensor: Any) -> bytes:
@@ -195,8 +189,6 @@ class TorchKit(Kit):
 
 
 class TorchCudaKit(TorchKit):
-    """PyTorch with all tensors on a GPU."""
-
     reads_tensors = False
 
     @property
@@ -408,8 +400,6 @@ class JaxKit(Kit):
 
 
 class JaxX64Kit(JaxKit):
-    """JAX with float64 switched on for the process."""
-
     floating = FLOATING
     complex = COMPLEX
     integers = INTEGERS
@@ -422,8 +412,6 @@ class JaxX64Kit(JaxKit):
 
 
 class JaxCudaKit(JaxKit):
-    """JAX with all arrays on a GPU."""
-
     reads_tensors = False
 
     def __init__(self) -> None:
@@ -481,7 +469,6 @@ KITS: dict[str, type[Kit]] = {
     "jax-cuda": JaxCudaKit,
     "mlx": MlxKit,
 }
-"""By the name given to `pytest --framework`."""
 
 
 def lacks_float64(kit: Kit) -> bool:

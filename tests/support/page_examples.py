@@ -15,7 +15,6 @@ EXAMPLE = re.compile(r"```python\n(.*?)```\n```text\n(.*?)```", re.DOTALL)
 
 
 def examples(page: str) -> list[tuple[str, str]]:
-    """Return the code of each example, and the output on the page."""
     text = (ROOT / "docs" / "integrations" / f"{page}.md").read_text(encoding="utf-8")
     matches = EXAMPLE.findall(text)
     assert len(matches) == text.count("```python") > 0
@@ -23,7 +22,6 @@ def examples(page: str) -> list[tuple[str, str]]:
 
 
 def printed(code: str, directory: Path, *, here: bool) -> str:
-    """Run code in a folder with `clip.toml`, in this process or in a new one. Return the output."""
     (directory / "clip.toml").write_bytes((ROOT / "examples" / "clip.toml").read_bytes())
     if here:
         with contextlib.chdir(directory), contextlib.redirect_stdout(io.StringIO()) as out:

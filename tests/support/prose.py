@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 MOST_WORDS = 35
 MOST_SEMICOLONS = 1 / 250
-"""Semicolons per word of a page."""
 
 PRIVATE = {
     r"told|tells?|telling": "return, print, report, or show",
@@ -34,13 +33,11 @@ VERB = re.compile(
     r"|applies|calls|clips?|compares|counts?|decides|differs?|fails|follows|gives|ignores|keeps?|makes?|means|multiplies"
     r"|opens|pass|raises|reads|records|remove|repeat|replaces|returns|runs?|sets|shows|starts?|stays?|takes|use|writes?)\b"
 )
-"""Verbs that make a sentence of the words on one side of a semicolon."""
+"""If the words on one side of a semicolon contain one of these verbs, they are a sentence."""
 MARKS = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+", re.MULTILINE)
 
 
 class Habit(NamedTuple):
-    """A habit in a text, and what to do about it."""
-
     text: str
     remedy: str
 

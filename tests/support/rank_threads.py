@@ -21,12 +21,9 @@ from unified_clip._distributed.replicas import Replica
 from unified_clip._distributed.uncounted import SharedGradients
 
 TIMEOUT = 10
-"""Seconds that a rank waits for the others."""
 
 
 class Meeting:
-    """Exchanges the numbers of the ranks of a group."""
-
     def __init__(self, size: int) -> None:
         self.numbers: list[Sequence[int]] = [()] * size
         self.barrier = threading.Barrier(size, timeout=TIMEOUT)
@@ -59,8 +56,6 @@ class Member:
 
 
 class Sums(HostPath):
-    """Partial sums of arrays."""
-
     def __init__(self, arrays: Sequence[np.ndarray]) -> None:
         super().__init__(numpy.BACKEND, arrays)
 
@@ -70,8 +65,6 @@ def leaf(position: int) -> Leaf:
 
 
 class RankShards(LocalShards):
-    """The shards of one rank."""
-
     parameters: int | None = None  # type: ignore[assignment]
     numel: int | None = None  # type: ignore[assignment]
     checks_replicas = declares_owners = is_only_declared = False
@@ -138,7 +131,6 @@ class RankShards(LocalShards):
 
 
 def run_ranks(size: int, run: Callable[[Member], Any]) -> tuple[list[Any], int]:
-    """Run a function on `size` ranks. Return their results, and the number of collectives."""
     meeting = Meeting(size)
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(lambda rank: run(Member(meeting, rank)), range(size))), meeting.calls
@@ -157,8 +149,6 @@ ONES = np.ones(3, np.float32)
 
 
 def common_error(size: int, run: Callable[[Member], Any]) -> str:
-    """Return the error that all ranks raise."""
-
     def message(group: Member) -> str:
         with pytest.raises(ValueError) as caught:
             run(group)
@@ -178,8 +168,6 @@ def norm_of_ones(group: Any, **options: Any) -> tuple[float, str]:
 
 
 class BrokenGroup:
-    """A process group whose network is down."""
-
     leaves_norms = False
 
     def __init__(self, group: Member) -> None:

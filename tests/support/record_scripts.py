@@ -17,7 +17,6 @@ import unified_clip
 
 
 def run(script: str, file: str) -> None:
-    """Run a script as `python script` does, and record it."""
     sys.path.insert(0, str(Path(script).parent))
     sys.argv = [script]
     with unified_clip.record(file, norms=True):

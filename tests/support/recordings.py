@@ -19,11 +19,9 @@ WEIGHTS = {"a": 1.0, "b": 2.0, "c": 3.0}
 SHAPES = {"a": [4, 2], "b": [2, 4], "c": [8]}
 
 NEW_NAMES = {"a": "x.weight", "b": "y.weight", "c": "z.bias"}
-"""The names of the same parameters in another framework."""
 
 
 def write_recording(path: Path, lines: Iterable[dict[str, Any]], **header: Any) -> Path:
-    """Write a recording. `header`: keys of its first line that differ from `HEADER`."""
     text = "".join(json.dumps(line) + "\n" for line in ({**HEADER, **header}, *lines))
     path.write_text(text.replace("Infinity", '"inf"'), encoding="utf-8")
     return path
@@ -40,7 +38,6 @@ def cause_kinds(comparison: RecordingComparison) -> list[str]:
 
 
 def add_ulps(number: float, ulps: int) -> float:
-    """Return the float32 number that is this many ULP above a number."""
     return float((np.float32(number).view(np.int32) + np.int32(ulps)).view(np.float32))
 
 
@@ -63,7 +60,6 @@ def clip_line(step: int, norms: dict[str, float] | None = None, **changes: Any) 
 
 
 def per_tensor_line(step: int, norms: dict[str, float] | None = None, **changes: Any) -> dict[str, Any]:
-    """Return the line of a call that clips each gradient by its own norm at 1."""
     norms = NORMS if norms is None else norms
     lists = {"norm": list(norms.values()), "coef": [min(1.0, 1 / norm) for norm in norms.values()]}
     return clip_line(step, norms, **{"rule": "each", "call": "GradientClipByNorm.clip_", **lists, **changes})
@@ -72,7 +68,6 @@ def per_tensor_line(step: int, norms: dict[str, float] | None = None, **changes:
 def clip_loop(
     step: int, norms: dict[str, float] | None = None, named: bool = True, **changes: Any
 ) -> list[dict[str, Any]]:
-    """Return the lines of a step that calls `clip_by_norm` for each gradient."""
     norms = NORMS if norms is None else norms
     calls = [per_tensor_line(step, {name: norm}, call="clip_by_norm", **changes) for name, norm in norms.items()]
     return calls if named else [rename_parameters(call, {name: "0"}) for call, name in zip(calls, norms, strict=True)]
@@ -89,10 +84,8 @@ def rename_parameters(clip: dict[str, Any], names: dict[str, str]) -> dict[str, 
 
 
 def step_line(step: int, **changes: Any) -> dict[str, Any]:
-    """Return the line of a step of Adam."""
     return {"step": step, "optimizer": "torch.optim.Adam", "settings": {"lr": 0.1, "eps": 1e-8}, **changes}
 
 
 def with_steps(clips: Iterable[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
-    """Return clips, each followed by the line of a step."""
     return [line for clip in clips for line in (clip, step_line(clip["step"], **changes))]

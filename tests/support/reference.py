@@ -26,7 +26,6 @@ LARGEST = {
 
 
 def array(values: object, dtype: str) -> np.ndarray:
-    """Return values as a NumPy array of a dtype, bfloat16 included."""
     with np.errstate(over="ignore"):
         return np.asarray(values).astype(NUMPY.get(dtype, dtype))
 
@@ -64,12 +63,10 @@ def _in_units(arrays: Iterable[np.ndarray]) -> tuple[list[tuple[int, int]], Frac
 
 
 def nearest(value: Fraction, dtype: str) -> float:
-    """Return the float of `dtype` nearest to value >= 0, ties to even."""
     return _nearest(dtype, _guess(value, dtype), lambda point: (value > point) - (value < point))
 
 
 def nearest_root(square: Fraction, dtype: str) -> float:
-    """Return the float of `dtype` nearest to the square root of a value."""
     scale = 4 ** max(0, (square.denominator.bit_length() - square.numerator.bit_length()) // 2 + 64)
     root = Fraction(math.isqrt(int(square * scale)), math.isqrt(scale))
     return _nearest(dtype, _guess(root, dtype), lambda point: (square > point * point) - (square < point * point))
@@ -113,12 +110,10 @@ def _nearest(dtype: str, guess: np.floating, compare: object) -> float:
 
 
 def spacing(value: float) -> float:
-    """Return the distance between float32 numbers at a value."""
     return float(np.spacing(np.float32(min(value, 1e38))))
 
 
 def coefficient(n: float, limit: float, eps: float = 0.0, *, infinite_gives_nan: bool = False) -> float:
-    """Return min(1, limit / (n + eps)) in float64."""
     if infinite_gives_nan and math.isinf(n):
         return math.nan
     if n + eps <= limit:

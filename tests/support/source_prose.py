@@ -12,7 +12,7 @@ from typing import NamedTuple
 from support import syntax
 
 VALUE = "VALUE"
-"""What stands for a value in a message."""
+"""The word that replaces each value in a message."""
 
 SENTENCE = re.compile(r"(?:[A-Za-z'`-]+[,:;.]? ){3,}[A-Za-z'`]+")
 """A string without four words in a row is a name, a pattern or a fragment."""
@@ -25,15 +25,12 @@ ITEM = re.compile(r"^\s*(?:[\w*`.\[\]]+(?:, [\w*`.]+)*|\w+ \(\w+\)):\s", re.MULT
 
 
 class Text(NamedTuple):
-    """A docstring or a message, and where it is."""
-
     place: str
     text: str
     kind: str
 
 
 def texts(root: Path, folder: Path) -> Iterator[Text]:
-    """Yield the docstrings and messages in the Python files of a folder."""
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         for line, text, kind in strings(syntax.parse(path)):

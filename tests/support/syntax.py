@@ -10,7 +10,7 @@ from pathlib import Path
 
 @functools.cache
 def parse(path: Path) -> ast.Module:
-    """Return the tree of a file. Collections of garbage do not visit its nodes: the files have millions of nodes."""
+    """Return the tree of a file. Garbage collection is off during parsing, because it would visit millions of nodes."""
     gc.disable()
     try:
         return ast.parse(path.read_text(encoding="utf-8"))

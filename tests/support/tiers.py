@@ -11,7 +11,6 @@ from zlib import crc32
 import pytest
 
 CHANGE_TIER = "not nightly"
-"""The expression of `pytest -m` in the change tier."""
 
 
 def copies_workers(config: pytest.Config) -> bool:
@@ -20,7 +19,6 @@ def copies_workers(config: pytest.Config) -> bool:
 
 
 def nightly(*values: Any) -> list[Any]:
-    """Mark parameters whose tests run in the nightly tier only."""
     return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
 
 
@@ -32,9 +30,8 @@ def quick(values: Iterable[Any], *change: Any) -> list[Any]:
 
 
 def sampled(values: Iterable[Any], every: int) -> list[Any]:
-    """Return all of `values` as parameters; a tuple is one value for each name. Only the tests of every so many, from
-    the first, run in the change tier, too.
-    """
+    """Return all of `values` as parameters. A tuple has one value for each name. The change tier runs only every n-th
+    value, beginning with the first."""
     values = [value if isinstance(value, tuple) else (value,) for value in values]
     marks = [() if index % every == 0 else pytest.mark.nightly for index in range(len(values))]
     return [pytest.param(*value, marks=mark) for value, mark in zip(values, marks, strict=True)]

@@ -40,7 +40,7 @@ def argument(name: str, value: Any) -> Any:
 
 
 def failures(path: Path, adapter: Adapter, namespace: Any, without: Collection[str] = ()) -> list[str]:
-    """Return the vectors of a file that a namespace fails, and why. `without`: dtypes that the framework lacks."""
+    """Return the vectors of a file that a namespace fails, with reasons. `without`: dtypes that the framework lacks."""
     chosen = [vector for vector in load(path)["vectors"] if not dtypes(vector) & set(without)]
     reasons = ((vector["name"], wrong(vector, adapter, namespace)) for vector in chosen)
     return [f"{name}: {reason}" for name, reason in reasons if reason]
@@ -51,7 +51,6 @@ def dtypes(vector: Mapping[str, Any]) -> set[str]:
 
 
 def wrong(vector: Mapping[str, Any], adapter: Adapter, namespace: Any) -> str:
-    """Return what is wrong with the result of a namespace; '' if nothing."""
     with adapter.scope(dtypes(vector)):
         return _wrong(vector, adapter, namespace)
 
@@ -88,7 +87,7 @@ def _wrong(vector: Mapping[str, Any], adapter: Adapter, namespace: Any) -> str:
 
 
 def distance(expected: Gradient, result: Gradient) -> float:
-    """In ulps; infinite between different dtypes or shapes."""
+    """Return the distance in ULP. For different dtypes or shapes, the distance is infinite."""
     if expected is None or result is None:
         return 0.0 if expected is result else float("inf")
     assert isinstance(expected, Dense)

@@ -1,4 +1,4 @@
-"""Files of gradients that the frameworks have saved, each in a process of its own, once for all tests. A browser."""
+"""Fixtures of the unit tests: files of gradients that each framework has saved in its own process, and a browser."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from unified_clip.tensors import files
 
 
 def saved_by(framework: str) -> Any:
-    """A fixture: the directory where a framework's program has saved its files."""
-
     @pytest.fixture(scope="session", name=f"{framework}_files")
     def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = tmp_path_factory.mktemp(framework)
@@ -34,7 +32,6 @@ torch_files, paddle_files, tensorflow_files = map(saved_by, ("torch", "paddle", 
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_workers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Start workers as copies of a process that has imported NumPy."""
     if not copies_workers(request.config):
         yield
         return
@@ -44,7 +41,6 @@ def _quick_workers(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[..., Found]:
-    """`files.read` with scratch space."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     return lambda path, **options: files.read(path, scratch, **options)
@@ -52,7 +48,6 @@ def read(tmp_path: Path) -> Callable[..., Found]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Headless Chromium."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not chromium or not driver:
@@ -79,7 +74,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def heeds_ctrl_c() -> Iterator[None]:
-    """Commands inherit whether SIGINT is ignored, and a shell has its background jobs ignore it."""
+    """Commands inherit whether SIGINT is ignored. A shell makes its background jobs ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

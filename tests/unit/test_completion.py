@@ -1,4 +1,4 @@
-"""`unified-clip completion`: the scripts, and what a shell makes of them."""
+"""`unified-clip completion`: the scripts, and the completions in a shell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is no
 
 @pytest.fixture
 def scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A directory with the script of each shell."""
     for shell in SHELLS:
         assert cli.main(["completion", shell]) == 0
         out, err = capsys.readouterr()
@@ -45,7 +44,6 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 def completed(scripts: Path, words: str) -> set[str]:
-    """Return what bash offers for the last word."""
     ended = subprocess.run(
         ["bash", "--norc", "-c", COMPLETE.format(script=scripts / "bash", words=words)],
         cwd=scripts,
@@ -120,7 +118,6 @@ def write(shell: subprocess.Popen[bytes], keys: str) -> None:
 
 
 def read_until(shell: subprocess.Popen[bytes], text: str, seconds: float = 30) -> None:
-    """Read what a shell prints, up to a text. AssertionError: it prints something else."""
     assert shell.stdout is not None
     printed, end = "", time.monotonic() + seconds
     while text not in printed:

@@ -1,4 +1,4 @@
-"""Control characters in names and messages reach no output, and `[ab]` is shown as `[ab]`."""
+"""Control characters in names and messages reach no output, and text such as `[ab]` is no markup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IN_A_PATH = HOSTILE.replace("\x00", "")
 SHOWN_IN_A_PATH = SHOWN.replace(r"\x00", "")
 
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\n::error")
-"""What no output may have. Line breaks are the output's own, except before a log command."""
+"""Characters that no output may have. Line breaks are allowed, except before a log command."""
 
 WRONG = "import numpy as np, unified_clip.numpy as uc; uc.global_norm = lambda *_: np.float32(6)"
 
@@ -39,7 +39,6 @@ CASES = """
 
 
 def line(norms: dict[str, float], **changes: Any) -> dict[str, Any]:
-    """A clip call of a recording."""
     parameters = {name: {"norm": norm, "shape": [2]} for name, norm in norms.items()}
     fields = {"rule": "global", "threshold": 1.0, "norm_type": 2.0, "eps": 0.0, "norm": 5.0, "coef": 0.2}
     return {"step": 1, "call": "clip_by_global_norm", **fields, "parameters": parameters, **changes}

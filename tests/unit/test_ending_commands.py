@@ -1,4 +1,4 @@
-"""How commands end when nobody reads their output, and on Ctrl-C: quietly, with the status that shells expect."""
+"""Commands end quietly, with the status that shells expect, if nobody reads their output, and after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ CONFIG = 'rule = "global_norm"\nthreshold = 1.0\nfamily = "pytorch"\n'
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path) -> None:
-    """A recording, a configuration, and a source file."""
     with unified_clip.record(tmp_path / "run.jsonl"):
         unified_clip.clip_grad_norm_([np.array([3.0, 4.0])], 1.0)
     (tmp_path / "clip.toml").write_text(CONFIG)
@@ -34,7 +33,6 @@ def files(tmp_path: Path) -> None:
 
 
 def without_a_reader(directory: Path, *arguments: str, stream: str = "stdout") -> subprocess.CompletedProcess[str]:
-    """Run a command with `stream` connected to a pipe whose reading end is closed."""
     reading, writing = os.pipe()
     os.close(reading)
     other = "stderr" if stream == "stdout" else "stdout"

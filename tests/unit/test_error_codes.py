@@ -159,7 +159,8 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
     "UC703": ("parity", {"parity/g.pt": "weights"}, _elsewhere),
     "UC901": ("help errors", {}, _bug),
 }
-"""By code: a command that ends with it, the files that it finds, and what else to prepare."""
+"""For each code: a command that ends with this code, the files that the command finds, and a function that prepares the
+test."""
 
 
 @pytest.mark.parametrize("code", sorted({*CODES, *COMMANDS}))
@@ -267,7 +268,7 @@ NOTES = {
     "recording/launch/command.py": "notes on what was not recorded",
     "recording/launch/watch.py": "the live view",
 }
-"""The modules that write to standard error otherwise than by print_error, and what. None of it is an error."""
+"""Modules that write to standard error without print_error, and their texts. These texts are not errors."""
 
 
 def test_only_print_error_prints_errors() -> None:

@@ -1,4 +1,4 @@
-"""Installation: the messages and pages name a command that works, and one page says how to install."""
+"""Installation: messages and pages show a command that works, and one page explains the installation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["op
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory without `pyproject.toml` in the place of the package's own."""
     monkeypatch.setattr(_install, "PACKAGE_PARENT", tmp_path)
     return tmp_path
 

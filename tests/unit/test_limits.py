@@ -40,7 +40,7 @@ def saved(save: Callable[..., None]) -> bytes:
 
 
 def bomb(path: Path, elements: int) -> Path:
-    """A compressed array of zeros, of which only the first are in the file."""
+    """Write a compressed array of zeros. The file contains only the first zeros."""
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({elements},), }}".encode().ljust(117) + b"\n"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("w.npy", b"\x93NUMPY\x01\x00v\x00" + header + bytes(20_000_000))
@@ -194,7 +194,7 @@ TOKENS = [
 
 
 def damaged(data: bytes, choose: random.Random) -> bytes:
-    """Some bytes flipped, overwritten, inserted or cut off, more often near the ends, where the headers are."""
+    """Flip, overwrite, insert or cut off some bytes. Most changes are near the ends, where the headers are."""
     changed = bytearray(data)
     for _ in range(choose.choice([1, 1, 2, 4])):
         place = choose.randrange(len(changed) or 1)

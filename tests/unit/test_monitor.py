@@ -1,4 +1,4 @@
-"""What happened at each clip is logged under the names that trainers use."""
+"""Each clip is logged under the names that trainers use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ NAMES = ["train/grad_norm", "train/grad_norm_clipped", "train/clip_coef", "train
 
 
 def trained(make: Any, steps: int = 4) -> None:
-    """Norms of 0.5, 1, 1.5 ... under a limit of 1."""
     clip = ClipConfig(rule="global_norm", threshold=1.0, family="paddle")
     watch = make(clip)
     for step in range(steps):
@@ -45,7 +44,6 @@ def test_tensorboard_has_every_number_at_its_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["mlflow", "wandb"])
 def test_others_are_called_as_they_are_documented(host: str) -> None:
-    """mlflow.log_metrics(metrics, step=) and Run.log(data, step=)."""
     seen: list[tuple[int, list[str]]] = []
     take = {
         "mlflow": SimpleNamespace(log_metrics=lambda metrics, step: seen.append((step, sorted(metrics)))),
@@ -67,8 +65,6 @@ def test_nothing_is_logged_before_the_first_clip() -> None:
 
 def test_nothing_is_logged_before_the_first_step_of_a_handle_that_keeps_the_outcome_in_arrays() -> None:
     class Handle:
-        """As the handle of Keras' optimizers."""
-
         rate = None
         steps = 0
 

@@ -1,4 +1,4 @@
-"""Bars of progress: on a terminal only."""
+"""Progress bars appear only on a terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ COMMANDS = {
     "parity --suite . --case nothing": ("reading the suite",),
     "parity init --suite new init.npz": ("reading the gradients",),
 }
-"""By command, what it shows while it works."""
 
 QUICK = ["config check clip.toml ."]
 

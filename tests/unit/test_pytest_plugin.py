@@ -1,4 +1,4 @@
-"""The pytest plugin, in a pytest of its own: the fixture, its options, and what a failure looks like."""
+"""The pytest plugin in a separate run of pytest: the fixture, its options, and the text of a failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ HEAD = """
 
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Runs with the plugin, whether it is installed or not, and no others."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.plugins = ["unified_clip.pytest_plugin"]
     return pytester

@@ -1,4 +1,4 @@
-"""Temporary directories: removed with their process, even after SIGKILL, and never while one uses them."""
+"""Temporary directories are removed with their process, even after SIGKILL, and never while a process uses them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,6 @@ def test_the_directory_of_a_killed_process_is_kept_while_its_worker_lives(direct
 
 
 def _sleeping(path: Path) -> list[int]:
-    """The processes that have the lock open."""
     lock = (path / _scratch.LOCK).stat()
     result = []
     for entry in Path("/proc").iterdir():
@@ -113,7 +112,7 @@ def _sleeping(path: Path) -> list[int]:
 
 
 def test_other_directories_are_kept(directory: Path) -> None:
-    """Without a lock nobody knows whether a directory is in use; a link leads elsewhere; a lock may be none of ours."""
+    """A directory without a lock may be in use. A link leads elsewhere. A lock may belong to another program."""
     elsewhere = directory / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / _scratch.LOCK).touch()

@@ -1,4 +1,4 @@
-"""A threshold is suggested from recorded norms, and says what it would have clipped."""
+"""A threshold is suggested from recorded norms, with the share of norms that it would have clipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`unified_clip.testing`: what the assertions tell, word for word, and what they refuse."""
+"""`unified_clip.testing`: the messages of the assertions, and rejected arguments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def f32(*values: float) -> np.ndarray[Any, Any]:
 
 
 def failures(a: Any, b: Any, max_ulp: float = 0, rtol: float = 0) -> list[str]:
-    """The lines of the message about two containers."""
     with pytest.raises(AssertionError) as error:
         assert_gradients_equal(a, b, max_ulp, rtol=rtol)
     first, *lines = str(error.value).splitlines()
@@ -68,7 +67,7 @@ def test_only_what_is_further_apart_than_max_ulp_counts() -> None:
 
 
 def test_differences_are_measured_relative_to_the_largest_element_of_their_gradient() -> None:
-    """Sums that cancel are many ULP apart, and yet the same up to rounding."""
+    """Sums that cancel can differ by many ULP, although they agree up to rounding."""
     a, b = [f32(1, 1e-6), f32(0)], [f32(1.000001, 1.5e-6), f32(0)]
     assert_gradients_equal(a, b, rtol=1e-5)
     assert (
@@ -195,7 +194,6 @@ GRADS = {"weight": f32(3, 4), "bias": f32(1, 2), "unused": None}
 
 
 def worker(code: str) -> Any:
-    """The NumPy worker for any framework, after code of the test's, which has its name."""
     lines = "import sys, numpy as np; framework = sys.argv.pop(1); sys.argv.insert(1, 'numpy')\n"
     lines += f"import unified_clip.numpy as uc\n{code}\nfrom unified_clip.parity.workers import worker; worker.main()"
     return lambda framework, python: [sys.executable, "-c", lines, framework]
@@ -207,7 +205,7 @@ def parity_told(code: str, monkeypatch: pytest.MonkeyPatch, rule: Any = "clip_gr
 
 
 def clip_parity_told(rule: Any = "clip_grad_norm_", **options: Any) -> list[str]:
-    """The lines of the message of a failure; a skip, which pytest would take for one of the test, is none."""
+    """Return the lines of the failure message. A skip is an error here, because pytest would skip this test."""
     with pytest.raises((AssertionError, SkipTest)) as error:
         assert_clip_parity(GRADS, rule, **({"frameworks": ["numpy", "torch"]} | options))
     assert error.type is AssertionError

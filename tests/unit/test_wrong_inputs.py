@@ -35,7 +35,7 @@ COMMANDS = (
     "verify step.py:step step.py:step --weights init.npz --batches {}",
     "record {} -- true",
 )
-"""Each reads a file in the place of {}, or writes it."""
+"""Each command reads or writes a file whose name replaces {}."""
 
 INPUTS = ("missing", "missing.toml", "directory", "directory.toml", "empty.json", "damaged.npz", "damaged.jsonl")
 

@@ -1,4 +1,4 @@
-"""The toy framework for the worker: no sparse tensors, no functions of its own to compare with."""
+"""The parity adapter of the toy framework, which has no sparse tensors and no clip functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The toy framework. Its tensors are always in memory that can be seen: it has no derivatives, graphs or devices."""
+"""The backend of the toy framework, which has no derivatives, graphs or devices. Its tensors are in memory that NumPy
+can view."""
 
 from __future__ import annotations
 
@@ -20,8 +21,6 @@ from .._core.types import Scalar, Tensor, Write
 
 
 class ToyBackend(Backend, DevicePrimitives):
-    """`Backend` and `DevicePrimitives` for toyframe."""
-
     name = "toy"
     writable = True
 
@@ -31,7 +30,7 @@ class ToyBackend(Backend, DevicePrimitives):
         return isinstance(value, toyframe.Tensor) or kernels.is_array(value)
 
     def as_tensor(self, value: Any) -> Tensor:
-        """An array shares its memory with the tensor: in-place names write through it."""
+        """An array shares its memory with the tensor, so in-place names write into the array."""
         if isinstance(value, toyframe.Tensor):
             return value
         array = np.asarray(value)
@@ -185,12 +184,12 @@ def _all_axes(tensor: Tensor) -> range:
 
 
 def _real(tensor: Tensor, p: float) -> list[Tensor]:
-    """Real tensors with the same sum of |g|**p: for a complex tensor its two parts (p = 2) or its magnitudes."""
+    """Return real tensors with the same sum of |g|**p."""
     return tensor.parts() if p == 2 else [_magnitudes(tensor)]
 
 
 def _magnitudes(tensor: Tensor) -> Tensor:
-    """|g| in float64, NaN where either part of a complex number is: abs(inf + nan j) is inf."""
+    """Return |g| in float64. A complex number with a NaN part gives NaN, although abs(inf + nan j) is inf."""
     wide = tensor.cast("complex128" if "complex" in tensor.dtype else "float64")
     return where(np.isnan(wide), toyframe.Tensor(math.nan), abs(wide))
 
@@ -207,7 +206,7 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 
 def _rounded_to_odd(value: Tensor) -> Tensor:
-    """What can be rounded to bfloat16 as if it had not been rounded before: the cast goes by way of float32."""
+    """Round numbers to float32 so that a later cast to bfloat16 has no double-rounding error."""
     wide = value.cast("float64")
     near = wide.cast("float32")
     return odd_bits(wide, near.cast("float64"), near.bits(), where).cast("int32").from_bits()

@@ -1,4 +1,4 @@
-"""The toy framework: when its memory is read and written as it lies there, and when it must not be."""
+"""The toy framework: when its memory is read and written directly, and when it is not."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 Write = Callable[[str, str], Path]
-"""The fixture `write`: it writes a file with this name and text."""
 
 DOCS = Path(__file__).parents[3] / "docs"
 

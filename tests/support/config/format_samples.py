@@ -18,8 +18,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
 
 
 class FormatKey(NamedTuple):
-    """A row of the table "Every key" in docs/formats.md."""
-
     format: str
     key: str
     versions: str
@@ -39,8 +37,6 @@ KEYS = _keys()
 
 @dataclass(frozen=True)
 class Sample:
-    """A file, and what reading it gives: settings and notes, or an error."""
-
     format: Format
     file: str
     version: str | None = None
@@ -54,10 +50,10 @@ class Sample:
 
     error: str | None = None
     shows: str = ""
-    """misplaced: a clip key that the trainer does not read there. absent: no clip key. unrelated: none of its keys."""
+    """"misplaced" means that the trainer does not read the clip key at its place, "absent" means no clip key, and
+    "unrelated" means no key of the trainer."""
 
     recognised: bool = True
-    """Whether the format can be inferred from the file."""
 
     @property
     def path(self) -> Path:
@@ -72,7 +68,7 @@ class Sample:
 
 
 def row(key: FormatKey) -> str:
-    """How `expected.toml` names a row: the key, and the versions where it is about some."""
+    """Return the name of a row in `expected.toml`: the key, and the versions if the row is about certain versions."""
     return f"{key.key} ({key.versions})" if key.versions else key.key
 
 
@@ -91,7 +87,6 @@ VERSIONS = sorted(
     {(entry.format.name, entry.version or entry.format.newest) for entry in SAMPLES if not entry.error}
     | {(name, trainer.newest) for name, trainer in FORMATS.items()}
 )
-"""The formats and the versions of them to be tried."""
 
 
 def document(trainer: Format, text: str) -> Document:

@@ -21,7 +21,6 @@ from unified_clip.parity.results import (
 
 
 def torch_report(**torch_results: UnifiedClipResult | NativeResult) -> ParityReport:
-    """A report of one case on NumPy and PyTorch, with PyTorch's results by mode."""
     torch = FrameworkResult.model_validate(torch_results or {"host": clip_result()})
     versions = {"numpy": "2.4", "torch": "2.13"}
     return report(one_case(numpy=FrameworkResult(host=clip_result()), torch=torch), versions=versions)

@@ -15,7 +15,6 @@ from unified_clip.tensors.types import Dense
 
 
 def dense(values: Any, dtype: str = "float32") -> Dense:
-    """Return a tensor of these numbers, each rounded once."""
     return types.encode(arithmetic.rounded(np.asarray(values, np.float64), dtype), dtype)
 
 
@@ -32,7 +31,6 @@ def case(gradients: list[Any], call: str, **options: Any) -> Case:
 def suite(
     tmp_path: Path, cases: str, known: str = "", frameworks: str = "[frameworks.numpy]\nmodes = ['host']"
 ) -> Path:
-    """Write a suite with these cases into a directory. Return the directory."""
     text = f"files = ['cases.toml']\nknown = 'known.toml'\n{frameworks}\n"
     for name, content in (("suite.toml", text), ("cases.toml", cases), ("known.toml", known)):
         (tmp_path / name).write_text(content, encoding="utf-8")
@@ -48,4 +46,3 @@ ONE_CASE = """
     gradients = ["worked example"]
     calls = [{ call = "global_norm" }]
 """
-"""A case of `cases.toml`, whose norm is 5."""

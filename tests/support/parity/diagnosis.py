@@ -38,12 +38,11 @@ VALUE = named_case("clip_grad_value_", clip_value=0.01)
 
 
 def diagnose_outcome(clip_case: Case, outcome: CallOutcome) -> tuple[str, str]:
-    """Kind and sentence; '' for none."""
+    """Return (kind, sentence) of the diagnosis, or ('', '')."""
     return tuple(diagnose.diagnose(clip_case, oracle.expect(clip_case), outcome) or ("", ""))  # type: ignore[return-value]
 
 
 def change_outcome(clip_case: Case, change: Callable[[list[Any]], Any]) -> CallOutcome:
-    """The right result, but for its gradients."""
     outcome = exact_outcome(clip_case)
     tensors = list(outcome.gradients or [])
     change(tensors)
@@ -51,7 +50,6 @@ def change_outcome(clip_case: Case, change: Callable[[list[Any]], Any]) -> CallO
 
 
 def with_element(tensor: Any, value: float) -> Any:
-    """The tensor with another number as its third."""
     array = tensor.array.copy()
     array.reshape(-1)[2] = value
     return dataclasses.replace(tensor, array=array)

@@ -20,7 +20,7 @@ from unified_clip.tensors.types import Dense
 class Mistake:
     eps: float | None = None
     threshold: float = 1.0
-    """A factor."""
+    """The factor of the threshold."""
 
     order: float = 2
     own_norms: bool = False
@@ -33,7 +33,6 @@ class Mistake:
 
 
 def clip_with_mistake(case: Case, mistake: Mistake) -> CallOutcome:
-    """Return what a port with this mistake returns for a case."""
     gradients: Sequence[Dense] = [g for g in case.gradients if isinstance(g, Dense)]
     eps = case.call.eps if mistake.eps is None else mistake.eps
     limit = case.call.threshold(case.arguments) * mistake.threshold

@@ -23,7 +23,6 @@ DENSE = {
     for dtype, kind in STORAGE.items()
     if dtype != "int64"
 }
-"""By dtype."""
 
 SPARSE = Sparse(np.array([2, 0, 2]), Dense("float32", BITS[:48].view("f4").reshape(3, 4)), (5, 4))
 
@@ -65,7 +64,6 @@ def write_safetensors(path: Path, header: Any, data: bytes = b"") -> Path:
 
 
 def example(heading: str) -> str:
-    """Return the Python code under a heading of the page."""
     code = re.search(
         rf"^#+ {heading}\n.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
@@ -236,4 +234,3 @@ def gradients():
 converted("function", str(Path("tensorflow_function.py:gradients").absolute()))
 """,
 }
-"""By framework: a program that saves files in the working directory, and converts some of them."""

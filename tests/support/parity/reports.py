@@ -18,7 +18,6 @@ from unified_clip.parity.results import (
 )
 
 EXACT = "a"
-"""The digest of the exact norm."""
 
 
 def clip_result(
@@ -90,5 +89,4 @@ def one_case(name: str = "one", /, **frameworks: FrameworkResult) -> CaseResult:
 
 
 def report(*cases: CaseResult, **fields: Any) -> ParityReport:
-    """Return a report on NumPy and PyTorch."""
     return build.build_report(["numpy", "torch"], cases, **fields)

@@ -46,15 +46,12 @@ ChangeOutcome = Callable[[str, str, Case, CallOutcome], Result]
 
 
 def exact_outcome(case: Case) -> CallOutcome:
-    """Return the outcome of a worker without mistakes."""
     expected = oracle.expect(case)
     return CallOutcome(expected.norm, expected.gradients, expected.update)
 
 
 @contextmanager
 def fake_workers(change: ChangeOutcome) -> Iterator[None]:
-    """Replace workers by fake ones, whose outcomes are the exact ones after `change`."""
-
     def give(
         worker: Sequence[str], runs: Sequence[WorkItem], timeout: float, take: run_worker.OnResult, *_: Any
     ) -> WorkerResults:
@@ -74,7 +71,6 @@ def fake_workers(change: ChangeOutcome) -> Iterator[None]:
 def run_suite_with(
     directory: Path, change: ChangeOutcome, cases: str = CASES, frameworks: str = FRAMEWORKS
 ) -> ParityReport:
-    """Run a suite in this directory, on NumPy and PyTorch."""
     with fake_workers(change):
         return run_suite.run(suites.read(suite(directory, cases, frameworks=frameworks)))
 

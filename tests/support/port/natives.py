@@ -19,7 +19,6 @@ def functions_of(framework: str) -> list[tuple[str, ClipFunction]]:
 
 
 def find_installed(name: str) -> Any:
-    """Return the object with a full name, or None if this release does not have it."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         return _find(*(f"torch.{name}" if name.startswith("Tensor.") else name).split("."))
 
@@ -58,11 +57,9 @@ def _documented(function: Any) -> list[str]:
 
 
 OLDER = {"need_clip"}
-"""Parameters that older releases have."""
 
 
 def changed_parameters(framework: str) -> Iterator[str]:
-    """Yield the names whose parameters were moved or removed, compared with the catalog."""
     for name, native in functions_of(framework):
         function = find_installed(name)
         if function is not None and native.parameters and not native.needs:
@@ -77,7 +74,6 @@ def missing_functions(framework: str) -> set[str]:
 
 
 def without_replacement(framework: str) -> Iterator[str]:
-    """Yield the names whose replacement in unified_clip lacks one of their parameters."""
     namespace = importlib.import_module(f"unified_clip.{framework}")
     for name, native in functions_of(framework):
         if native.replacement:

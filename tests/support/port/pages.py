@@ -21,7 +21,6 @@ SECTION = re.compile(r"^## (.*)$", re.MULTILINE)
 BEFORE, SAYS, AFTER, PROOF = "Before", "The tool's report", "After", "The proof"
 WRONG = "A wrong port"
 SILENT = "Programs with `set_gradient_clip`"
-"""On the page about static programs only."""
 
 PARTS = ("The runs first differ", "They differ", "The clipped gradients differ", "The updates differ")
 """How sentences about a difference begin. The next sentence may name its cause."""
@@ -31,8 +30,6 @@ NOT_WHY = (*PARTS, "Unexplained", "Weights", "Gradients' norms", "Norms", "Coeff
 
 @dataclass(frozen=True)
 class Block:
-    """Code on a page, with its section, its language and its place in the text."""
-
     section: str
     language: str
     code: str
@@ -54,12 +51,10 @@ def blocks(guide: str) -> list[Block]:
 
 
 def blocks_of(guide: str, section: str, language: str) -> list[str]:
-    """The blocks of a section in one language."""
     return [each.code for each in blocks(guide) if (each.section, each.language) == (section, language)]
 
 
 def run_command(command: str, *options: str) -> tuple[int, str]:
-    """Run a command of a page in the folder of the pages. Return its exit status and its output."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "PYTHONSAFEPATH": "1"}
     environment |= {"PYTHONIOENCODING": "utf-8", "PYTHONDONTWRITEBYTECODE": "1", "KERAS_BACKEND": "tensorflow"}
     name, *arguments = shlex.split(command.replace("\\\n", " "))
@@ -72,12 +67,10 @@ def run_command(command: str, *options: str) -> tuple[int, str]:
 
 
 def file_part(report: str) -> str:
-    """Return the section of a report about the file, without known differences of functions."""
     return report.partition("\n\n")[0] + "\n"
 
 
 def first_difference(output: str) -> str:
-    """Return the first two sentences of the proof about a difference and its cause."""
     lines = output.splitlines()
     for where, why in itertools.pairwise(lines):
         if where.startswith(PARTS) and not why.startswith(NOT_WHY):
@@ -86,7 +79,6 @@ def first_difference(output: str) -> str:
 
 
 def gradient_difference(output: str) -> str:
-    """Return the line about different clipped gradients, or ''."""
     return "".join(line for line in output.splitlines(True) if line.startswith("The clipped gradients differ"))
 
 
@@ -106,7 +98,6 @@ def source(guide: str, name: str) -> str:
 
 
 def write_wrong_port(guide: str, directory: Path) -> str:
-    """Write the wrong port of the page into a directory. Return the command that compares it."""
     (difference,) = blocks_of(guide, WRONG, "diff")
     path = directory / "after.py"
     path.write_text(apply_difference(source(guide, "after.py"), difference), encoding="utf-8")
@@ -114,7 +105,6 @@ def write_wrong_port(guide: str, directory: Path) -> str:
 
 
 def write_silent_program(directory: Path) -> Path:
-    """Write the static program with the clip of Paddle 1 into a directory."""
     path = directory / "before.py"
     path.write_text(
         apply_difference(source(GUIDES[0], "before.py"), blocks_of(GUIDES[0], SILENT, "diff")[0]), encoding="utf-8"
@@ -126,7 +116,6 @@ def write_silent_program(directory: Path) -> Path:
 
 
 def expected_blocks(guide: str, directory: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield each section, a language, and the expected blocks in this language."""
     yield BEFORE, "python", [source(guide, "before.py")]
     yield AFTER, "python", [source(guide, "after.py")]
     for language in ("diff", "text"):

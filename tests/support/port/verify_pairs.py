@@ -22,7 +22,6 @@ _source = np.random.default_rng(6)
 
 
 def _numbers(*shape: int) -> np.ndarray:
-    """Return random multiples of 1/8 from -1 to 1."""
     return (_source.integers(-8, 9, shape) / 8).astype(np.float32)
 
 
@@ -73,7 +72,6 @@ PER_TENSOR_IN_ONE_CALL = NUMPY.replace(
 
 
 def write_data(directory: Path) -> list[str]:
-    """Write the files of weights and batches. Return the options that name them."""
     np.savez(directory / "init.npz", **WEIGHTS)
     np.savez(directory / "batches.npz", **BATCHES)
     return ["--weights", str(directory / "init.npz"), "--batches", str(directory / "batches.npz")]
@@ -90,7 +88,6 @@ def run_verify(directory: Path, old: str, new: str, *options: str, scripts: Sequ
 def verify_as_json(
     directory: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, *options: str
 ) -> dict[str, Any]:
-    """Return the JSON of the command. Check that the exit status agrees with it."""
     status = run_verify(directory, old, new, "--json", *options)
     printed = capsys.readouterr()
     assert printed.err == ""
@@ -109,12 +106,10 @@ def called_names(data: Mapping[str, Any], side: str) -> set[str]:
 
 
 def largest_ulps(data: Mapping[str, Any], stage: str) -> float:
-    """Return the largest distance of a stage over all steps, in ULP."""
     return max(step[stage]["ulps"] for step in data["steps"])
 
 
 def check_resync(directory: Path, capsys: pytest.CaptureFixture[str], new: str) -> None:
-    """Check that --resync keeps a port with another learning rate, 0.26, at the weights of the old step."""
     old = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
     data = verify_as_json(directory, capsys, old, new, "--max-ulp", "64", "--resync")
     assert data["resynced"]

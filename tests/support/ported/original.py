@@ -1,4 +1,4 @@
-"""A training run in Paddle, recorded into the file that is named."""
+"""A training run in Paddle, recorded into the given file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same run in PyTorch, once right and once with each mistake, recorded into the directory that is named."""
+"""The same run in PyTorch, without a mistake and with each mistake, recorded into the given directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Net(torch.nn.Module):
 
 
 def train(path: Path, clip: Clip, *, late: bool = False, loss: str = "mean") -> None:
-    """`late`: clip after the step."""
+    """`late`: whether to clip after the optimizer's step."""
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), setting.RATE)
     with unified_clip.record(path, norms=True, names=model) as run:

@@ -1,4 +1,4 @@
-"""What the two training runs have in common: the data, the initial weights, and the numbers."""
+"""The data, the initial weights and the numbers that both training runs share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _source = np.random.default_rng(6)
 
 
 def _numbers(*shape: int) -> np.ndarray:
-    """Multiples of 1/8 from -1 to 1: with these, the first step's sums are exact, whatever their order."""
+    """Return multiples of 1/8 from -1 to 1, with which all sums of the first step are exact in any order."""
     return (_source.integers(-8, 9, shape) / 8).astype(np.float32)
 
 
@@ -23,4 +23,4 @@ WEIGHTS = {
     "out.weight": _numbers(8, 2),
     "out.bias": np.zeros(2, np.float32),
 }
-"""By name; a matrix as inputs by outputs, which PyTorch has transposed."""
+"""The initial weights by name. A matrix has the shape (inputs, outputs), and PyTorch's matrices are transposed."""

@@ -19,10 +19,9 @@ from unified_clip._backends import jax as backend
 class Clip(NamedTuple):
     norm: float
     shards: list[dict[Any, np.ndarray]]
-    """Of each gradient after the clip, the shards of this process by their position."""
+    """For each gradient, the shards of this process after the clip, by position."""
 
     ranks: list[tuple[int, ...]]
-    """The processes of each all-reduce."""
 
 
 def cube() -> Mesh:
@@ -32,7 +31,7 @@ def cube() -> Mesh:
 
 
 def half() -> list[int]:
-    """The first two of four processes, or the others."""
+    """Return the half of the four processes that contains this process."""
     first = jax.process_index() // 2 * 2
     return [first, first + 1]
 
@@ -73,7 +72,7 @@ SPECS: list[Any] = [("shard",), ("device", "shard"), (), (("shard", "device"),)]
 
 
 def model(ranks: str, rank: int) -> list[np.ndarray]:
-    """The gradients of a model on all processes ("all"), or of one on two of four."""
+    """Return the gradients of one model on all processes ("all"), or of the model on this half of the processes."""
     random = np.random.default_rng(0 if ranks == "all" else rank // 2)
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in ((8, 4), (4, 6), (2, 2), (12,))]
     return arrays if ranks == "all" else [*arrays[:-1], COUNTER_EXAMPLE.copy()]
@@ -104,7 +103,6 @@ def _place(index: Any) -> Any:
 
 
 def clip_by_own_norm(array: np.ndarray, spec: Sequence[Any], group: str) -> dict[Any, np.ndarray]:
-    """The shards of an array on all processes, clipped by its own norm."""
     clipped = uc.clip_by_norm(placed(array, cube(), spec), 1.5, process_group=GROUPS[group]())
     return {_place(shard.index): np.asarray(shard.data) for shard in clipped.addressable_shards}
 
@@ -118,7 +116,6 @@ def norm_of_own(group: str, committed: bool, differs: bool, declared: dict[str, 
 
 
 def clipped_by_the_first() -> float | None:
-    """Return a norm that only the first process computes. The others make no call."""
     if jax.process_index():
         return None
     return float(uc.get_total_norm([jnp.array([3.0, 4.0])], process_group=[0], ownership="replicated"))
@@ -143,7 +140,6 @@ def replicas(group: str, drifted: int | None, spec: Sequence[Any] = ()) -> float
 
 
 def rejected_in_a_half() -> tuple[str, float]:
-    """Return the error where the first process rejects its threshold, and the norm of the next call."""
     array = placed(np.array([3.0, 4.0], np.float32), mesh_of_half(), ["shard"])
     threshold = float("nan") if jax.process_index() == 0 else 1.0
     error = error_message(lambda: uc.clip_grad_norm_([array], threshold, process_group=half()))
@@ -155,7 +151,8 @@ def traced(group: str) -> Any:
 
 
 def along_a_mesh_without_groups() -> float:
-    """A mesh on which process 0 is beside process 1 in one row, and beside process 2 in the other."""
+    """Return the norm along a mesh on which process 0 is beside process 1 in one row, and beside process 2 in the other
+    row."""
     ranks = [[0, 1], [0, 2]]
     devices = np.array([[jax.local_devices(process_index=rank)[row] for rank in ranks[row]] for row in range(2)])
     array = placed(np.ones(2, np.float32), Mesh(devices, ("x", "y")), ["y"])

@@ -1,4 +1,5 @@
-"""What all processes of JAX' worlds import, once before they are forked. No module may start JAX' backend."""
+"""The modules that all processes of JAX's worlds import once, before they are forked. No module may start JAX's
+backend."""
 
 # ruff: noqa: F401
 

@@ -24,7 +24,7 @@ from unified_clip._backends import jax as backend
 from unified_clip.errors import NonFiniteNormError
 
 DEVICES = 2
-"""Of each process."""
+"""The number of devices of each process."""
 
 
 def start(rank: int, size: int, meeting: str) -> None:
@@ -46,7 +46,6 @@ def mesh() -> Mesh:
 
 
 def sharded(array: np.ndarray, spec: Sequence[Any]) -> jax.Array:
-    """Shard an array, which every process has, over all devices."""
     place = NamedSharding(mesh(), PartitionSpec(*spec))
     return jax.make_array_from_callback(array.shape, place, lambda index: array[index])
 
@@ -83,7 +82,6 @@ def clip_by_own_norms(
 
 
 def norm_with_own_array(committed: bool, options: dict[str, Any]) -> float:
-    """Return the norm of 3 in an array over all devices, and 4 in an array of each process."""
     own = jnp.full((), 4.0)
     if committed:
         own = jax.device_put(own, jax.local_devices()[0])
@@ -91,13 +89,11 @@ def norm_with_own_array(committed: bool, options: dict[str, Any]) -> float:
 
 
 def norm_with_unequal_copy(options: dict[str, Any]) -> float:
-    """Return the norm of an array over all devices, and an array that differs between the processes."""
     own = jnp.full((), 3.0 + jax.process_index())
     return float(uc.get_total_norm([sharded(np.array([3.0, 0, 0, 4.0], np.float32), ["x"]), own], **options))
 
 
 def norm_where_one_rejects(p: float) -> tuple[str, float]:
-    """Return the error where one process has an array of integers, and the norm of the next call."""
     sharded_gradient = sharded(np.array([3.0, 0, 0, 4.0], np.float32), ["x"])
     own = jnp.ones(2, jnp.int32 if jax.process_index() == 1 else jnp.float32)
     try:
@@ -142,7 +138,6 @@ def clipped_by_own_norm(options: dict[str, Any]) -> Any:
 
 
 def norm_of_arrays_of_each() -> float:
-    """Return the norm of one array per process, which all processes list and declare as replicated."""
     gradients = [_on(np.ones(4, np.float32), rank) for rank in range(jax.process_count())]
     return float(uc.get_total_norm(gradients, ownership="replicated"))
 
@@ -169,7 +164,6 @@ def clip_by_threshold_of_rank() -> float:
 
 
 def clip_copy_by_threshold_of_rank() -> float:
-    """Clip a gradient that has a copy on each process, by another threshold on each."""
     devices = [jax.local_devices(process_index=rank)[0] for rank in range(jax.process_count())]
     place = NamedSharding(Mesh(np.array(devices), ("x",)), PartitionSpec())
     copy = jax.make_array_from_callback((4,), place, lambda _: np.ones(4, np.float32))
@@ -185,7 +179,6 @@ def clip_within_bounds() -> Any:
 
 
 def _on(array: np.ndarray, *ranks: int) -> jax.Array:
-    """Shard an array over the devices of some processes."""
     devices = [device for device in jax.devices() if device.process_index in ranks]
     place = NamedSharding(Mesh(np.array(devices), ("x",)), PartitionSpec("x"))
     return jax.make_array_from_callback(array.shape, place, lambda index: array[index], dtype=array.dtype)
@@ -214,14 +207,14 @@ def clip_on_meshes_of_some(
 
 
 def norm_of_an_array_on_the_last(array: np.ndarray, devices: int) -> float:
-    """Return the norm of an array of the last process, which all processes list."""
     place = NamedSharding(Mesh(np.array(jax.devices()[-devices:]), ("x",)), PartitionSpec("x"))
     gradient = jax.make_array_from_callback(array.shape, place, lambda index: array[index], dtype=array.dtype)
     return float(uc.get_total_norm([gradient], ownership="distinct"))
 
 
 def is_counted(_: Any) -> bool:
-    """The `ownership` of copies: the first process has one, and the two others share one, which counts."""
+    """The `ownership` of copies. The first process has one copy. The second and third processes share another copy,
+    which counts."""
     return jax.process_index() > 0
 
 

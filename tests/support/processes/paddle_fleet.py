@@ -38,7 +38,8 @@ def start(rank: int, size: int, meeting: str, **degrees: int) -> None:
 
 
 def _after_barrier(group: Any) -> Any:
-    """Return a new group when all processes have created it. Two that are created at once do not always connect."""
+    """Return a new group when all processes have created it. Groups that are created at the same time do not always
+    connect."""
     dist.barrier()
     return group
 
@@ -118,7 +119,6 @@ def clip_model(
 
 
 def norm_of_gradients(name: str, group: str | None) -> tuple[float, list[np.ndarray]]:
-    """Return the norm of a functional interface, and the gradients."""
     model = Parallel()
     model.backward()
     gradients = [parameter.grad for parameter in model.parameters()]
@@ -128,7 +128,6 @@ def norm_of_gradients(name: str, group: str | None) -> tuple[float, list[np.ndar
 
 
 def clip_in_place(name: str) -> None:
-    """Clip each gradient by its own norm, or each element."""
     model = Parallel()
     model.backward()
     if name == "clip_grad_value_":
@@ -138,7 +137,6 @@ def clip_in_place(name: str) -> None:
 
 
 def record_clip(directory: str) -> tuple[ShardedGradients, float, dict[str, float]]:
-    """Return the gradients, and the recorded norms of a clip."""
     model = Parallel()
     model.backward()
     path = Path(directory) / f"{dist.get_rank()}.jsonl"
@@ -168,7 +166,6 @@ def factors_of_paddle(threshold: float, dtype: str) -> list[float]:
 
 
 def norms_by_config(threshold: float) -> tuple[float, float]:
-    """Return the norm of a configuration's clip, and that of a function."""
     model = Parallel()
     model.backward()
     norm = float(uc.clip_grad_norm_(model.parameters(), float("inf")))

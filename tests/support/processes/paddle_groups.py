@@ -21,10 +21,7 @@ HALVES = [0, 1], [2, 3]
 class Clip(NamedTuple):
     norm: float
     after: list[np.ndarray]
-    """The local values of the gradients after the clip."""
-
     ranks: list[list[int]]
-    """The ranks of each all-reduce."""
 
 
 def start(rank: int, size: int, meeting: str) -> None:
@@ -34,7 +31,7 @@ def start(rank: int, size: int, meeting: str) -> None:
 
 @functools.cache
 def groups() -> list[Any]:
-    """Return the process groups of the halves. They are created one after the other: else they may not connect."""
+    """Return the process groups of the halves. Groups that are created at the same time do not always connect."""
     halves = []
     for ranks in HALVES:
         halves.append(dist.new_group(ranks))
@@ -53,7 +50,7 @@ GROUPS: dict[str, Any] = {
 
 
 def model(name: str, rank: int) -> list[np.ndarray]:
-    """The gradients of a model on all processes ("all"), or of one on two of four."""
+    """Return the gradients of one model on all processes ("all"), or of the model on this half of the processes."""
     random = np.random.default_rng(0 if name == "all" else rank // 2)
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in ((8, 4), (4, 6), (2, 2))]
     return [*arrays, np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)]
@@ -71,7 +68,6 @@ def parameters(model_name: str) -> list[Any]:
 
 
 def clip_model(model_name: str, group: str, p: float, by_own_norms: bool) -> Clip:
-    """Clip by the total norm, or each gradient by its own norm."""
     params, reduced_ranks, own = parameters(model_name), [], dist.all_reduce
 
     def all_reduce(tensor: Any, op: Any, group: Any) -> Any:
@@ -94,13 +90,11 @@ def clip_model(model_name: str, group: str, p: float, by_own_norms: bool) -> Cli
 
 
 def local_shard(array: np.ndarray, number: int, rank: int) -> np.ndarray:
-    """Return the local shard of a gradient of `parameters`."""
     length = -(-len(array) // 2)
     return array if number == 2 else array[rank % 2 * length :][:length]
 
 
 def norm_over_a_half_that_lacks_rows() -> float:
-    """Return the norm over half of the processes of gradients that are sharded over all four."""
     (parameter,) = paddle_sharded.parameters([np.ones((8, 2), np.float32)], "rows")
     return float(uc.clip_grad_norm_([parameter], 1.0, process_group=groups()[half()]))
 
@@ -120,7 +114,6 @@ def norm_over_a_mesh_without_a_group() -> float:
 
 
 def rejected_in_a_half() -> tuple[str, float]:
-    """Return the error where the first process rejects its threshold, and the norm of the next call."""
     params, threshold = parameters("half"), float("nan") if dist.get_rank() == 0 else float("inf")
     error = error_message(lambda: uc.clip_grad_norm_(params, threshold, process_group=groups()[half()]))
     return error, float(uc.clip_grad_norm_(params, float("inf"), process_group=groups()[half()]))

@@ -1,4 +1,4 @@
-"""What all processes of Paddle's worlds import, once before they are forked."""
+"""The modules that all processes of Paddle's worlds import once, before they are forked."""
 
 # ruff: noqa: F401
 

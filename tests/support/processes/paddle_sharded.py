@@ -59,7 +59,6 @@ def record_collectives() -> AbstractContextManager[list[str]]:
 
 
 def mesh_of(kind: str) -> ProcessMesh:
-    """Return a mesh of all processes in one row, or in two rows."""
     ranks = np.arange(dist.get_world_size())
     if kind == "row":
         return ProcessMesh(ranks, ["dp"])
@@ -106,7 +105,6 @@ def distributed(array: np.ndarray, mesh: ProcessMesh, placements: Sequence[Any])
 
 
 def parameter_with(gradient: paddle.Tensor) -> Any:
-    """Return a parameter with this gradient, on the same processes."""
     zeros = paddle.zeros_like(_local_value(gradient))
     if gradient.is_dist():
         zeros = paddle.Tensor(
@@ -118,7 +116,8 @@ def parameter_with(gradient: paddle.Tensor) -> Any:
 
 
 def parameters(arrays: Sequence[np.ndarray], layout: str) -> list[Any]:
-    """Return parameters with these gradients. "mixed": on several meshes of all processes, and plain."""
+    """Return parameters with these gradients. The layout "mixed" has several meshes of all processes, and plain
+    tensors."""
     kinds = ["rows", "copies of rows", "two dimensions", "plain", "replicated"] if layout == "mixed" else [layout]
     params = []
     for number, array in enumerate(arrays):
@@ -174,7 +173,8 @@ def clip_layout(
 
 
 class Perceptron(paddle.nn.Layer):
-    """A model that is tensor-parallel over all processes, or over one dimension of two. The other splits the inputs."""
+    """A model that is tensor-parallel over all processes, or over one of two dimensions. The other dimension splits the
+    inputs."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -249,7 +249,6 @@ def watch_clip(clip: Any) -> Any:
 
 
 def call_functional(function: str, arrays: Sequence[np.ndarray], layout: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a functional interface with distributed gradients. Return a description of its results."""
     gradients = [parameter.grad for parameter in parameters(arrays, layout)]
     argument = gradients[0] if function in ("clip_by_norm", "clip_by_value") else gradients
     return _describe(getattr(uc, function)(argument, *args, **kwargs))
@@ -274,7 +273,6 @@ def clip_by_value_config(arrays: Sequence[np.ndarray], layout: str) -> list[np.n
 
 
 def norm_without_gradients(ranks: Sequence[int], arrays: Sequence[np.ndarray], with_plain: bool) -> float:
-    """Return the norm where some processes have no gradients. `with_plain` adds a plain one with a gradient."""
     params = parameters(arrays, "rows")
     if dist.get_rank() in ranks:
         for parameter in params:
@@ -305,13 +303,11 @@ def clip_with_value_on_rank(
 
 
 def norm_beside_unequal_copies(arrays: Sequence[np.ndarray], ownership: Any) -> float:
-    """Return the norm with a plain gradient that differs between the processes."""
     params = [*parameters(arrays, "rows"), parameter_with(paddle.to_tensor([float(dist.get_rank())]))]
     return float(uc.clip_grad_norm_(params, 1.0, ownership=ownership))
 
 
 def norm_where_one_rejects(arrays: Sequence[np.ndarray], p: float) -> tuple[str, float]:
-    """Return the error where one process has a tensor of integers, and the norm of the next call."""
     (sharded,) = parameters(arrays, "rows")
     own = paddle.ones([2], "int32" if dist.get_rank() == 1 else "float32")
     try:
@@ -335,7 +331,6 @@ def clip_fewer_on_rank(rank: int, arrays: Sequence[np.ndarray]) -> None:
 
 
 def end_before_the_clip(rank: int, arrays: Sequence[np.ndarray]) -> None:
-    """One process ends before it clips."""
     params = parameters(arrays, "rows")
     if dist.get_rank() == rank:
         os._exit(3)
@@ -437,7 +432,6 @@ def clip_param_grads(arrays: Sequence[np.ndarray]) -> list[list[float] | None]:
 
 
 def clip_plain_by_own_norm(function: str, attributes: bool) -> None:
-    """Clip a plain tensor in a group by its own norm, without ownership."""
     parameter = parameter_with(paddle.to_tensor([3.0]))
     parameter.is_distributed = attributes
     if function == "clip_by_norm":
@@ -454,7 +448,6 @@ def norm_by_attributes(check_numel: bool | None) -> float:
 
 
 def record_plain(directory: str, ownership: str) -> list[Any]:
-    """Return the recorded norms and layout of a plain gradient, which is a shard or a copy."""
     parameter = parameter_with(paddle.to_tensor([3.0 + dist.get_rank() * (ownership == "distinct")]))
     path = Path(directory) / f"{dist.get_rank()}.jsonl"
     with unified_clip.record(path, norms=True):
@@ -464,7 +457,6 @@ def record_plain(directory: str, ownership: str) -> list[Any]:
 
 
 def clip_plain_beside_distributed() -> list[float]:
-    """Clip a plain gradient beside a distributed one, each by its own norm, in a group. Return the plain one."""
     params = [*parameters([np.array([[3.0], [4.0]], np.float32)], "rows"), parameter_with(paddle.to_tensor([8.0]))]
     uc.GradientClipByNorm(2.0, process_group=dist.get_group(0)).clip_(params)
     kept: list[float] = params[1].grad.tolist()

@@ -28,7 +28,6 @@ Worlds = Callable[[str], World]
 
 
 def worlds() -> AbstractContextManager[Worlds]:
-    """Return a function that returns the world of a layout. Each is started once."""
     return worlds_when_needed(_world)
 
 
@@ -126,7 +125,6 @@ def count_collectives() -> tuple[int, int]:
 
 
 def clip_outside_of_replicas() -> str:
-    """Return the error of a clip outside of the replicas."""
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
@@ -148,7 +146,6 @@ TARGETS = np.random.default_rng(6).standard_normal((16, 1)).astype("float32") * 
 
 
 def clip_model_gradients(threshold: float, graph: bool) -> list[tuple[Arrays, np.float32, Arrays]]:
-    """Return the gradients of a model summed over the replicas, their norm, and the clipped gradients."""
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
@@ -174,7 +171,6 @@ def clip_model_gradients(threshold: float, graph: bool) -> list[tuple[Arrays, np
 def fit_one_step(
     clip: str, threshold: float, options: dict[str, Any], last_target: float | None = None
 ) -> dict[str, Any]:
-    """Run one step of `fit`, clipped by Keras' `global_clipnorm` or by a configuration."""
     import keras
 
     from unified_clip import ClipConfig

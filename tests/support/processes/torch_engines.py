@@ -25,15 +25,12 @@ from torch.distributed.tensor import DTensor, Shard
 class Result(NamedTuple):
     full: list[Piece]
     engine: float
-    """The norm of the engine's own function."""
-
     norm: float
     all_reduces: int
     after: list[Piece]
 
 
 def nested_modules(**attributes: Any) -> dict[str, ModuleType]:
-    """Return nested modules by their names. The innermost one has these attributes."""
     path = attributes.pop("path").split(".")
     modules = {".".join(path[:end]): ModuleType(".".join(path[:end])) for end in range(1, len(path) + 1)}
     for name, module in modules.items():
@@ -53,7 +50,6 @@ def norm_of_one_mesh(gradients: list[Any]) -> torch.Tensor:
 
 
 def titan_norm(parameters: Iterable[Any], pp_mesh: DeviceMesh | None) -> float:
-    """Combine the norms of meshes and stages as torchtitan does."""
     by_mesh: dict[Any, list[Any]] = {}
     for parameter in parameters:
         by_mesh.setdefault(parameter.device_mesh.mesh_dim_names, []).append(parameter.grad)
@@ -65,7 +61,6 @@ def titan_norm(parameters: Iterable[Any], pp_mesh: DeviceMesh | None) -> float:
 
 
 def clip_as_titan(code: str, stages: bool, experts: bool) -> Result:
-    """Run a step of torchtitan's trainer: dense layers, and experts on a mesh of their own, on one or two stages."""
     pp_mesh, rows = (mesh_of("pp", "fsdp"), mesh_of("pp", "ep")) if stages else (None, None)
     dense = row("fsdp") if pp_mesh is None else pp_mesh["fsdp"]
     sparse = row("ep") if rows is None else rows["ep"]
@@ -124,7 +119,8 @@ def deepspeed_modules(optimizer: type) -> dict[str, ModuleType]:
 
 
 def norms_as_deepspeed(code: str) -> tuple[list[Piece], float, list[float], int]:
-    """Return the full gradients, the imitated norm, those of ZeRO 2 and 3 by the page's code, and their all-reduces."""
+    """Return the full gradients, the imitated norm, the norms of ZeRO 2 and 3 by the page's code, and the number of
+    their all-reduces."""
     layout = layouts.LAYOUTS["DeepSpeed ZeRO 2 and 3"]()
     kind = type("Optimizer", (DeepSpeedZeroOptimizer,), {})
     optimizer = kind([parameter.grad for parameter in layout.parameters], layout.names["data_parallel_group"])
@@ -147,7 +143,7 @@ class Trained(NamedTuple):
     """The norms of two steps by DeepSpeed."""
 
     norms: list[float]
-    """The same by the page's code."""
+    """The norms of the same steps by the page's code."""
 
 
 def train_with_deepspeed(code: str, stage: int) -> Trained:
@@ -231,7 +227,6 @@ class MegatronOptimizer:
 
 
 def megatron_norm(gradients: list[torch.Tensor], norm_type: float = 2, grad_stats_parallel_group: Any = None) -> float:
-    """Sum squares of norms in float32 as Megatron does."""
     norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
     total = torch.stack(norms).square().sum() if norms else torch.zeros(())
     dist.all_reduce(total, group=grad_stats_parallel_group)

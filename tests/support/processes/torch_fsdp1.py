@@ -47,7 +47,6 @@ def sharded(use_orig_params: bool) -> FullyShardedDataParallel:
 
 
 def outside(use_orig_params: bool) -> nn.Module:
-    """Return FSDP1 modules in a module that is not wrapped."""
     first, second, third = layers()
     options: dict[str, Any] = {"use_orig_params": use_orig_params}
     return nn.Sequential(wrap(first, **options), second, wrap(third, **options))
@@ -63,7 +62,7 @@ def train(model: nn.Module) -> float:
 
 
 def norms(make: Callable[[bool], nn.Module], use_orig_params: bool) -> tuple[float, float, float]:
-    """Return the norm of one process, that by `fsdp1_ownership`, and that by "distinct"."""
+    """Return three norms: on one process, by `fsdp1_ownership`, and by "distinct"."""
     model = make(use_orig_params)
     expected = train(model)
     options: dict[str, Any] = {"process_group": dist.group.WORLD}
@@ -75,7 +74,6 @@ def norms(make: Callable[[bool], nn.Module], use_orig_params: bool) -> tuple[flo
 
 
 def clip_and_check_numel(make: Callable[[bool], nn.Module]) -> float:
-    """Clip with a check that each element is counted once. The flat parameters have no padding here."""
     model = make(True)
     train(model)
     owner = fsdp1_ownership(model)
@@ -91,7 +89,6 @@ def clip_gradients_by_ownership() -> None:
 
 
 def own_modules_on_other_ranks() -> None:
-    """A nested module whose shards only one rank has."""
     alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
     first, second, third = layers()
     fsdp1_ownership(wrap(nn.Sequential(first, wrap(second, process_group=alone[dist.get_rank()]), third)))

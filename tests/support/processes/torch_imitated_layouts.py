@@ -45,7 +45,6 @@ def layout_of_shards(shards: Sequence[ParameterShard], **names: Any) -> Layout:
 
 
 def flatten(shards: Sequence[ParameterShard], rank: int, size: int) -> list[ParameterShard]:
-    """Flatten gradients into a buffer, with one range for each of `size` ranks, as Megatron's optimizer does."""
     total = sum(shard.positions.numel() for shard in shards)
     length = -(-total // size)
     begin, end = rank * length, min((rank + 1) * length, total)
@@ -118,7 +117,8 @@ def data_parallel_group() -> Any:
 
 
 def zero() -> Layout:
-    """DeepSpeed ZeRO 2 and 3: a buffer of all gradients, padded with zeros, of which each rank has an equal part."""
+    """Return the layout of DeepSpeed ZeRO 2 and 3: each rank has an equal part of a buffer of all gradients, padded
+    with zeros."""
     group = data_parallel_group()
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     buffer = shard_of("all", (101,))

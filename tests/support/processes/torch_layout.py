@@ -17,12 +17,8 @@ THRESHOLD = 0.75
 
 
 class Piece(NamedTuple):
-    """Elements of a full gradient on this rank."""
-
     name: str
     size: int
-    """The number of elements of the full gradient."""
-
     positions: np.ndarray
     """The index of each element in the flattened full gradient."""
 
@@ -31,15 +27,11 @@ class Piece(NamedTuple):
 
 class Layout(NamedTuple):
     parameters: Sequence[Any]
-    """Parameters, or tuples of a name and a parameter."""
-
     pieces: Callable[[bool], list[Piece]]
-    """Return the pieces of the current gradients. Every rank has to call it. With True, `Partial` gradients are summed;
-    with False, they are local partial sums."""
+    """A function that returns the pieces of the current gradients. Every rank has to call it. The argument is True to
+    sum `Partial` gradients, and False for local partial sums."""
 
     names: dict[str, Any] = {}  # noqa: RUF012
-    """The names in the table's code."""
-
     has_padding: bool = False
     """Whether the gradients have more elements than the model."""
 
@@ -55,7 +47,6 @@ def row(name: str) -> DeviceMesh:
 
 
 def gradient_of(name: str, shape: Sequence[int]) -> Tensor:
-    """Return a full gradient, the same on every rank."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
 
 

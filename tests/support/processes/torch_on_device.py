@@ -44,12 +44,8 @@ def worlds() -> AbstractContextManager[Callable[[int], World]]:
 class Clip(NamedTuple):
     norm: float
     after: list[np.ndarray]
-    """The gradients after the clip, gathered."""
-
     collectives: list[str]
     stays: bool
-    """Whether the norm stayed on the device."""
-
     error: str = ""
 
 
@@ -154,13 +150,11 @@ def clips_of_dtypes(arrays: list[np.ndarray], p: float, dtypes: list[str], dense
 
 
 def clips_of_copies(arrays: list[np.ndarray], p: float, dtype: str) -> list[Clip]:
-    """Clip replicated DTensors, without and with `check_numel`."""
     keywords = {"layout": "replicated", "dtype": dtype}
     return [clip(arrays, p, **keywords), clip(arrays, p, **keywords, check_numel=True)]
 
 
 def norms_of_complex(arrays: list[np.ndarray]) -> list[tuple[float, bool]]:
-    """Return the norm of two calls, and whether it stayed on the device."""
     group, gradients = dist.new_group(), [parameter.grad for parameter in torch_sharded.parameters(arrays, "FSDP")]
     norms = []
     for _ in range(2):
@@ -188,7 +182,6 @@ def order_of(fault: str) -> float:
 
 
 def clips_with_fault(arrays: list[np.ndarray], fault: str) -> list[Clip]:
-    """Clip three times: with a norm that is read on the host, with a fault, and once more."""
     group = dist.new_group(list(range(dist.get_world_size())))
     common = {"process_group": group, "p": order_of(fault)}
     return [clip(arrays, **common, **keywords) for keywords in ({}, FAULTS[fault](dist.get_rank()), {})]

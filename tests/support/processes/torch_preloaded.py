@@ -1,4 +1,5 @@
-"""What all processes of PyTorch's worlds import, once before they are forked: an FSDP2 model imports the compiler."""
+"""The modules that all processes of PyTorch's worlds import once, before they are forked. An FSDP2 model imports the
+compiler."""
 
 # ruff: noqa: F401
 

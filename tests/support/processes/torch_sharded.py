@@ -37,7 +37,6 @@ def start(rank: int, size: int, meeting: str) -> None:
 
 
 def worlds() -> AbstractContextManager[Callable[[int], World]]:
-    """Return a function that returns the world of a size. Each is started once."""
     return worlds_of_any_size(start)
 
 
@@ -49,7 +48,6 @@ def record_collectives() -> AbstractContextManager[list[str]]:
 
 @functools.cache
 def mesh_of(kind: str) -> DeviceMesh:
-    """Return a mesh of all processes: one row, two rows, or a cube of 8."""
     size = dist.get_world_size()
     if kind == "cube":
         return init_device_mesh("cpu", (2, 2, size // 4), mesh_dim_names=("replicate", "shard", "tp"))
@@ -131,8 +129,6 @@ def clip_layout(
 
 
 def norm_by_float64_sums(array: np.ndarray, layout: str) -> float:
-    """Return the norm if local and global sums are float64."""
-
     def local_sums(backend: TorchBackend, tensors: Sequence[torch.Tensor]) -> Any:
         squares = [value**2 for tensor in tensors for value in tensor.tolist()]
         total = Accumulator(int(functools.reduce(operator.add, squares) * 2**30))  # one after the other

@@ -19,7 +19,6 @@ import unified_clip.torch as uc
 from unified_clip import ClipConfig
 
 Clipped = tuple[float, list[Any]]
-"""A norm, and the clipped gradients, gathered."""
 
 
 def sharded(*values: float) -> DTensor:
@@ -216,7 +215,6 @@ def differentiate_norm(p: float, *values: float) -> tuple[Tensor, list[float]]:
 
 
 def clip_by_tensor_bounds() -> str:
-    """Return the error for bounds with as many elements as the local shard."""
     size = dist.get_world_size()
     low, high = torch.full((2,), -1.0), torch.full((2,), 1.0)
     assert uc.clip_by_value(sharded(*[5.0] * 2 * size), low[:1], high[:1]).full_tensor().tolist() == [1.0] * 2 * size

@@ -30,7 +30,6 @@ ARRAYS = [np.arange(1, 8, dtype=np.float32), np.full((5, 3), 2, np.float32), np.
 NUMEL = sum(array.size for array in ARRAYS)
 
 PATIENCE = 3
-"""The timeout of some process groups in seconds."""
 
 
 class Outcome(NamedTuple):
@@ -39,11 +38,7 @@ class Outcome(NamedTuple):
     """The exception's type, its message and its notes. Empty without an exception."""
 
     unchanged: bool
-    """Whether all gradients have the bits they had."""
-
     local_gradients: list[np.ndarray]
-    """The local gradients before the call."""
-
     seconds: float
 
 
@@ -81,7 +76,6 @@ def as_they_are(params: Parameters) -> Parameters:
 
 
 def with_value(value: float, rank: int, params: Parameters) -> Parameters:
-    """Write a value into the second gradient on one process."""
     if dist.get_rank() == rank:
         gradient: Any = params[1].grad
         gradient.to_local()[0, 0] = value
@@ -96,7 +90,6 @@ def without_gradients(rank: int, params: Parameters) -> Parameters:
 
 
 def on_some(params: Parameters) -> Parameters:
-    """Put parameters on meshes of half of the processes."""
     size = dist.get_world_size()
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("pp", "dp"))["dp"]
     return [parameter_with(distributed(array, mesh, [Shard(0)])) for array in ARRAYS]
@@ -108,7 +101,6 @@ def copies_on_some(params: Parameters) -> Parameters:
 
 
 def on_the_first_two(params: Parameters) -> Parameters:
-    """Put a parameter on a mesh of two processes. All processes list it."""
     mesh = DeviceMesh("cpu", [0, 1])
     gradient = DTensor.from_local(torch.ones(2 * (dist.get_rank() < 2)), mesh, [Shard(0)], run_check=False)
     return [parameter_with(gradient)]
@@ -120,7 +112,6 @@ def mesh_of_each() -> list[DeviceMesh]:
 
 
 def on_one_each(params: Parameters) -> Parameters:
-    """Put one parameter on each process. All processes list all of them."""
     parameters = []
     for rank, mesh in enumerate(mesh_of_each()):
         gradient = DTensor.from_local(torch.ones(2 * (dist.get_rank() == rank)), mesh, [Shard(0)], run_check=False)
@@ -141,7 +132,8 @@ def zeros(params: Parameters) -> Parameters:
 
 
 def plain_beside_some(params: Parameters) -> Parameters:
-    """Put plain parameters beside some on meshes, which have no gradients: these would be rejected first."""
+    """Put plain parameters beside parameters on meshes. Gradients on these meshes would be rejected first, so there are
+    none."""
     on_meshes = on_some(params)
     for parameter in on_meshes:
         parameter.grad = None
@@ -149,7 +141,6 @@ def plain_beside_some(params: Parameters) -> Parameters:
 
 
 def plain_beside_the_first_two(params: Parameters) -> Parameters:
-    """Put plain parameters beside one on the mesh of two processes, which has no gradient."""
     on_mesh = on_the_first_two(params)
     on_mesh[0].grad = None
     return on_mesh + plain(params)
@@ -208,13 +199,10 @@ def norm_with_derivatives(norm: Callable[[list[Any]], Any]) -> Call:
 
 
 def clip_with_other_arguments(**arguments: Any) -> Call:
-    """Pass other arguments on the first process."""
     return lambda params, rank: clip(**arguments if rank == 0 else {})(params, rank)
 
 
 def clip_by_config(first: dict[str, Any], other_ranks: dict[str, Any], details: bool = False) -> Call:
-    """Clip by configurations. With `details`, only the first process has details."""
-
     def call(params: Parameters, rank: int) -> Any:
         settings = {"rule": "global_norm", "threshold": 1.0, "family": "paddle", **(other_ranks if rank else first)}
         return ClipConfig(**settings).clipper(details=details and rank == 0).clip_(params)
@@ -223,8 +211,6 @@ def clip_by_config(first: dict[str, Any], other_ranks: dict[str, Any], details: 
 
 
 def clip_by_name(first: str, other_ranks: str, **declared: Any) -> Call:
-    """Clip the parameters with this name: a, b or c."""
-
     def call(params: Parameters, rank: int) -> Any:
         config = ClipConfig(rule="global_norm", threshold=1.0, include=[other_ranks if rank else first])
         return config.clipper(**declared).clip_(dict(zip("abc", params, strict=True)))
@@ -233,8 +219,6 @@ def clip_by_name(first: str, other_ranks: str, **declared: Any) -> Call:
 
 
 def clip_param_grads(name: str, gradient: Callable[[DTensor], Any]) -> Call:
-    """Clip (parameter, gradient) tuples of distributed parameters, with gradients that `gradient` returns."""
-
     def call(params: Parameters, rank: int) -> Any:
         return getattr(uc, name)(1.0)([(parameter, gradient(parameter.grad)) for parameter in params])[0][1].sum()  # type: ignore[arg-type]
 
@@ -260,7 +244,6 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "negated": torch.neg,
     "NaN": lambda gradient: gradient * math.nan,
 }
-"""Changes of the copy on the second process."""
 
 
 def beside_unequal(change: Callable[[torch.Tensor], torch.Tensor], params: Parameters) -> Parameters:
@@ -271,7 +254,6 @@ def beside_unequal(change: Callable[[torch.Tensor], torch.Tensor], params: Param
 
 
 def plain_alone(params: Parameters) -> Parameters:
-    """Replace the last parameter by a plain one, which only on the first process has a gradient."""
     last = nn.Parameter(torch.zeros(2))
     last.grad = torch.tensor([3.0, 4.0]) if dist.get_rank() == 0 else None
     return [*params[:2], last]

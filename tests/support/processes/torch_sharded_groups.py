@@ -21,7 +21,6 @@ PLACEMENTS: dict[str, Any] = {"sharded": Shard(0), "copied": Replicate(), "terms
 class ClippedGroups(NamedTuple):
     error: str
     after: list[np.ndarray]
-    """The local gradients after the clip."""
 
 
 def reject_in_second_group(p: float) -> tuple[str, str, list[list[float]]]:
@@ -51,9 +50,9 @@ def reject_in_second_group(p: float) -> tuple[str, str, list[list[float]]]:
 def clip_by_groups(
     kinds: list[str], drifts: str, check_numel: int | None = None, check_replicas: bool = False
 ) -> ClippedGroups:
-    """Clip gradients of ones by a configuration with one group for each, of the threshold 1.
+    """Clip gradients of ones by a configuration with one group for each gradient. Each group has the threshold 1.
 
-    kinds: The layout of each gradient. drifts: Rank 1 has another copy of the gradients of this kind.
+    kinds: The layout of each gradient. drifts: On rank 1, the copies of gradients of this kind differ.
     """
     named, rank = [], dist.get_rank()
     for number, kind in enumerate(kinds):

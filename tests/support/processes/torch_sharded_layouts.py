@@ -61,7 +61,6 @@ class Clipped(NamedTuple):
 
 
 def clip_layout(layout: str, keywords: str) -> Clipped:
-    """Clip the gradients of a layout by a call with these keywords."""
     result = LAYOUTS[layout]()
     full, before = result.pieces(True), result.pieces(False)
     names = {"WORLD": dist.group.WORLD, **OWNERSHIP, **result.names}
@@ -78,7 +77,6 @@ OWNERSHIP = {
 
 
 def numel_of(pieces: Sequence[Piece]) -> int:
-    """Return the number of elements of the full gradients, including those on other ranks."""
     sizes: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(sizes, {piece.name: piece.size for piece in pieces})
     return sum(functools.reduce(lambda left, right: left | right, sizes).values())
@@ -89,7 +87,6 @@ def names_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def full_gradients(parameters: dict[str, nn.Parameter], are_summed: bool = True) -> list[Piece]:
-    """Return the gradients of parameters that are complete on this rank, or DTensors."""
     pieces = []
     for name, parameter in parameters.items():
         gradient: Any = parameter.grad
@@ -113,8 +110,6 @@ def train_layout(kind: Callable[[torch.dtype], models.TrainedModel], **names: An
 
 
 class Model(nn.Module):
-    """Two layers to shard, and a norm and a head beside them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
@@ -125,7 +120,6 @@ class Model(nn.Module):
 
 
 def backward(model: nn.Module, part: int) -> None:
-    """Compute the gradients of a loss over this part of the data."""
     torch.manual_seed(7 + part)
     model(torch.randn(4, 4, WIDTH)).square().mean().backward()
 
@@ -170,7 +164,7 @@ def experts_of_some() -> Layout:
 
 
 def plain_experts(rows: int) -> Layout:
-    """Experts as plain tensors: each rank has its own, or two ranks have copies of those of the others."""
+    """Experts as plain tensors. Each rank has its own experts, or two ranks have copies of the same experts."""
     mesh = mesh_of("dp", "ep")
     dense = {"0.dense.weight": with_gradient("dense", (WIDTH, HIDDEN), row("fsdp"), Shard(0))}
     position = dist.get_rank() % (4 // rows)
@@ -182,8 +176,6 @@ def plain_experts(rows: int) -> Layout:
 
 
 class Adapted(nn.Module):
-    """A frozen model, and an adapter beside it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.base = Model().requires_grad_(False)
@@ -204,7 +196,6 @@ def adapters() -> Layout:
 
 
 def wide_gradients() -> Layout:
-    """Parameters of bfloat16 whose gradients are float32."""
     parameters = {}
     for name, shape in (("up", (HIDDEN, WIDTH)), ("norm", (WIDTH,))):
         wide = with_gradient(name, shape, row("dp"), Shard(0))
@@ -257,14 +248,13 @@ def ragged() -> Layout:
 
 
 def with_gradient(name: str, shape: Sequence[int], mesh: DeviceMesh, placement: Any) -> nn.Parameter:
-    """Return a parameter on a mesh whose gradient has known values."""
     parameter = nn.Parameter(distribute_tensor(torch.zeros(*shape), mesh, [placement], src_data_rank=None))
     parameter.grad = distribute_tensor(gradient_of(name, shape), mesh, [placement], src_data_rank=None)
     return parameter
 
 
 def stages_of_fsdp(is_tied: bool) -> Layout:
-    """FSDP2 modules on the two stages of a pipeline. The last may share the embedding's weight."""
+    """FSDP2 modules on the two stages of a pipeline. If `is_tied`, the last stage shares the embedding's weight."""
     mesh = mesh_of("pp", "dp")
     is_first = mesh.get_local_rank("pp") == 0
     layers: dict[str, nn.Module] = (
@@ -286,7 +276,6 @@ def stages_of_fsdp(is_tied: bool) -> Layout:
 
 
 def plain_stages(is_tied: bool) -> Layout:
-    """Plain stages, with copies on the data-parallel ranks."""
     mesh = mesh_of("pp", "dp")
     is_first = mesh.get_local_rank("pp") == 0
     last = "embedding" if is_tied else "head"
@@ -350,7 +339,7 @@ def flat_pieces(model: FullyShardedDataParallel, tensor_rank: int = 0) -> list[P
 
 
 def copies_in_fsdp1() -> Layout:
-    """A layer that FSDP1 ignores, and one that it copies, beside shards. All ranks have the same data."""
+    """A layer that FSDP1 ignores and a layer that FSDP1 copies, beside shards. All ranks have the same data."""
     torch.manual_seed(5)
     module = Model()
     module.down = wrap(module.down, sharding_strategy=ShardingStrategy.NO_SHARD)
@@ -360,7 +349,6 @@ def copies_in_fsdp1() -> Layout:
 
 
 def tensor_parallel_in_fsdp1() -> Layout:
-    """Wrap tensor-parallel layers in FSDP1, over the data-parallel ranks."""
     torch.manual_seed(5)
     mesh = mesh_of("dp", "tp")
     rank = mesh.get_local_rank("tp")
@@ -403,11 +391,9 @@ LAYOUTS: dict[str, Callable[[], Layout]] = {
     "Megatron, tensor and pipeline parallel": megatron,
     "Megatron, tensor parallel and data parallel, model with experts": megatron_copies,
 }
-"""By the first column of the table."""
 
 
 def clip_with_replaced_parameter() -> str:
-    """Return the error for a parameter that `fully_shard` has replaced."""
     mesh = mesh_of("pp", "dp")
     stage = nn.Sequential(OrderedDict(head=nn.Linear(WIDTH, WORDS, bias=False)))
     tied = [stage.head.weight]
@@ -419,7 +405,6 @@ def clip_with_replaced_parameter() -> str:
 
 
 def output_of(code: str) -> str:
-    """Return the output of an example on this rank."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(compile(code, "example", "exec"), {"__name__": "example"})
     return out.getvalue()

@@ -26,7 +26,7 @@ WORDS, WIDTH, HIDDEN, EXPERTS = 19, 8, 12, 4
 
 
 class Block(nn.Module):
-    """A block of a transformer. A process may have some of its heads, and some of the hidden units."""
+    """A block of a transformer. A process can have some of the heads, and some of the hidden units."""
 
     def __init__(self, experts: int = 0) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Block(nn.Module):
 
 
 class Experts(nn.Module):
-    """Experts of which each process of a mesh has some. It applies these to all tokens."""
+    """Experts. Each process of a mesh has some of the experts, and applies them to all tokens."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -82,15 +82,13 @@ class Transformer(nn.Module):
 
 
 class TrainedModel(NamedTuple):
-    """A model, or this process's stages of one, after a backward pass."""
+    """A model after a backward pass, or the pipeline stages of a model on this process."""
 
     parameters: dict[str, nn.Parameter]
     options: dict[str, Any]
-    """The options of the clip for this model."""
 
 
 def tokens_of(data_rank: int) -> Tensor:
-    """Return the data of one data-parallel rank."""
     return torch.randint(WORDS, (2, 5), generator=torch.Generator().manual_seed(data_rank))
 
 
@@ -168,7 +166,7 @@ def expert_parallel(dtype: torch.dtype) -> TrainedModel:
 
 
 def pipeline(dtype: torch.dtype) -> TrainedModel:
-    """Train two stages: on two rows of a mesh, or on a single process one after the other."""
+    """Train two stages on two rows of a mesh. A single process trains one stage after the other."""
     size = dist.get_world_size()
     mesh = init_device_mesh("cpu", (min(size, 2), max(size // 2, 1)), mesh_dim_names=("pp", "dp"))
     model = Transformer().to(dtype)
@@ -237,14 +235,12 @@ MODELS: dict[str, Callable[[torch.dtype], TrainedModel]] = {
 
 @functools.cache
 def trained_model(kind: str, dtype: str) -> tuple[TrainedModel, dict[str, Any]]:
-    """Return a model, and its gradients after the backward pass."""
     torch.manual_seed(5)
     model = MODELS[kind](getattr(torch, dtype))
     return model, {name: copy_of(gradient) for name, gradient in gradients(model).items()}
 
 
 def restored_model(kind: str, dtype: str) -> TrainedModel:
-    """Return the model with its gradients after the backward pass."""
     model, saved = trained_model(kind, dtype)
     for name, parameter in model.parameters.items():
         parameter.grad = copy_of(saved[name])
@@ -275,7 +271,7 @@ def gathered(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def gather_local(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Gather tensors, but of partial sums return the local tensor."""
+    """Gather tensors. For partial sums, return the local tensor instead."""
     partial_sums = {
         f"{name} on rank {dist.get_rank()}": tensor.to_local() for name, tensor in tensors.items() if is_sum(tensor)
     }
@@ -291,22 +287,17 @@ def as_array(tensor: Tensor) -> np.ndarray:
 
 class Clipped(NamedTuple):
     before: dict[str, np.ndarray]
-    """The gradients, gathered."""
-
     local_values: dict[str, np.ndarray]
-    """The same, but of partial sums the local tensor of each process, which is the one to clip."""
+    """The same as `before`, but for partial sums the local tensor of each process, which the clip changes."""
 
     after: dict[str, np.ndarray]
-    """The local values after the clip."""
-
     norm: Any
     """The norm that the call returned: its value and the kind of tensor, or None."""
 
     calls: list[str]
-    """The collectives that were called."""
-
     pytorch_count: int | None
-    """The number of collectives by PyTorch's counter, which includes those of its operations. None without it."""
+    """The number of collectives by PyTorch's counter, which includes collectives inside PyTorch's operations. None
+    means not counted."""
 
 
 def clip_model(kind: str, dtype: str, call: str, arguments: Sequence[Any] = (), count_pytorch: bool = False) -> Clipped:
@@ -339,7 +330,7 @@ def layout(tensor: Any) -> tuple[Any, ...]:
 
 THRESHOLD = 1.5
 ClipCall = Callable[..., tuple[Any, list[Any] | None]]
-"""Returns the norm, and the new gradients or, if they are clipped in place, None."""
+"""A function that returns the norm and the new gradients. If it clips in place, the second value is None."""
 
 
 def clip_in_place(namespace: Any, params: list[Any], grads: list[Any], options: dict[str, Any], p: float = 2.0) -> Any:

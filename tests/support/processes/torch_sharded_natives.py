@@ -11,7 +11,6 @@ NATIVES = Path(__file__).parents[3] / "tools/sharded_natives.py"
 
 
 def script() -> Any:
-    """Return the module. It is imported once per process."""
     if "sharded_natives" not in sys.modules:
         spec = importlib.util.spec_from_file_location("sharded_natives", NATIVES)
         assert spec is not None

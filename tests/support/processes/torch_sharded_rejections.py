@@ -30,8 +30,6 @@ ARRAYS = [np.arange(1, 8, dtype=np.float32), np.full((5, 3), 2, np.float32), np.
 
 class Attempt(NamedTuple):
     error: str
-    """The exception's type and its message. Empty without an exception."""
-
     seconds: float
     norm: float | None
 
@@ -59,13 +57,11 @@ def by_ownership(p: float) -> Any:
 
 
 def by_dtype(p: float) -> Any:
-    """Return the norm of a list of gradients. On one rank, one of them is a tensor of integers."""
     plain = torch.ones(3, dtype=torch.int32 if dist.get_rank() == 1 else torch.float32)
     return uc.get_total_norm([parameters(ARRAYS[:1], "FSDP")[0].grad, plain], p)
 
 
 def by_configuration(p: float) -> Any:
-    """Clip by value. One rank has a complex gradient, which is not ordered."""
     params = parameters(ARRAYS[:1], "FSDP")
     plain = nn.Parameter(torch.zeros(2, dtype=torch.complex64 if dist.get_rank() == 1 else torch.float32))
     plain.grad = torch.ones_like(plain)
@@ -146,14 +142,12 @@ WRONG_ARGUMENTS: dict[str, Callable[[list[Any], bool], Any]] = {
 
 
 def reject_argument(argument: str) -> tuple[Attempt, Attempt]:
-    """Return the errors of a call whose arguments one rank rejects, and of the next call."""
     params = parameters(ARRAYS, "FSDP")
     first = attempt(lambda: WRONG_ARGUMENTS[argument](params, dist.get_rank() == 1))
     return first, attempt(lambda: uc.clip_grad_norm_(params, math.inf))
 
 
 def reject_in_one_copy(keywords: dict[str, str]) -> list[Attempt]:
-    """Return the errors of two calls with HSDP. Rank 1 rejects the first."""
     params = parameters(ARRAYS, "HSDP")
     group = {name: getattr(dist.group, value) for name, value in keywords.items()}
     thresholds = (math.nan if dist.get_rank() == 1 else 1.0, 1.0)
@@ -173,7 +167,6 @@ def reject_beside_other_parameters(case: str) -> list[Attempt]:
 
 
 def reject(kind: str, p: float) -> tuple[Attempt, Attempt]:
-    """Return the errors of a call that one rank rejects, and of the next call."""
     return attempt(lambda: REJECTIONS[kind](p)), attempt(lambda: uc.clip_grad_norm_(parameters(ARRAYS, "FSDP"), 1.0))
 
 
@@ -215,7 +208,6 @@ def clip_at_steps(steps: Sequence[int]) -> Attempt:
 
 
 def clip_in_order(names: Sequence[str], by_own_norms: bool, order: Sequence[int]) -> Attempt:
-    """Clip parameters that one rank lists in another order."""
     params: Any = parameters([ARRAYS[position] for position in order], "FSDP")
     params = list(zip(names, params, strict=True)) if names else params
     if dist.get_rank() == 1:
@@ -238,7 +230,6 @@ def clip_in_order_of_groups() -> tuple[Attempt, list[Any]]:
 
 
 def call_without_a_gradient(function: str) -> Attempt:
-    """Call a function with gradients. One rank has None in the place of a gradient."""
     gradients = [parameter.grad for parameter in parameters(ARRAYS, "FSDP")]
     if dist.get_rank() == 1:
         gradients[1] = None
@@ -246,13 +237,11 @@ def call_without_a_gradient(function: str) -> Attempt:
 
 
 def differ_on_two_dimensions() -> Attempt:
-    """Clip a gradient over both dimensions of a mesh by its own norm. The first rank has another threshold."""
     gradient = distributed(np.ones((4, 4), np.float32), mesh_of("rows"), [Shard(0), Shard(1)])
     return attempt(lambda: uc.clip_by_norm(gradient, 1.0 + (dist.get_rank() == 0)).full_tensor().sum())
 
 
 def clip_with_other_placements() -> Attempt:
-    """Clip a parameter of which rank 1 has a shard, and rank 0 a copy."""
     placements = [Shard(0) if dist.get_rank() else Replicate()]
     gradient = distributed(np.ones(4, np.float32), mesh_of("row"), placements)
     parameter = nn.Parameter(gradient.detach().clone())
@@ -261,7 +250,6 @@ def clip_with_other_placements() -> Attempt:
 
 
 def reject_on_two_dimensions() -> Attempt:
-    """Clip a gradient over both dimensions of a mesh. One rank rejects its dtype."""
     gradient = distributed(np.ones((4, 4), np.float32), mesh_of("rows"), [Shard(0), Shard(1)])
     return attempt(
         lambda: uc.clip_by_norm(gradient.int() if dist.get_rank() == 0 else gradient, 1.0).full_tensor().sum()

@@ -77,7 +77,6 @@ def rows() -> DeviceMesh:
 
 
 def copies_of(case: str, rank: int) -> list[int]:
-    """Return the ranks of four with a copy of this rank's shard."""
     ranks, place = np.arange(4).reshape(2, 2), divmod(rank, 2)
     along = tuple(slice(None) if dim in CASES[case].copies else place[dim] for dim in range(2))
     return [int(number) for number in ranks[along].ravel()]
@@ -106,7 +105,6 @@ def clip_and_check(case: str, drifted: int | None, p: float = 2.0, check: bool =
 
 
 def reject_and_check(case: str, rejecting: int) -> CheckedClip:
-    """Clip with a threshold that is NaN on one rank, and copies that have drifted on another."""
     mesh = rows()
     threshold = math.nan if dist.get_rank() == rejecting else 1.0
     value = 1.0 + dist.get_rank()
@@ -116,7 +114,6 @@ def reject_and_check(case: str, rejecting: int) -> CheckedClip:
 
 
 def reject_by_a_configuration(rejecting: int) -> str:
-    """Return the error if a rank has a gradient of integers beside those on a mesh of two dimensions."""
     kind = torch.int32 if dist.get_rank() == rejecting else torch.float32
     params = [nn.Parameter(torch.zeros(2, dtype=dtype), requires_grad=False) for dtype in (torch.float32, kind)]
     shard = DTensor.from_local(torch.ones(2), rows(), [Replicate(), Shard(0)], run_check=False)
@@ -126,7 +123,6 @@ def reject_by_a_configuration(rejecting: int) -> str:
 
 
 def error_with(call: Callable[[nn.Parameter], Any], gradient: torch.Tensor) -> str:
-    """Return the error of a call with one parameter that has this gradient."""
     parameter = nn.Parameter(torch.zeros(gradient.shape))
     parameter.grad = gradient
     return error_message(lambda: call(parameter))
@@ -151,11 +147,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "clipper": lambda parameter, **keywords: CONFIG.clipper(**keywords).clip_([parameter]),
     "attach_to": step_with_config,
 }
-"""Calls with the gradient of one parameter, by the function with the keyword `check_replicas`."""
 
 
 def error_of(name: str, has_drifted: bool) -> str:
-    """Return the error of a call with a gradient that has drifted on the last rank."""
     keywords = {"process_group": dist.group.WORLD, "ownership": "replicated", "check_replicas": True}
     gradient = torch.ones(2) + (has_drifted and dist.get_rank() == 3)
     return error_with(functools.partial(CALLS[name], **keywords), gradient)
@@ -179,14 +173,13 @@ def sparse_beside_a_mesh(shift: int) -> str:
 
 
 def exchange_shards() -> str:
-    """Return the error if the two shards of one replica are those of the other one in reversed order."""
+    """Return the error if the shards of one replica are the shards of the other replica in reversed order."""
     local = torch.full((2,), [3.0, 4.0, 4.0, 3.0][dist.get_rank()])
     gradient = DTensor.from_local(local, rows(), [Replicate(), Shard(0)], run_check=False)
     return error_message(lambda: uc.get_total_norm([gradient], check_replicas=True))
 
 
 def message_of(**keywords: Any) -> str:
-    """Return the error for one plain gradient."""
     parameter = parameter_with(torch.ones(2))
     return error_message(lambda: uc.clip_grad_norm_([parameter], 1.0, check_replicas=True, **keywords))
 
@@ -200,7 +193,6 @@ def is_first_rank(parameter: Any) -> bool:
 
 
 def error_within_a_copy() -> str:
-    """Return the error for the group of one copy of HSDP, which lacks the other copies."""
     return clip_and_check("HSDP", None, process_group=rows()["tp"]).error
 
 

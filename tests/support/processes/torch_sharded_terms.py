@@ -25,8 +25,6 @@ class Summed(NamedTuple):
     error: str
     all_reduces: int
     terms: list[np.ndarray]
-    """The local tensors before the clip."""
-
     after: list[np.ndarray]
 
 
@@ -102,7 +100,6 @@ def without_any(named_params: list[tuple[str, Any]]) -> None:
 
 
 def another_dtype(named_params: list[tuple[str, Any]]) -> None:
-    """Replace a gradient and its parameter by float64 ones."""
     gradient: Any = named_params[2][1].grad
     wide = DTensor.from_local(gradient.to_local().double(), gradient.device_mesh, gradient.placements, run_check=False)
     named_params[2] = (named_params[2][0], nn.Parameter(wide))
@@ -132,13 +129,12 @@ CHANGES: dict[str, Callable[[list[tuple[str, Any]]], None]] = {
 
 
 def error_for_norms() -> str:
-    """Return the error for a DTensor of norms. They are no sums, although the placement is a subclass of Partial."""
+    """Return the error for a DTensor of norms. Norms are no sums, although their placement is a subclass of Partial."""
     gradient = DTensor.from_local(torch.ones(2), mesh_of("row"), [Shard(0)], run_check=False)
     return error_message(lambda: uc.get_total_norm([torch.linalg.vector_norm(gradient)]))
 
 
 def norm_beside_a_mesh_of_two() -> float:
-    """Clip two gradients by their own norms. One is on a mesh of the first two ranks."""
     shards = [DTensor.from_local(torch.ones(2), DeviceMesh("cpu", [0, 1]), [Shard(0)], run_check=False)]
     params = [nn.Parameter(tensor) for tensor in (*shards, torch.zeros(2))]
     params[0].grad, params[1].grad = shards[0], torch.tensor([3.0, 4.0])

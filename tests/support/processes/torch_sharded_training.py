@@ -40,7 +40,6 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def train_sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
-    """Train a sharded model. Return the last norm, and the weights."""
     net = model()
     options: dict[str, Any] = {"check_numel": True}
     if kind == "FSDP2":
@@ -96,7 +95,6 @@ THRESHOLD = 1e-3
 
 
 def clip_fsdp1(use_orig_params: bool, clip: Callable[[list[nn.Parameter]], Any]) -> Any:
-    """Clip FSDP1's gradients without ownership."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # FSDP1 is deprecated
         net = FullyShardedDataParallel(model(), device_id=torch.device("cpu"), use_orig_params=use_orig_params)
@@ -145,7 +143,6 @@ def clip_by_value(params: list[nn.Parameter]) -> float:
 
 
 def train_and_record(config: ClipConfig, directory: str, norms: bool, only: int | None = None) -> None:
-    """Train under FSDP2. All processes record, or only one."""
     net = model()
     for layer in net:
         fully_shard(layer)
@@ -180,7 +177,6 @@ def record_pytorchs_clip(directory: str, norms: bool, only: int | None = None) -
 
 
 def record_shards(directory: str) -> float:
-    """Record a clip of plain shards. Their single norms are unknown. Return the total norm."""
     weight = nn.Parameter(torch.zeros(1))
     weight.grad = torch.tensor([3.0 + dist.get_rank()])
     with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
@@ -189,7 +185,6 @@ def record_shards(directory: str) -> float:
 
 
 def record_beside_plain(directory: str) -> float:
-    """Record a clip of two sharded gradients and a plain one of the first process, in two groups. Return the norm."""
     sharded_params = torch_sharded.parameters([np.full((2, 2), 2, np.float32)] * 2, "FSDP")
     named_params = dict(zip("ab", sharded_params, strict=True))
     if dist.get_rank() == 0:

@@ -21,8 +21,6 @@ from unified_clip.ownership import mesh_ownership
 
 
 class Layout(NamedTuple):
-    """Gradients on four ranks."""
-
     mesh: Callable[[], DeviceMesh | None]
     placements: Sequence[Any]
     keywords: Callable[[], dict[str, Any]]
@@ -125,7 +123,6 @@ def clip_a_tied_parameter() -> Clipped:
 
 
 def clip_distinct_beside_copies() -> Clipped:
-    """Clip a gradient that rank 0 lacks, and that differs between ranks, beside copies."""
     locals_ = [torch.ones(2), torch.ones(3), torch.ones(2)]
     parameters = [_parameter(local, None, ()) for local in locals_]
     if dist.get_rank() == 0:
@@ -135,7 +132,6 @@ def clip_distinct_beside_copies() -> Clipped:
 
 
 def clip_frozen(placement: Any) -> Clipped:
-    """Clip parameters of which a different one is frozen on each stage."""
     locals_ = [torch.ones(2, 2), torch.ones(2, 2)]
     parameters = [_parameter(local, mesh_of("rows")["tp"], [placement]) for local in locals_]
     frozen = parameters[dist.get_rank() // 2]
@@ -145,7 +141,6 @@ def clip_frozen(placement: Any) -> Clipped:
 
 
 def clip_in_another_order() -> Clipped:
-    """Clip the parameters of a stage, which its ranks list in different orders."""
     locals_ = [torch.ones(2), torch.ones(3), torch.ones(2)]
     named = list(zip("abc", [_parameter(local, None, ()) for local in locals_], strict=True))
     order = -1 if dist.get_rank() % 2 else 1
@@ -167,7 +162,6 @@ def clip_experts(has_tokens: Sequence[bool]) -> Clipped:
 
 
 def clip_by_function(ranks: Sequence[int], placement: Any) -> Clipped:
-    """Clip gradients on the ranks of a stage. `ownership` is True on some ranks."""
     locals_ = [torch.ones(2, 2), torch.ones(3)]
     parameters = [_parameter(local, mesh_of("rows")["tp"], [placement]) for local in locals_]
     return _clip(parameters, locals_, **world(ownership=lambda parameter: dist.get_rank() in ranks)())

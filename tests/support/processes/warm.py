@@ -1,4 +1,5 @@
-"""Start the tools' workers as copies of one process that has imported them: 30 instead of 400 milliseconds each."""
+"""Start the tools' workers as copies of one process that has imported their modules. A start takes 30 instead of 400
+milliseconds."""
 
 from __future__ import annotations
 
@@ -31,12 +32,11 @@ that start threads.
 
 PYTHON = sys.executable
 FAULTHANDLER = ["-X", "faulthandler"]
-"""The options of Python with which the tools start their workers. Some workers of tests have none."""
 
 Start = Callable[..., Any]
 
 LONGEST = 1 << 20
-"""Bytes of the longest request."""
+"""The maximum length of a request in bytes."""
 
 
 class WarmProcess:
@@ -67,11 +67,11 @@ class WarmProcess:
 
 @contextmanager
 def origin_of_copies(*modules: str) -> Iterator[Start]:
-    """Start a process that imports the workers. Return a function that starts workers as copies of it.
+    """Start a process that imports the workers. Return a function that starts workers as copies of this process.
 
-    If settings or files may change what a worker imports, it starts as a new process, as it does for users.
+    If settings or files can change what a worker imports, the worker starts as a new process, as it does for users.
 
-    modules: what the process imports beside NumPy. They must not start threads.
+    modules: What the process imports in addition to NumPy. These modules must not start threads.
     """
     from unified_clip import _workers
 
@@ -110,7 +110,6 @@ def started_by(start: Start) -> Iterator[None]:
 
 
 def _may_be_copied(arguments: Sequence[str]) -> bool:
-    """Return whether this command line starts a module of `WORKERS`, or code (`python -c`)."""
     interpreter, *rest = arguments
     kind, what, *_ = rest[len(FAULTHANDLER) :] if rest[: len(FAULTHANDLER)] == FAULTHANDLER else rest
     return interpreter == PYTHON and (kind == "-c" or (kind == "-m" and what in WORKERS))
@@ -122,7 +121,6 @@ def _settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _customized(search: str) -> bool:
-    """Return whether a test changes the modules that a process imports."""
     names = ("sitecustomize.py", "usercustomize.py", "numpy.py", "numpy")
     _, *added = search.split(os.pathsep)  # the first has this package, and all others if it is installed
     return any((Path(folder) / name).exists() for folder in added for name in names)
@@ -203,7 +201,6 @@ def serve(control: socket.socket, *modules: str) -> None:
 
 
 def _report(ends: dict[int, socket.socket]) -> None:
-    """Send the status of each copy that has ended."""
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
             with closing(ends.pop(ended[0])) as end, suppress(BrokenPipeError):
@@ -213,7 +210,7 @@ def _report(ends: dict[int, socket.socket]) -> None:
 def _run_worker(
     arguments: list[str], environment: dict[str, str], directory: str, fds: list[int], base: list[str]
 ) -> None:
-    """Run a worker in this copy, as `python -m` does. Other passed descriptors stay open until it ends."""
+    """Run a worker in this copy, as `python -m` does. Passed file descriptors stay open until the worker ends."""
     os.setsid()
     os.chdir(directory)
     os.close(fds[0])

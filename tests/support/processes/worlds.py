@@ -22,7 +22,7 @@ Start = Callable[[int, int, str], None]
 """The first call in each process. It gets the rank, the number of processes, and a path for exchanging addresses."""
 
 TIMEOUT = 120
-"""Seconds that a call may take."""
+"""The maximum number of seconds of a call."""
 
 
 class World:
@@ -81,7 +81,6 @@ class World:
 
 
 def worlds_of_any_size(start: Start) -> AbstractContextManager[Callable[[int], World]]:
-    """Return a function that starts a world of a size when it is first needed."""
     return worlds_when_needed(functools.partial(World, start))
 
 
@@ -103,7 +102,6 @@ def worlds_when_needed(start: Callable[[Layout], World]) -> Iterator[Callable[[L
 
 
 def error_message(call: Callable[[], Any]) -> str:
-    """Return the message of the error that a call raises, or '' if the call raises no error."""
     try:
         call()
     except (RuntimeError, TypeError, ValueError) as error:
@@ -113,7 +111,6 @@ def error_message(call: Callable[[], Any]) -> str:
 
 @contextmanager
 def record_calls(module: Any, names: Sequence[str]) -> Iterator[list[str]]:
-    """Record which of a module's functions are called in this context."""
     calls: list[str] = []
     originals = {name: getattr(module, name) for name in names}
 
@@ -144,9 +141,9 @@ class Failure:
 
 
 def _start_origin(start: Start) -> str | None:
-    """Start the process that all worlds are forked from, if it does not run. Return the module that it has imported.
+    """Start the process from which all worlds are forked. Return the module that it has imported.
 
-    A forked process has no threads of its origin, so the module must not start any. TensorFlow does.
+    A fork does not have the threads of its origin, so the module must not start threads. TensorFlow starts threads.
     """
     framework = getattr(start, "func", start).__module__.rpartition(".")[2].partition("_")[0]
     module = f"support.processes.{framework}_preloaded" if framework != "tensorflow" else None

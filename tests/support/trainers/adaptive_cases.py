@@ -14,7 +14,6 @@ from unified_clip import ClipConfig
 from unified_clip import adaptive as functions
 
 FITTING = [setting for setting in adaptive.SETTINGS if setting not in adaptive.GROWING]
-"""The rules that compiled graphs can have."""
 
 HALF = 100
 
@@ -25,12 +24,10 @@ THRESHOLDS = [min(threshold, 3.0) for threshold, _ in adaptive.steps({"rule": "z
 
 
 def gradient(norm: float) -> np.ndarray:
-    """A gradient of which any path computes exactly this norm."""
     return np.array([0.0, -norm, 0.0], np.float32)
 
 
 def state_of_another_framework(steps: int = HALF) -> Any:
-    """The state that a run with NumPy saves after some steps, from its JSON text."""
     clip = CONFIG.clipper()
     for norm in adaptive.NORMS[:steps]:
         clip([gradient(norm)])
@@ -123,15 +120,15 @@ def check_tensors_in_an_optimizer(step: Any, state_dict: Any) -> None:
 
 
 TENSOR_NORMS = [[norms[0], norms[1] or 0.0] for norms in oracle.NORMS[:16]]
-"""The norms of two gradients in 16 steps, with spikes, zeros, NaN and infinities."""
 
 
 def check_tensors_resume(begin: Any, restore: Any = None) -> None:
-    """Stop a run with AdaGC within its warm-up and after it, and continue it. It equals the whole run with NumPy.
+    """Stop a run with AdaGC in its warm-up and after it, and continue it. The results equal an uninterrupted run with
+    NumPy.
 
-    begin: Starts a run. It returns (a function that makes a step with two gradients of three numbers, and returns the
-    effects on the weights, and the handle with the state). restore: Continues a stopped run: takes (the handle of the
-    stopped run, the handle of the new one). Default: by `state_dict` and a JSON text.
+    begin: Starts a run. It returns (a function that makes a step with two gradients of three numbers and returns the
+    effects on the weights, the handle with the state). restore: Continues a stopped run. It takes (the handle of the
+    stopped run, the handle of the new run). By default, `state_dict` and a JSON text transfer the state.
     """
     uninterrupted, expected = TENSORS.clipper(), []
     for norms in TENSOR_NORMS:
@@ -153,7 +150,8 @@ def check_tensors_resume(begin: Any, restore: Any = None) -> None:
 
 
 def check_absent_gradients(step: Any, state_dict: Any) -> None:
-    """Train heads in turn: each parameter keeps its own number. With places by position, one would get the other's.
+    """Train heads in turn. Each parameter keeps its own state. If states were assigned by position, the states would be
+    mixed up.
 
     step: Makes a step with two gradients of three numbers, some of them None, and returns the effects on the weights.
     """

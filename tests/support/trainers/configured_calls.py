@@ -16,7 +16,6 @@ OF_FRAMEWORK = {"PyTorch": "torch", "Keras": "tensorflow", "Paddle": "paddle", "
 
 
 def run(kit: Kit, call: str, clip: Any) -> Gradients:
-    """Return what the call makes of the gradients: at once, or in the next step of an optimizer."""
     if "optimizer" in call or "model" in call:
         return RUNS[kit.name](call, clip)
     grads = {"weight": kit.tensor([3.0, 3.0]), "bias": kit.tensor([3.0])}

@@ -26,7 +26,6 @@ from unified_clip import ClipWarning
 
 
 def training() -> tuple[Any, Any, Any]:
-    """Return (optimizer, handle, function that makes a step and returns its effect on the weights)."""
     weight, optimizer = keras.Variable(np.zeros(3, np.float32)), keras.optimizers.SGD(1.0)
     optimizer.build([weight])
     handle = CONFIG.attach_to(optimizer)
@@ -54,7 +53,6 @@ def test_a_run_resumes_from_its_state_and_from_that_of_another_framework() -> No
 
 
 def adagc_in_an_optimizer() -> tuple[Callable[[Any], Any], Any]:
-    """Return (a function that makes a step from zeros and returns the weights, the handle of the clip)."""
     weights, optimizer = [keras.Variable(np.zeros(3, np.float32)) for _ in range(2)], keras.optimizers.SGD(1.0)
     optimizer.build(weights)
     handle = TENSORS.attach_to(optimizer)

@@ -308,7 +308,7 @@ def test_gradients_are_unscaled_before_they_are_clipped() -> None:
 def test_the_losses_of_fit_are_recorded_without_loss_scale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str
 ) -> None:
-    """Also if a loss arrives late: the step of the optimizer waits for it."""
+    """A loss can arrive late. The step of the optimizer waits for the loss."""
     add = LOSSES.add
 
     def add_late(read: Callable[[], Any]) -> None:

@@ -29,7 +29,6 @@ Records = list[dict[str, Any]]
 
 
 def start(rank: int, size: int, meeting: str) -> None:
-    """Start a process. Trainers read its rank from the environment."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
     os.environ.update(NODE_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="1")  # no rank connects to this port
     torch_sharded.start(rank, size, meeting)
@@ -44,7 +43,6 @@ def own_file(directory: str) -> Path:
 
 @contextmanager
 def accelerator() -> Iterator[Accelerator]:
-    """Return a new Accelerator. Accelerate's state is that of the process, so it is reset afterwards."""
     try:
         yield Accelerator(cpu=True)
     finally:
@@ -61,7 +59,6 @@ def by_fsdp(using: Accelerator, version: int) -> None:
 
 
 def train(using: Accelerator, model: torch.nn.Module, clip: Clipper) -> list[float]:
-    """Train, and return the norms before clipping."""
     model, optimizer = using.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE))
     norms = []
     for inputs, targets in batches():
@@ -92,8 +89,6 @@ def accelerate_by_fsdp1(is_stated: bool) -> list[float]:
 
 
 class WithLoss(Model):
-    """A model that returns its loss, as the trainer expects."""
-
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
         outputs = super().forward(inputs)
         return {"loss": torch.nn.functional.mse_loss(outputs, targets), "outputs": outputs}

@@ -31,7 +31,6 @@ SCALE = 2.0**16
 
 
 def config(**changes: Any) -> ClipConfig:
-    """Return the configuration of the examples: a schedule, without biases."""
     return ClipConfig(**{**ClipConfig.load(EXAMPLES / "clip.toml").data(), **changes})
 
 
@@ -55,13 +54,11 @@ def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def rows() -> torch.utils.data.Dataset[Any]:
-    """Return all examples in order, for loaders with batches of 8."""
     inputs, targets = zip(*batches(), strict=True)
     return torch.utils.data.TensorDataset(torch.cat(inputs), torch.cat(targets))
 
 
 def recorded(path: Path, model: torch.nn.Module, train: Callable[[], object]) -> list[dict[str, Any]]:
-    """Train, and return the recorded clip events without their durations."""
     with unified_clip.record(path, norms=True, names=model, natives=False):
         train()
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
@@ -69,7 +66,6 @@ def recorded(path: Path, model: torch.nn.Module, train: Callable[[], object]) ->
 
 
 def plain_records(path: Path) -> list[dict[str, Any]]:
-    """Return the clip events of a plain loop."""
     model, clip = Model(), config()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 

@@ -25,7 +25,7 @@ class ActorCritic(nn.Module):
 
 
 class KerasRMSprop(torch.optim.RMSprop):
-    """Keras adds epsilon inside of the root, PyTorch outside: this is Keras' formula."""
+    """The RMSprop of Keras, which adds epsilon inside the root. PyTorch adds epsilon outside the root."""
 
     @torch.no_grad()
     def step(self) -> None:

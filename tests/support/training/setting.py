@@ -9,7 +9,6 @@ import numpy as np
 
 
 def array(name: str, *shape: int, scale: float = 1.0) -> np.ndarray:
-    """Return pseudo-random numbers that depend on the name only."""
     return (np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape) * scale).astype(np.float32)
 
 
@@ -47,11 +46,9 @@ CHAR_RNN = {
     "bias": (UNITS,),
     "softmax": (UNITS, VOCABULARY),
 }
-"""The shapes of the recurrent network's weights."""
 
 
 def text(batches: int, sequences: int, length: int, seed: int = 0) -> np.ndarray:
-    """Return batches of sequences of tokens, one token longer than the inputs."""
     return np.random.default_rng(seed).integers(0, VOCABULARY, (batches, sequences, length + 1))
 
 

@@ -156,7 +156,7 @@ def test_a_tensor_that_never_had_a_norm_above_0_is_not_clipped_by_adagc() -> Non
 
 @pytest.mark.parametrize("scale", [2.0, 0.5])
 def test_an_average_of_0_clips_nothing(scale: float) -> None:
-    """Or all later gradients would become 0, and the average would stay 0."""
+    """Otherwise, all later gradients would become 0, and the average would stay 0."""
     for rule in ({"rule": "zclip"}, {"rule": "ema_ratio"}):
         clip = ClipConfig(rule="global_norm", adaptive=rule)
         for _ in range(25):
@@ -199,7 +199,6 @@ ADAPTIVE = {"rule": "global_norm", "adaptive": {"rule": "zclip"}}
 
 
 def saved(**changes: Any) -> dict[str, Any]:
-    """A state as `state_dict` returns it, but for these changes of its only rule."""
     return {"version": 1, "step": 1, "adaptive": {"": {"rule": "zclip", "state": {}} | changes}}
 
 

@@ -124,7 +124,6 @@ def test_the_command_names_the_extra_that_is_not_installed(
 
 
 def without(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Let only PyTorch's worker run some code first."""
     right = run.command
     lines = f"import sys; sys.modules['torch'] = None; from unified_clip.bench import worker; {code}"
     dying = [sys.executable, "-X", "faulthandler", "-c", lines, "torch"]
@@ -171,7 +170,7 @@ def test_a_framework_that_is_not_installed_is_reported(
 def test_the_exit_status_says_whether_all_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], status: int
 ) -> None:
-    """What is not installed has to be measured only where it was named."""
+    """A framework that is not installed must be measured only if the user named it."""
     monkeypatch.setattr(run, "run", lambda options, progress: DATA | {"limits": []} | change)
     assert cli.main(["bench", "--out", str(tmp_path)]) == status
 

@@ -16,8 +16,6 @@ pytestmark = pytest.mark.nightly
 
 
 class Fake:
-    """A clock that only calls advance, and a record of the calls."""
-
     def __init__(self, **costs: Iterator[float]) -> None:
         self.costs, self.now = costs, 0.0
         self.called: list[str] = []

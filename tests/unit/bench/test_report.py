@@ -65,7 +65,6 @@ def test_the_committed_results_can_be_plotted(tmp_path: Path) -> None:
 
 
 def test_the_plots_show_the_results(tmp_path: Path) -> None:
-    """Another ratio makes another plot of ratios, and another time another one of growth."""
     report.write(DATA, tmp_path)
     before = {name: (tmp_path / name).read_bytes() for name in ("ratios.svg", "growth.svg")}
     for key, shown in (("results", "ratios.svg"), ("growth", "growth.svg")):

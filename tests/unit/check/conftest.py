@@ -13,7 +13,6 @@ from unified_clip.check.model import CheckReport
 
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
-    """Write files, and return the report about all of them."""
     monkeypatch.chdir(tmp_path)
 
     def call(files: dict[str, str], clip: str = CLIP_CONFIG, *paths: str) -> CheckReport:

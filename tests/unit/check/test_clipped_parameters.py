@@ -284,7 +284,7 @@ def test_a_clip_of_a_static_program_has_the_effect_of_its_class(check: Check) ->
 
 @pytest.mark.parametrize("bounds", ["0, 10", "0, limit"])
 def test_a_clamp_of_a_norm_is_no_clip_by_value(check: Check, bounds: str) -> None:
-    """LAMB clamps the norm of the weights so."""
+    """LAMB clamps the norm of the weights in this way."""
     source = f"import torch\n\nnew = weight - lr * weight.grad\nnorm = new.norm(p=2).clamp({bounds})\n"
     finding = only_finding(check({"a.py": source}))
     assert (finding.kind, finding.does.partition(",")[0]) == ("unknown", "The clamped expression contains a gradient")

@@ -23,7 +23,6 @@ TRAINERS = "import lightning as L\nfrom transformers import TrainingArguments\n\
 
 
 def near(report: CheckReport) -> CheckReport:
-    """Return the report about the same files with `--nearest`."""
     clip, paths = Path("clip.toml"), [Path()]
     assert report.findings
     return check_files.check(clip, paths, files_to_check.files(paths, clip), nearest=True)

@@ -19,7 +19,6 @@ SAMPLES = Path(__file__).parents[2] / "data" / "formats"
 NAMES = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
 CLIP = 'rule = "global_norm"\nthreshold = 0.75\n'
 ADVICE = ("Or", "To ", "Correct ", "If ", "The clip then differs", "With these keys alone")
-"""The starts of lines of an edit after the keys."""
 
 STILL_FAILS = "With these keys alone, the check still fails:"
 HYDRA = "# @package"
@@ -27,7 +26,6 @@ WITHOUT_KEYS = ("detectron2", "mmcv", "mmengine", "optax", "paddle", "paddleclas
 """The formats without a global norm, or with samples in Python only: their edits have no keys."""
 
 HAS_TAG = "tagged.yaml"
-"""A sample that this test cannot write again."""
 
 
 def merged(data: Any, change: Any) -> Any:
@@ -45,7 +43,6 @@ def without(data: Any, keys: Sequence[str]) -> Any:
 
 
 def keys_of(edit: str, kind: str) -> tuple[Any, list[str]] | None:
-    """Return (the keys to set, the paths of the keys to remove), or None if the edit has no keys that suffice."""
     lines = edit.splitlines()
     end = next((index for index, line in enumerate(lines) if line.startswith(ADVICE)), len(lines))
     removed = [line for line in lines[:end] if line.startswith("Remove ")]
@@ -61,7 +58,6 @@ def keys_of(edit: str, kind: str) -> tuple[Any, list[str]] | None:
 
 
 def apply(finding: Finding) -> bool:
-    """Write the keys of an edit into the file that it names. Return False if there are none."""
     edit, file = finding.edit, Path(finding.path)
     if edit.startswith("In "):
         first, _, edit = edit.partition("\n")

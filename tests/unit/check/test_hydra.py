@@ -42,7 +42,6 @@ def experiment(threshold: float, trainer: str = "default") -> dict[str, str]:
 
 
 def drifts(report: CheckReport) -> dict[str, list[str]]:
-    """Return the settings that differ, by the file of the finding. Each finding has to be a drift."""
     assert {each.kind for each in report.findings} <= {"drift"}
     return {each.path: [difference.about for difference in each.differences] for each in report.findings}
 

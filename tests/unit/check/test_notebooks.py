@@ -12,7 +12,6 @@ CLIP = "clip_grad_norm_(model.parameters(), {})\n"
 
 
 def notebook(*cells: str, **more: object) -> str:
-    """Return the text of a notebook with these code cells, each after a cell of text."""
     texts = [{"cell_type": "markdown", "metadata": {}, "source": ["# clip_grad_norm_(text)\n"]} for _ in cells]
     codes = [
         {"cell_type": "code", "metadata": {}, "outputs": [], "source": cell.splitlines(keepends=True)} for cell in cells

@@ -204,7 +204,6 @@ BY_ENGINE = ("accelerate", "deepspeed", "gpt_neox", "megatron")
 
 
 def check_switched_off(check: Check, name: str, shared: str = CLIP_CONFIG) -> CheckReport:
-    """Return the report for a file of a format that switches the clip off and that `check.off` lists."""
     trainer = FORMATS[name]
     suffix = {"args": "sh", "python": "py"}.get(trainer.kinds[0], trainer.kinds[0])
     text = convert.write(ClipConfig(rule="none"), name)[0]

@@ -16,7 +16,6 @@ NEVER = "This clip has no scaler.unscale_(optimizer) before it"
 
 
 def step(*lines: str, before: str = "") -> dict[str, str]:
-    """Return a file with a training step of these lines, after the lines of `before`."""
     body = textwrap.indent("\n".join(lines), "    ")
     return {"a.py": f"import torch\n{before}\n\n\ndef step(model, opt, loss, scaler):\n{body}\n"}
 
@@ -115,7 +114,6 @@ FP16 = 'mixed_precision="fp16"'
 
 
 def unknown(check: Check, arguments: str = FP16, clip: str = CLIP, **files: str) -> list[str]:
-    """Return the reasons why clips are unknown. `files`: the text of Accelerate's files, by name without suffix."""
     texts = {f"{name}.yaml": text for name, text in files.items()}
     findings = check({"train.py": ACCELERATE.format(arguments=arguments, clip=clip), **texts}).findings
     assert {each.kind for each in findings} <= {"unknown"}

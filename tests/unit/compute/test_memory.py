@@ -1,4 +1,4 @@
-"""Which arrays of a list may overlap in memory, without a comparison of all pairs."""
+"""Arrays of a list that can overlap in memory are found without a comparison of all pairs."""
 
 from __future__ import annotations
 

@@ -10,8 +10,6 @@ from support.config.clip_configs import Write
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write a file with a name and a text, and return its path."""
-
     def written(name: str, text: str) -> Path:
         path = tmp_path / name
         path.write_text(text)

@@ -90,7 +90,7 @@ def test_errors_in_yaml_and_json_name_the_place(tmp_path: Path, kind: str, text:
 @pytest.mark.parametrize("top", ["{}", "rule: {}", "<<: {}", "rule: norm\nthreshold: {}", "rule: norm\nx: {}"])
 @pytest.mark.parametrize("seed", ["lol", "&x {a: b}", "z" * 2000])
 def test_aliases_do_not_eat_memory(top: str, seed: str) -> None:
-    """A list of ten of a list of ten of ..., which would have 10**9 elements."""
+    """The lists are nested, so that the values of all aliases together have 10**9 elements."""
     lists = "".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}' if i else seed] * 10)}]\n" for i in range(9))
     lists = lists.replace(f"[{', '.join([seed] * 10)}]", f"[{seed}]")
     text = f"{lists}{top.format('*l8')}" if top != "{}" else lists
@@ -135,7 +135,6 @@ def test_errors_in_python_name_the_key() -> None:
 
 @given(st.lists(st.sampled_from(["a", "b.c", "groups", "x y", "1"]), min_size=1, max_size=3, unique=True), st.data())
 def test_each_key_has_its_line(keys: list[str], data: Any) -> None:
-    """The line of a key in TOML has comments around it."""
     position = data.draw(st.integers(0, len(keys) - 1))
     text = "".join(f"# {key}\n{json.dumps(key)} = {index}\n" for index, key in enumerate(keys))
     document = documents.parse(text, "toml", "a.toml")

@@ -36,7 +36,6 @@ def test_a_clip_configuration_is_recognised(write: Write) -> None:
 
 
 def samples_that_are_recognised() -> list[Path]:
-    """Return one file of each trainer."""
     paths = {path.parent: path for path in sorted(DATA.rglob("*.*")) if path.is_file() and convert._import_advice(path)}
     return list(paths.values())
 
@@ -215,7 +214,7 @@ def test_export_accepts_a_version_without_a_format() -> None:
 
 
 def test_norm_has_different_meanings_in_detectron2_and_lightning() -> None:
-    """detectron2's norm is Lightning's norm in name only."""
+    """In detectron2, "norm" means a norm per tensor. In Lightning, it means the total norm."""
     config = ClipConfig.import_from(DATA / "detectron2" / "norm.yaml")
     with pytest.raises(NotRepresentableError, match="Cannot export to Lightning: it does not support the rule 'norm'"):
         config.export_to("lightning")

@@ -137,7 +137,7 @@ def test_every_difference_is_named() -> None:
 
 
 def test_results_that_are_not_finite_differ() -> None:
-    """An infinite norm: 0 and NaN on the one side, all NaN on the other."""
+    """With an infinite norm, one configuration returns 0 and NaN, and the other configuration returns only NaN."""
     gradients = {"w": np.array([np.inf, 1.0], np.float32)}
     a, b = ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="tensorflow")
     (row,) = compare.compare(a, b, ["a", "b"], gradients).compared
@@ -280,7 +280,6 @@ LABELS = {
 
 @pytest.mark.parametrize("label", LABELS)
 def test_labels_are_true(label: str) -> None:
-    """The clipped gradients have the norm of the label, in total or per tensor."""
     settings, order, each_tensor = LABELS[label]
     cases = examples.examples([ClipConfig(**settings)], 0)
     assert len(cases) == 3

@@ -173,7 +173,6 @@ def test_an_invalid_command_is_rejected(
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """A recording with 40 norms, of which two are above 1.4."""
     path = tmp_path / "run.jsonl"
     with record(path):
         for step in range(40):

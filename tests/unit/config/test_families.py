@@ -1,4 +1,4 @@
-"""The bounds that are stated for configurations of two families, compared with exact arithmetic and with clips."""
+"""Bounds on the difference between configurations of two families, compared with exact arithmetic and with clips."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def config(**data: Any) -> ClipConfig:
 
 
 def difference(a: ClipConfig, b: ClipConfig) -> FamilyDifference:
-    """The difference of two configurations, which is the same in either direction."""
     result = family_difference(a, b)
     assert result is not None
     assert result == family_difference(b, a)
@@ -62,7 +61,6 @@ def bounds_in_sentence(text: str) -> list[Fraction]:
 
 @st.composite
 def norms_near_threshold(draw: st.DrawFn, threshold: float) -> Fraction:
-    """Draw norms of any size, and norms near the threshold, at which the coefficient is 1 in one family only."""
     far = draw(st.one_of(st.floats(0, 1e30, exclude_min=True), POSITIVE))
     near = Fraction(threshold) + draw(st.sampled_from([-2, -1, 0, 1, 2])) * Fraction(1, 10**6)
     return draw(st.sampled_from([Fraction(far), near]).filter(lambda n: n > 0))

@@ -29,7 +29,6 @@ SCHEDULES = st.builds(
 
 
 def rarely(**values: Any) -> st.SearchStrategy[dict[str, Any]]:
-    """None of them, or one."""
     few = [{name: value} for name, choices in values.items() for value in choices]
     return st.sampled_from([{}] * 3 * len(few) + few)
 

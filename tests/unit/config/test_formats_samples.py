@@ -62,7 +62,6 @@ def test_the_other_files_that_a_sample_names_are_read(sample: Sample) -> None:
 
 @each_sample
 def test_the_format_of_a_file_is_inferred(sample: Sample) -> None:
-    """Of this one, and of no other."""
     try:
         config = ClipConfig.import_from(sample.path)
         inferred = config.provenance.format if config.provenance else "unified_clip"
@@ -79,7 +78,7 @@ def is_exported(sample: Sample) -> bool:
 
 @pytest.mark.parametrize("sample", [each for each in SAMPLES if is_exported(each)], ids=str)
 def test_imported_settings_are_exported_with_the_same_meaning(sample: Sample, tmp_path: Path) -> None:
-    """Where all of the keys that a sample shows are exported."""
+    """The test covers samples whose keys are all exported."""
     config = ClipConfig.import_from(sample.path, sample.from_)
     written = tmp_path / sample.path.name
     kinds = {"json": ".json", "yaml": ".yaml", "toml": ".toml"}
@@ -91,7 +90,6 @@ def test_imported_settings_are_exported_with_the_same_meaning(sample: Sample, tm
 
 
 def test_there_are_300_files_of_20_trainers() -> None:
-    """Files of a trainer: `recognised` as its own, or read with `--from`, but for those that show another's file."""
     files = {sample.path for sample in SAMPLES if sample.shows != "unrelated"}
     assert len(files) >= 300
     assert len({path.parent for path in files}) >= 20

@@ -69,7 +69,7 @@ TABLES = st.dictionaries(KEYS, ANYTHING, max_size=5)
 
 
 def reads_or_rejects(text: str, kind: str) -> None:
-    """As our own configuration, and as that of every trainer whose files are of this kind."""
+    """Read a text as a clip configuration, and as a file of every trainer that has files of this kind."""
     with contextlib.suppress(ConfigError):
         ClipConfig.loads(text, kind)
     for trainer in FORMATS.values():

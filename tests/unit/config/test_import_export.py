@@ -155,7 +155,6 @@ def test_agc_is_not_exported_if_the_trainers_rule_differs(
 
 
 def test_each_suggested_clip_exists() -> None:
-    """Of the modules and methods that messages suggest in place of an export."""
     suggested = " ".join(trainer.instead for trainer in FORMATS.values())
     modules, methods = (
         set(re.findall(pattern, suggested)) for pattern in (r"`(unified_clip\.[\w.]+)`", r"clip\.(\w+)\(")

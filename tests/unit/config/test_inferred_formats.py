@@ -82,7 +82,7 @@ def test_clip_keys_of_trainers_without_a_format_are_named(text: str, key: str, w
 
 
 def test_gin_files_are_rejected(write: Write) -> None:
-    """Those of T5X."""
+    """Files of T5X are gin files."""
     message = r"^base\.gin: cannot infer the format\. gin files are not supported\. Write a clip configuration: .*\.$"
     with pytest.raises(ConfigError, match=message):
         ClipConfig.import_from(write("base.gin", "include 'base.gin'\nglobal_norm_clip_threshold = 1.0\n"))

@@ -13,7 +13,6 @@ BOUND = (
     "Before rounding, the clip coefficients differ by at most 1e-06 / n (relative) for a norm of n. With "
     "threshold = 0.5, the difference is"
 )
-"""The difference between PyTorch's rule and one without eps."""
 
 INFINITE = (
     "If the norm is infinite, TensorFlow's rule makes every gradient NaN. The rules of PyTorch and Paddle make finite "

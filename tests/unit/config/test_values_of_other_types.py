@@ -89,7 +89,6 @@ def test_no_import_of_a_configuration_in_python_crashes(tmp_path: Path, value: s
 
 
 def _named(tree: ast.Module) -> Iterator[ast.keyword | ast.Assign]:
-    """Yield the arguments of `dict` and the assignments about clipping."""
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword | ast.Assign):
             name = node.arg if isinstance(node, ast.keyword) else ast.unparse(node.targets[0])

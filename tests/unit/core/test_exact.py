@@ -1,4 +1,4 @@
-"""The accumulator and its rounding, against fractions."""
+"""The accumulator and its rounding, compared with fractions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After an error about one entry, the leaves of the others are known: their ranks wait for the error."""
+"""After an error about one entry, the leaves of all other entries are known, because their ranks wait for the error."""
 
 from __future__ import annotations
 

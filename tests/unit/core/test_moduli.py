@@ -1,4 +1,4 @@
-"""Moduli of complex numbers: their exact sum and the greatest of them, with the compiled kernels and without."""
+"""Moduli of complex numbers: their exact sum and their maximum, with and without compiled kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEAR_ONE = st.builds(
     complex, st.floats(0.5, 2.0), st.one_of(st.floats(-1.0, 1.0), st.sampled_from([0.0, SMALLEST, 2.0**-26, 1e-200]))
 )
 HALF_WAY = [1 + SMALLEST * 1j, 2.0**-53]
-"""Above the middle between two float64 by 2**-2149."""
+"""Above the midpoint of two float64 numbers by 2**-2149."""
 
 
 @pytest.fixture(params=["compiled", "NumPy"])

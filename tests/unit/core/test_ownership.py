@@ -1,4 +1,4 @@
-"""Who counts which gradient: each element exactly once, whatever the layout. Stand-ins for meshes and parameters."""
+"""Ownership of gradients on imitated meshes: each element has exactly one owner."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from unified_clip.ownership import fsdp1_ownership, megatron_ownership, mesh_own
 
 
 class Mesh:
-    """A device mesh as this process sees it."""
-
     def __init__(self, ranks: Any, names: Iterable[str] | None = None, here: int = 0) -> None:
         self.mesh, self.mesh_dim_names, self.get_rank = np.asarray(ranks), names and tuple(names), lambda: here
 
@@ -33,7 +31,8 @@ NAMES = ("pp", "dp", "tp")
 
 
 def who_counts(part: Any, distinct: Any = ()) -> list[int]:
-    """Of the processes that hold a parameter, where `part` is the mesh that each sees, or None for a plain one."""
+    """Return the processes that own a parameter. `part`: a function that returns the mesh that each process sees, or
+    None for a plain parameter."""
     result = []
     for here in range(8):
         at = tuple(np.argwhere(here == WHOLE)[0])
@@ -129,7 +128,6 @@ def test_attributes_of_megatron_tell_parts_from_copies(attributes: Any, ranks: A
 
 
 def staged(kind: str, here: int, also_elsewhere: Any) -> Any:
-    """Ownership of rank 0 or 1, which have copies."""
     if kind == "mesh_ownership":
         return mesh_ownership(mesh([0, 1], ["dp"], here), also_elsewhere=also_elsewhere)
     return stage_ownership(here, also_elsewhere)
@@ -150,7 +148,7 @@ def test_the_first_rank_counts_parameters_that_no_earlier_stage_has(kind: str, r
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_parameter_of_also_elsewhere_is_in_the_call(kind: str) -> None:
-    """FSDP2 replaces parameters: those from before would not be found, and the copies would count twice."""
+    """FSDP2 replaces parameters. The old objects would not be found, so their copies would count twice."""
     before, after = SimpleNamespace(shape=(3, 2)), SimpleNamespace(shape=(3, 2))
     staged(kind, 0, [after]).check_present([before, after])
     with pytest.raises(ValueError, match=r"also_elsewhere\[0\], of shape \[3, 2\], is not .* fully_shard replaced"):

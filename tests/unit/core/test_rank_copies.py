@@ -26,7 +26,6 @@ from unified_clip._core.types import Leaf
 
 
 def norm_of_copies(group: Any, p: float, arrays: Sequence[np.ndarray]) -> tuple[float, str]:
-    """Return the norm of gradients that all ranks have copies of. Rank 0 owns them."""
     path: Any = SimpleNamespace(xp=HOST, norm_dtype="")
     shards: Any = RankShards(group, arrays, copies=range(len(arrays)))
     shards.counted = lambda indices: arrays if group.rank == 0 else []
@@ -76,7 +75,6 @@ def test_up_to_four_copies_that_differ_are_named() -> None:
 
 
 def test_copies_of_nan_may_have_other_bits() -> None:
-    """The norm is NaN on all ranks."""
     nan = np.array([0x7FC00001], np.uint32).view(np.float32)
     for p in (2.0, math.inf):
         norms, _ = run_ranks(

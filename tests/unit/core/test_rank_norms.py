@@ -29,7 +29,6 @@ from unified_clip._distributed.groups import SingleProcess
 
 
 def scattered(array: np.ndarray, size: int, random: np.random.Generator) -> list[np.ndarray]:
-    """Assign each element to a random rank, in any order. Some ranks have none."""
     owners = random.integers(0, size, array.size)
     return [random.permutation(array[owners == rank]) for rank in range(size)]
 
@@ -47,7 +46,6 @@ NUMBERS = {
 @given(data=st.data(), size=st.integers(1, 5), seed=st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
 def test_the_norm_does_not_depend_on_the_ownership_of_elements(dtype: str, data: Any, size: int, seed: int) -> None:
-    """The numbers include the largest and the smallest of the dtype."""
     array = np.array(data.draw(st.lists(NUMBERS[dtype], max_size=40)), dtype)
     shards = scattered(array, size, np.random.default_rng(seed))
     for p in (1.0, 2.0, math.inf):
@@ -163,7 +161,6 @@ def test_invalid_declarations_are_rejected() -> None:
 
 
 def test_a_copied_spec_has_the_same_process_group() -> None:
-    """Process groups cannot be copied."""
     spec = DistributedSpec(process_group=threading.Lock(), ownership="distinct")
     assert copy.deepcopy(spec) is spec
 

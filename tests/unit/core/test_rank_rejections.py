@@ -35,8 +35,6 @@ from unified_clip._distributed.groups import NormGroup, SingleProcess
 
 
 def rejection_error(find_groups: Callable[[], Any], body: Callable[[], Any]) -> Exception:
-    """Run a call for which other ranks wait, and return its error."""
-
     def call() -> None:
         AWAITED.send_rejection = partial(consensus.send_rejection, find_groups=find_groups)
         body()
@@ -48,8 +46,6 @@ def rejection_error(find_groups: Callable[[], Any], body: Callable[[], Any]) -> 
 
 
 def rejection_notes(group: Any, error: Exception) -> list[str]:
-    """Reject a call for which other ranks wait. Return the notes of the error."""
-
     def body() -> None:
         raise error
 
@@ -142,7 +138,6 @@ def test_a_rank_that_waits_for_long_logs_the_number_of_its_call(monkeypatch: Any
 
 
 def test_a_forked_process_logs_its_own_waits(monkeypatch: Any, caplog: Any) -> None:
-    """Threads do not survive a fork."""
     monkeypatch.setattr(waiting, "_WATCH", [threading.Thread()])
     monkeypatch.setattr(waiting, "PATIENCE", 0.0)
     measure_once(slow_group(caplog))
@@ -169,7 +164,6 @@ def slow_group(caplog: Any) -> Any:
 
 
 def test_a_difference_in_per_tensor_norms_leaves_no_rank_waiting() -> None:
-    """Gradients are sharded over a mesh of two rows and two columns."""
     rows, columns = [Meeting(2) for _ in range(2)], [Meeting(2) for _ in range(2)]
 
     def run(group: Member) -> str:
@@ -189,8 +183,6 @@ def test_a_difference_in_per_tensor_norms_leaves_no_rank_waiting() -> None:
 
 
 class BackendWithRanks(type(numpy.BACKEND), Distributed):  # type: ignore[misc]
-    """NumPy's backend with gradients of several ranks."""
-
     def __init__(self, fails: bool = False) -> None:
         self.sent: list[tuple[Any, ...]] = []
         self._fails = fails

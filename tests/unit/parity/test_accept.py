@@ -21,7 +21,6 @@ VERSIONS = {"torch": "2.13"}
 
 
 def run_with_differences(sizes: dict[str, float], known: list[entries.KnownDifference] | None) -> ParityReport:
-    """A run in which PyTorch's function differs by these sizes, by the name of the case."""
     cases = []
     deviations = {("torch", name): NativeDeviation("torch.norm", "value", size, size) for name, size in sizes.items()}
     judgements, results = match.match_deviations(known, deviations, {"torch": VERSIONS, "jax": {}})
@@ -136,7 +135,6 @@ versions = "torch>=2"
 
 
 def renew_entries(directory: Path, sizes: dict[str, float], *listed: str) -> list[entries.KnownDifference]:
-    """Return the entries after `--accept` of differences of these sizes, which they then cover."""
     path = write_suite_file(directory, "".join(listed), "known.toml")
     accept_differences(path, run_with_differences(sizes, entries.read(path)))
     listed_entries = entries.read(path)

@@ -59,7 +59,6 @@ def test_accepting_writes_an_entry_for_each_cause_and_the_cause_as_its_reason(tm
 
 
 def unexplained(tmp_path: Path, reason: str = "numbers differ, and the cause is unknown") -> ParityReport:
-    """The report of a run whose list has a difference with an unknown cause, as `--accept` wrote it."""
     case = one_case("a", torch=FrameworkResult(native=native(norm=0.02, verdict="known")))
     tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "known.toml"

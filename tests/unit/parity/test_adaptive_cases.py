@@ -63,7 +63,6 @@ AGC = case([STEPS[0], dense([0.1, 0.1])], UNIT, rule="agc")
 
 
 def outcome_with(clip_case: Case, totals: list[float] | None = None) -> CallOutcome:
-    """The outcome of a framework that follows the rule exactly, perhaps from other total norms."""
     expected = oracle.expect(clip_case) if totals is None else oracle.after_steps(clip_case, totals)
     return CallOutcome(expected.norm, list(expected.gradients or ()))
 

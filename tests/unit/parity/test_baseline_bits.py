@@ -39,7 +39,6 @@ def test_a_baseline_whose_bits_cannot_be_compared_is_reported() -> None:
 
 
 def after_an_upgrade(**fields: Any) -> tuple[ParityReport, ParityReport]:
-    """Two reports with other digests of a result within the tolerance, of two releases of PyTorch on two processors."""
     old, new = (torch_report(native=native("close", 1e-7, "", sha256={"norm": digest}, **fields)) for digest in "ab")
     old.versions["torch"], new.versions["torch"] = "2.12", "2.13"
     old.processor, new.processor = "one", "two"

@@ -23,7 +23,6 @@ from unified_clip.parity.workers import run_worker
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """The command on a suite of one case, whose norm is 5; `norm` plants another."""
     where = suite(tmp_path, ONE_CASE)
 
     def call(out: str, *options: str, norm: float = 5.0) -> int:
@@ -37,7 +36,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 
 def junit_marks(report: Path) -> dict[str, str]:
-    """Return the message of each mark in JUnit's report."""
     suites = ElementTree.parse(report / "parity.xml").getroot()
     return {mark.tag: mark.attrib["message"] for case in suites.iter("testcase") for mark in case}
 

@@ -16,7 +16,6 @@ from unified_clip.parity.suite.schema import SuiteError
 
 
 def report_data(**changes: Any) -> dict[str, Any]:
-    """The JSON of a report, with other values of some keys."""
     return {**torch_report(host=clip_result(), native=native()).as_json(), **changes}
 
 

@@ -31,7 +31,6 @@ NUMPY = "[frameworks.numpy]\nmodes = ['host']"
 
 
 def worker_with_wrong_norm(framework: str, python: str = sys.executable) -> list[str]:
-    """The command line of a worker whose `get_total_norm` returns a norm that is off by one half."""
     code = "import unified_clip.numpy as uc; right = uc.get_total_norm; uc.get_total_norm = lambda t: right(t) * 1.5; "
     return [python, "-c", code + "from unified_clip.parity.workers import worker; worker.main()", framework]
 

@@ -36,7 +36,6 @@ NAME = "worked example: global_norm()"
 
 
 def report_with_verdicts(*kinds: Any, digests: tuple[str, ...] = ("a", "a"), **fields: Any) -> ParityReport:
-    """Return a run of one case on two frameworks with these verdicts on the host path."""
     results = {
         name: FrameworkResult(host=clip_result(kind, sha256=digest, detail="why"))
         for name, kind, digest in zip(("numpy", "torch"), kinds, digests, strict=True)
@@ -45,7 +44,6 @@ def report_with_verdicts(*kinds: Any, digests: tuple[str, ...] = ("a", "a"), **f
 
 
 def report_with_function(problem: str, **fields: Any) -> ParityReport:
-    """Return a run whose function of PyTorch differs."""
     differing = native("different" if problem else "known", 0.5, problem=problem, function="torch.norm")
     results = {
         "numpy": FrameworkResult(host=clip_result()),
@@ -71,7 +69,7 @@ def test_the_exit_status_of_each_verdict() -> None:
 def test_a_run_without_a_report_removes_the_earlier_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Jenkins would publish the green tests of yesterday."""
+    """Jenkins would publish the passed tests of an earlier run."""
     monkeypatch.chdir(tmp_path)
     write.write(report_with_verdicts("equal", "equal"), Path("report"))
     Path("report/notes.txt").touch()

@@ -40,7 +40,6 @@ def worst_elements(clip_case: Case, **outcomes: CallOutcome) -> dict[str, WorstE
 
 
 def worst_element_of_change(clip_case: Case, **changes: Any) -> WorstElement:
-    """Return the worst element of an exact result with these changes."""
     (element,) = worst_elements(clip_case, device=dataclasses.replace(exact_outcome(clip_case), **changes)).values()
     return element
 

@@ -209,7 +209,8 @@ def test_a_clip_per_tensor_in_bfloat16_is_named() -> None:
 
 
 def test_no_cause_is_named_if_two_fit() -> None:
-    """The second is below the threshold: either it was left out, or each was clipped by its own norm."""
+    """The second gradient is below the threshold. Either it was left out, or each gradient was clipped by its own
+    norm."""
     clip_case = named_case("GradientClipByGlobalNorm", [dense([3.0, 4.0]), dense([0.5])], clip_norm=1.0)
     assert diagnose_outcome(clip_case, clip_with_mistake(clip_case, Mistake(own_norms=True))) == ("", "")
 

@@ -46,7 +46,6 @@ RANDOM_MISTAKES: dict[str, Callable[[Case, int], Mistake]] = {
 
 @st.composite
 def random_cases(draw: st.DrawFn) -> tuple[Case, int]:
-    """A case, and the number of one of its gradients."""
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     dtype = draw(st.sampled_from(["float32", "float32", "float16", "bfloat16", "float64"]))
     sizes = draw(st.lists(st.integers(1, 300), min_size=1, max_size=4))
@@ -58,22 +57,22 @@ def random_cases(draw: st.DrawFn) -> tuple[Case, int]:
 
 
 ONE_CLIPPED = [dense(0.01 * np.random.default_rng(13).standard_normal(30)), dense([0.01926432])]
-"""Only the first tensor is clipped at 0.02, so that one coefficient is all there is to tell a cause by."""
+"""Only the first tensor is clipped at 0.02, so a single coefficient decides the cause."""
 
 BOTH_CLIPPED = [dense(0.3 * np.random.default_rng(122).standard_normal(114)), dense([1.4982047])]
-"""Each is clipped by its own norm, and both roundings of a norm in float32 look like another eps."""
+"""Each tensor is clipped by its own norm. Both norms, rounded to float32, look like another eps."""
 
 COARSE = [dense(np.random.default_rng(8).standard_normal(300), "float16")]
 """Another eps shows in few elements, and the norm is the right one."""
 
 FEW = [dense([-0.0007, 0.1046])]
-"""The root is what rounds most of so short a sum."""
+"""In such a short sum, most of the rounding error comes from the root."""
 
 NEARLY = [dense([-0.2482231]), dense([0.01266844]), dense([1.530252])]
-"""Their norm is that threshold, so eps decides whether they are clipped."""
+"""The norm equals the threshold, so eps decides whether the gradients are clipped."""
 
 LONE = [dense([-0.002481], "float16")]
-"""Clipped once or twice by a coefficient just below 1, it moves by one unit in the last place."""
+"""One or two clips by a coefficient just below 1 change this number by one ULP."""
 
 TWO_EXACTLY = [dense([-2.0], "bfloat16")]
 """The square of its norm is twice the norm, so half the threshold has the same effect as the square of the norm."""

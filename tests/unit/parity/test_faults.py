@@ -43,8 +43,6 @@ right = uc.clip_grad_norm_
 
 
 class Parity:
-    """`unified-clip parity` on a NumPy worker in which a fault is planted."""
-
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         self.tmp_path, self.monkeypatch, self.capfd = tmp_path, monkeypatch, capfd
 
@@ -55,8 +53,6 @@ class Parity:
         call: str = "{ call = 'clip_grad_norm_', max_norm = %s }",
         thresholds: Sequence[float] = (0.1,),
     ) -> tuple[int, list[dict[str, Any]], str]:
-        """Return the exit status, the results of the call at each threshold, and the output."""
-
         def command(framework: str, python: str) -> list[str]:
             return [sys.executable, "-X", "faulthandler", "-c", f"{START}{code}\nworker.main()", framework]
 
@@ -74,7 +70,6 @@ def parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
 
 
 def clip_function(body: str) -> str:
-    """Return code that replaces `clip_grad_norm_` by a function with this body."""
     lines = "\n    ".join(body.strip().splitlines())
     return f"def clip(grads, max_norm):\n    {lines}\nuc.clip_grad_norm_ = clip"
 
@@ -210,7 +205,6 @@ def test_a_case_that_fails_does_not_change_the_results_of_other_cases(parity: Pa
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[str]:
-    """Return the arguments of a command without faults."""
     where = suite(tmp_path, f"{CASES}calls = [{{ call = 'global_norm' }}]", frameworks=NUMPY)
     return ["parity", "--suite", str(where), "--out", str(tmp_path / "out")]
 
@@ -234,7 +228,6 @@ def test_a_report_that_cannot_be_written_is_no_difference(
 
 
 def test_a_closed_stdout_is_no_difference(arguments: list[str]) -> None:
-    """As with `unified-clip parity | head -1`."""
     unread, stdout = os.pipe()
     os.close(unread)
     with os.fdopen(stdout, "wb") as pipe:

@@ -37,7 +37,6 @@ LISTS = {
     "tiny": [[3e-4], [4e-4]],
 }
 FLOAT16 = {"float16": [[300.0, 300.0]], "large float16": [[300.0], [450.0, 20.0]]}
-"""Lists of float16 gradients. All others have float32."""
 
 THRESHOLDS = (0.7, 1.23, 100.0)
 
@@ -122,7 +121,6 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
 
 
 def diagnose_function(function: Function, lists: dict[str, list[list[float]]] = LISTS) -> dict[str, Diagnosis]:
-    """Return the causes of a function's differences beyond rounding, by the name of the case."""
     calls, differing = dict[str, Observation](), []
     for name, values in lists.items():
         for threshold in THRESHOLDS if name != "tiny" else (1.3e-4,):
@@ -407,7 +405,6 @@ def clip(grads, max_norm):
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """The command on two lists of gradients, with a function of this code: its exit status, and what it prints."""
     cases = """
     [[gradients]]
     name = "one element each"

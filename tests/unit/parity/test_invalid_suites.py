@@ -17,7 +17,6 @@ NORM_IN_PLACE = "{ call = 'clip_grad_norm_', max_norm = 1 }"
 
 
 def toml_with_tensor(text: str) -> str:
-    """A suite with one tensor."""
     return ONE_CASE.replace("values = [1.0]", text)
 
 

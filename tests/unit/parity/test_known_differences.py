@@ -35,7 +35,6 @@ STALE = "no case shows this difference. Run the command with --accept to remove 
 def judge_deviations(
     known: list[KnownDifference], deviations: dict[tuple[str, str], NativeDeviation]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the judgements by case, and all problems."""
     judgements, entries = match.match_deviations(known, deviations, {"torch": {"torch": "2.13.0+cpu"}, "paddle": {}})
     problems = [*(problem for _, problem in judgements.values()), *(entry.problem for entry in entries)]
     return {name: judgement for (_, name), (judgement, _) in judgements.items()}, list(filter(None, problems))

@@ -180,7 +180,6 @@ def test_the_oracle_imports_nothing_from_the_code_it_judges(module: str) -> None
 
 
 def expected_numbers(gradients: list[Any], call: str, **arguments: Any) -> list[Any]:
-    """Return the norm and the gradients as lists of numbers."""
     result = oracle.expect(case(gradients, call, **arguments))
     norm = None if result.norm is None else float(result.norm.values())
     return [norm, *([] if result.gradients is None else [g and g.values().tolist() for g in result.gradients])]

@@ -59,7 +59,6 @@ def test_functions_that_return_the_same_numbers_in_other_shapes_differ() -> None
 
 
 def cases_with_own_results(*calls: tuple[str, str], pairs: Sequence[tuple[str, str]] = ()) -> list[CaseResult]:
-    """A case for each (framework, public name), with a result of a function of the user."""
     cases = []
     for framework, call in calls:
         result = FrameworkResult(native=native("equal", function="clip.py:f"))

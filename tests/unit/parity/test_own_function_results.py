@@ -27,7 +27,6 @@ from unified_clip.tensors.types import densify
 
 
 def call_function(folder: Path, body: str, clip_case: Case | None = None, returns: str = "") -> dict[str, Any]:
-    """The result of a function with this body, in this process, as the worker writes it."""
     return call_with_tensors(folder, body, clip_case, returns)[0]
 
 
@@ -66,7 +65,6 @@ WRONG_RESULTS = {
     "return grads, 1.0\nclass clip: pass": "clip.py:clip is a class, not a function. Write a function that calls",
     "return grads, 1.0\nclip = 3": "clip.py:clip is of type int, not a function. Write the name of a function",
 }
-"""The body of a function, and the error."""
 
 
 def test_a_result_of_a_wrong_type_is_unreadable(tmp_path: Path) -> None:
@@ -82,7 +80,6 @@ WRONG_RESULTS_IN_PLACE = {
     "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, and write the "
     "clipped values into the gradients, as clip_grad_norm_ does. Or, if your function returns no norm",
 }
-"""The body of a function that clips in place, and the error."""
 
 
 def test_a_result_that_an_in_place_call_loses_is_an_error(tmp_path: Path) -> None:
@@ -173,7 +170,6 @@ def test_errors_and_other_dtypes_are_differences(tmp_path: Path) -> None:
 
 
 def kind_of_call(folder: Path, body: str, clip_case: Case) -> str:
-    """The kind of the difference of a function with this body, if its numbers are exact."""
     outcome, expected = CallOutcome(**call_function(folder, body, clip_case)), oracle.expect(clip_case)
     outcome.norm, outcome.gradients = expected.norm, expected.gradients
     deviation = measure.measure(clip_case, expected, outcome)

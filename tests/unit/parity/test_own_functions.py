@@ -268,7 +268,6 @@ WRONG_TABLES = [
     ("clip_by_norm = 'cases.py:clip'", "", "cases.py is not valid Python: line 2: "),
     ("clip_by_value = 'clip.py:clip'", "", "no case calls clip_by_value in the mode native on numpy. Add clip_by"),
 ]
-"""The functions, other keys of the framework, and the error."""
 
 
 def test_a_function_that_cannot_run_is_an_error_of_the_suite(tmp_path: Path) -> None:

@@ -74,7 +74,6 @@ LITERAL = {
     *("tiny norm", "tiniest norm", "large norm", "zeros", "bfloat16", "long"),
     *(f"signs and shapes{end}" for end in ("", " as float32", " as float64")),
 }
-"""The lists of gradients that every written suite has."""
 
 
 def test_init_writes_a_suite_for_the_passed_files_and_overwrites_none(

@@ -37,13 +37,11 @@ CALLS = recorded_calls(
 
 
 def render_page(data: Any, recorded: Sequence[RecordedCall] = ()) -> str:
-    """Return the page of a report that was read from its file."""
     return page.render(ParityReport.model_validate(data), recorded)
 
 
 @pytest.fixture(scope="module")
 def failed_report(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return the report of a run with many problems, read from its file."""
     directory = tmp_path_factory.mktemp("failed")
     write.write(run_suite_with(directory, wrong_outcome), directory)
     return json.loads((directory / "parity.json").read_text(encoding="utf-8"))
@@ -174,12 +172,11 @@ def test_a_page_of_thousands_of_results_stays_small(failed_report: Any) -> None:
 # -- in a browser
 
 TAB, ENTER, DOWN = "\ue004", "\ue007", "\ue015"
-"""As WebDriver names keys."""
+"""The keys, as WebDriver names them."""
 
 
 @pytest.fixture
 def open_page(browser: Any, html: str, tmp_path: Path) -> Any:
-    """Open the page of the failed run. At the end, no script of the page has failed."""
     (tmp_path / "index.html").write_text(html, encoding="utf-8")
     browser.get((tmp_path / "index.html").as_uri())
     yield browser
@@ -196,7 +193,6 @@ def visible_cases(browser: Any, selector: str) -> list[str]:
 
 
 def choose(browser: Any, id_: str, text: str) -> None:
-    """Choose an option with the keyboard."""
     element = browser.find_element("id", id_)
     element.clear() if element.tag_name == "input" else None
     element.send_keys(text)

@@ -32,7 +32,6 @@ def float32s(*values: float) -> list[float]:
 
 @pytest.fixture(scope="module")
 def repository_suite() -> Suite:
-    """The suite of this repository."""
     return suites.read(SUITE)
 
 

@@ -39,20 +39,17 @@ SECOND = case([*WORKED, None], "clip_by_global_norm", clip_norm=5.0)
 
 
 def worker_command(code: str) -> list[str]:
-    """Return the command of a NumPy worker that first runs this code."""
     lines = "import os, sys, time\nimport numpy as np\nimport unified_clip.numpy as uc\n"
     lines += "from unified_clip.parity.workers import worker\nright = uc.clip_grad_norm_\n"
     return [sys.executable, "-X", "faulthandler", "-c", f"{lines}{code}\nworker.main()", "numpy"]
 
 
 def run_both(code: str, mode: str = HOST, timeout: float = 60.0) -> list[CallOutcome | Failure]:
-    """Return the results of such a worker for FIRST and SECOND."""
     results = run_worker.run_worker(worker_command(code), [WorkItem(mode, each) for each in (FIRST, SECOND)], timeout)
     return [results.by_case[mode, FIRST.name], results.by_case[mode, SECOND.name]]
 
 
 def run_and_judge(code: str) -> list[Verdict]:
-    """Return the verdicts on the results of such a worker."""
     return [
         compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
         for clip_case, outcome in zip([FIRST, SECOND], run_both(code), strict=True)
@@ -138,12 +135,10 @@ def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detai
 
 
 def number_cases(*cases: Case) -> list[Case]:
-    """Return the cases with their numbers as names."""
     return [dataclasses.replace(each, name=str(number)) for number, each in enumerate(cases)]
 
 
 def failure_kinds(code: str, cases: list[Case], timeout: float = 60.0, mode: str = HOST) -> list[str]:
-    """Return the kind of failure of each case, or "" for a result."""
     results = run_worker.run_worker(worker_command(code), [WorkItem(mode, each) for each in cases], timeout).by_case
     failures = [results[mode, each.name] for each in cases]
     return [each.kind if isinstance(each, Failure) else "" for each in failures]
@@ -398,7 +393,7 @@ Scaled.results = lambda self, path: [{} for v in path._tensors]"""
     ids=["written", "shared", "a view", "a copy"],
 )
 def test_functional_names_do_not_change_their_input(clip_case: Case, code: str, detail: str) -> None:
-    """They share no memory with it. Classes return the same object or a new one."""
+    """Results of functions share no memory with the input. Classes return the same object or a new object."""
     lines = "from unified_clip._compute.host import HostPath\nscale = HostPath.scale\n"
     lines += "from unified_clip._core.changes import Scaled\n"
     outcome = run_worker.run_worker(worker_command(lines + code), [WorkItem(HOST, clip_case)], 60.0).by_case[
@@ -441,7 +436,6 @@ def test_the_users_search_path_comes_before_the_package_and_other_packages_besid
 
 
 def imported_from(directory: Path) -> list[str]:
-    """Return the directories from which a worker imports the user's package and unified_clip."""
     code = "import os, acme, unified_clip; print(acme.WHERE, os.path.dirname(unified_clip.__file__), sep='\\n')"
     with (directory / "out").open("w+b") as stdout:
         with _workers.Worker([sys.executable, "-c", code], stdout=stdout) as worker:
@@ -522,7 +516,7 @@ def test_progress_is_reported_for_every_result() -> None:
 
 
 def test_one_worker_runs_every_mode() -> None:
-    """NumPy's worker rejects the device path. This ends that mode, but not the one before it."""
+    """NumPy's worker rejects the device path. This error ends only that mode."""
     results = run_worker.run_worker(
         worker_command(""), [WorkItem(mode, SECOND) for mode in (HOST, DEVICE)], 60.0
     ).by_case

@@ -27,7 +27,6 @@ Function = Callable[[Arrays, float], tuple[Arrays, float]]
 
 @pytest.fixture
 def all_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
-    """The cases of `init`."""
     monkeypatch.chdir(tmp_path)
     assert cli.main(["parity", "init"]) == 0
     return list(load.read(Path("parity")).cases)
@@ -35,12 +34,10 @@ def all_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
 
 @pytest.fixture
 def init_cases(all_cases: list[Case]) -> list[Case]:
-    """The cases of `init` that call `clip_by_global_norm`."""
     return [case for case in all_cases if case.call_name == "clip_by_global_norm"]
 
 
 def find_causes(function: Function, cases: list[Case]) -> dict[str, tuple[str, str]]:
-    """The kind and the sentence of the cause of each difference, by the name of the case. ('', '') if it is unknown."""
     calls, differing = dict[str, Observation](), []
     for case in cases:
         inputs = [dense for each in case.gradients if (dense := densify(each))]
@@ -71,12 +68,10 @@ def total(grads: Arrays) -> float:
 
 
 def clip_by(coef: Callable[[float, float], float]) -> Function:
-    """A function that multiplies by a coefficient, and returns the total norm."""
     return lambda grads, limit: ([g * coef(total(grads), limit) for g in grads], total(grads))
 
 
 def clip_by_norm(measure: Callable[[Arrays], float], *, returns_it: bool = True) -> Function:
-    """A function that clips by another norm, and returns this norm, or else the total norm."""
     return lambda grads, limit: (
         [g * clip_arrays(measure(grads), limit) for g in grads],
         measure(grads) if returns_it else total(grads),
@@ -110,7 +105,6 @@ def in_bfloat16(number: float) -> float:
 
 
 def with_bfloat16_sums(grads: Arrays) -> float:
-    """The norm of gradients whose squares are added up in bfloat16."""
     square = sum(in_bfloat16((g.astype(np.float64) ** 2).sum()) for g in grads)
     return math.sqrt(in_bfloat16(square))
 
@@ -490,7 +484,6 @@ ONE_LIST: dict[str, tuple[Function, set[str]]] = {
     ),
     "0 switches clipping off": (clip_by(lambda n, c: clip_arrays(n, c) if c else 1.0), {"signs and shapes"}),
 }
-"""Wrong functions, and the lists of gradients that show them."""
 
 
 @pytest.mark.parametrize("name", ONE_LIST)

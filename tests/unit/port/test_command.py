@@ -22,7 +22,6 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Files, and the arguments after `port`: the exit status and what is printed."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str, **files: str) -> tuple[int, str, str]:

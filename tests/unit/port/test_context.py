@@ -1,4 +1,4 @@
-"""What `unified-clip port` concludes from the code around a clip: programs, scales, versions, annotations."""
+"""Conclusions of `unified-clip port` from the code around a clip: programs, scales, versions, annotations."""
 
 from __future__ import annotations
 

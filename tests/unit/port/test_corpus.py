@@ -34,8 +34,6 @@ SITES = {file["path"]: file.get("site", []) for file in FILES}
 
 
 class PortOptions(NamedTuple):
-    """How files are ported."""
-
     target: Target
     native: bool = False
 
@@ -148,7 +146,6 @@ def test_every_rule_decides_about_a_clip_of_the_corpus() -> None:
 
 
 def undefined_names(folder: Path) -> dict[str, Counter[str]]:
-    """Return the undefined names that ruff finds, by file."""
     command = [
         sys.executable,
         "-m",
@@ -175,7 +172,6 @@ def comments(source: bytes) -> Counter[str]:
 
 
 def patch(result: PortedFile) -> bytes:
-    """Return the change of a file as `git apply` takes it; nothing for a file that does not change."""
     before, after = (content.splitlines(True) for content in (result.before, result.after))
     name = result.path.name.encode()
     lines = difflib.diff_bytes(difflib.unified_diff, before, after, b"a/" + name, b"b/" + name)

@@ -27,7 +27,6 @@ def words_of(name: str) -> set[str]:
 
 
 def written_in(source: bytes) -> dict[int, Counter[str]]:
-    """For each line, names, attributes, keywords and keys of dicts that begin there, and nothing of comments."""
     lines: dict[int, Counter[str]] = {}
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -111,7 +110,7 @@ def test_line_ends_and_encodings_of_the_corpus_are_unchanged(
 
 
 def test_the_corpus_has_comments_and_strings_that_name_a_clip() -> None:
-    """Where a search in the text would find what no reader of Python does."""
+    """A search in the text would find these names, which are not code."""
     with tokenize.open(SOURCES / "only_comments.py") as file:
         assert "tf.clip_by_global_norm(" in file.read()
     assert not written_in((SOURCES / "only_comments.py").read_bytes())

@@ -1,4 +1,4 @@
-"""The form of ported code: the places of imports, the layout that is kept, and comments, none of which is lost."""
+"""The form of ported code: the places of imports, the kept layout, and comments, which are never lost."""
 
 from __future__ import annotations
 

@@ -32,7 +32,6 @@ def project(tmp_path: Path) -> Path:
 
 
 def workers(group: int) -> set[int]:
-    """Return the processes of a process group other than its leader."""
     listed = subprocess.run(["ps", "-eo", "pid=,pgid=,stat="], capture_output=True, text=True, check=True).stdout
     rows = [line.split() for line in listed.splitlines()]
     return {int(pid) for pid, its_group, stat in rows if int(its_group) == group != int(pid) and stat[0] != "Z"}

@@ -26,7 +26,6 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def report_data(*sites: Any, **options: Any) -> Any:
-    """The data of a report of one file with these clips."""
     return report_of([PortedFile(Path("a.py"), b"before", b"after", sites)], **options)
 
 

@@ -31,7 +31,6 @@ NUMPY = "[frameworks.numpy]\nmodes = ['host']"
 
 @pytest.fixture(scope="module")
 def parity(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A parity report."""
     return run_suite_with(tmp_path_factory.mktemp("parity"), unchanged_outcome)
 
 
@@ -115,7 +114,6 @@ def test_the_command_takes_a_report_into_the_page(tmp_path: Path, capsys: pytest
 
 @pytest.fixture(params=["alone", "in the parity report"])
 def open_page(browser: Any, parity: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A page with everything, from the disk; no script of it has failed at the end."""
     html = (
         page.render_ported(report_with_everything())
         if request.param == "alone"

@@ -183,7 +183,6 @@ def test_a_clamp_whose_second_argument_is_the_gradient_is_found() -> None:
 
 @pytest.fixture
 def renaming_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function of the catalog whose arguments have other names in PyTorch's and unified_clip's function."""
     function = ClipFunction(
         framework="torch",
         name="torch.nn.utils.bounds.clip_grad_norm_",

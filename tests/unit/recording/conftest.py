@@ -14,5 +14,4 @@ from unified_clip.recording.compare import RecordingComparison
 
 @pytest.fixture
 def compare_runs(tmp_path: Path) -> Callable[..., RecordingComparison]:
-    """Write the lines of two runs to a.jsonl and b.jsonl, and compare them."""
     return functools.partial(write_and_compare, tmp_path)

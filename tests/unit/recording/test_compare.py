@@ -59,7 +59,7 @@ def test_recordings_of_other_parameters_are_named_beside_another_threshold(
 
 
 def test_other_parameters_are_not_called_unexplained(tmp_path: Path) -> None:
-    """As of a model with LoRA, which trains other parameters."""
+    """For example, a model with LoRA trains other parameters."""
     adapters = clip_line(1, {"lora_A": 5.0, "lora_B": 7.0}, weights={})
     printed = sentences.report_lines(write_and_compare(tmp_path, [clip_line(1)], [adapters]))
     others = [line for line in printed if line.startswith("Other parameters: at step 1, a.jsonl clips 3 gradients")]

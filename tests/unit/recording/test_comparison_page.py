@@ -39,7 +39,6 @@ OTHER_THRESHOLD = [
     {**line, **clip_line(line["step"], line["norm"], 0.5)} if line["step"] >= 13 and "norm" in line else line
     for line in OLD
 ]
-"""The same run with another threshold from step 13 on."""
 
 UNEXPLAINED = [clip_line(step, 1.7183 / step if step > 4 else 2.0 / step) for step in range(1, 31)]
 

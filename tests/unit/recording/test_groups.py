@@ -19,7 +19,6 @@ STEP = {"optimizer": "torch.optim.AdamW", "settings": {"lr": 0.1, "weight_decay"
 
 
 def clip_line(step: int, norms: dict[str, float] | None = None, **changes: Any) -> dict[str, Any]:
-    """A global clip of gradients with these norms at 1."""
     norms = {"a": 3.0, "b": 4.0, "c": 12.0} if norms is None else norms
     total, eps, weights = math.hypot(*norms.values()), changes.get("eps", 0.0), changes.pop("weights", {})
     fields = {

@@ -49,7 +49,6 @@ def test_noise_is_not_compared_and_moves_weights_with_adam_only(tmp_path: Path, 
 
 @pytest.mark.parametrize("moved", [0.2, 2e-6])
 def test_noise_is_named_and_weights_agree_apart_from_it(tmp_path: Path, moved: float) -> None:
-    """Both if the weight moves far, and if it moves by less than the rounding of its norm."""
     old, new = (
         lines_with_noise(noise, (1.0, 0.5), "torch.optim.Adam", distance)
         for noise, distance in ((1e-8, 0.0), (3e-8, moved))

@@ -9,7 +9,6 @@ import pytest
 from support.recordings import NORMS, clip_line, clip_loop, per_tensor_line
 
 NOT_A_NUMBER = {"threshold": "nan", "coef": "nan", "clipped": True}
-"""The settings of a framework's function whose threshold is NaN."""
 
 
 def with_nan_threshold(clip: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -22,7 +22,6 @@ Compared = Callable[..., RecordingComparison]
 
 
 def call(step: int, norms: Norms, eps: float = 0.0, rule: str = "each") -> dict[str, Any]:
-    """A clip call that follows its formula."""
     clip_norms = list(norms.values()) if rule == "each" else [math.hypot(*norms.values())]
     coefs = [min(1.0, THRESHOLD / (norm + eps)) for norm in clip_norms]
     return {
@@ -41,7 +40,8 @@ NEW = [
     call(2, {"w": 2.0, "b": add_ulps(SMALL, 249)}, 1e-6),
     call(3, {"w": add_ulps(2.0, 20), "b": add_ulps(NEAR, 20)}, 1e-6),
 ]
-"""A loop of PyTorch's function, with the differences of a real port: the first is rounding, the third exceeds it."""
+"""A loop of PyTorch's function, with the differences of a real port. The first difference is rounding, and the third
+difference exceeds rounding."""
 
 
 @pytest.mark.parametrize("max_ulp", [0, 64])

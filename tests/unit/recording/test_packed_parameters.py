@@ -56,7 +56,6 @@ def without_norms(lines: Lines) -> Lines:
 
 
 def with_weights(three: Lines, fused: Lines) -> tuple[Lines, Lines]:
-    """Give the packed weights the norm of their parts."""
     for line in fused:
         for name in ("qkv.weight", "qkv.b"):
             line["parameters"].get(name, {})["weight"] = float(np.float32(math.sqrt(3)))

@@ -27,7 +27,6 @@ from unified_clip.recording.natives.optimizer_steps import record_step
 from unified_clip.recording.report import sentences
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
-"""The environment of a process that imports the same modules."""
 
 
 def clip() -> Any:

@@ -20,7 +20,6 @@ NEGATED = -GATES
 
 
 def weight(array: np.ndarray, norm: float) -> dict[str, Any]:
-    """A gradient of this norm, of a weight."""
     fields = {"norm": norm, "shape": list(array.shape), "weight": float(np.linalg.norm(array))}
     return {**fields, "fingerprints": arrangement(array, "float32"), "sums": sums_of(array, "float32")}
 

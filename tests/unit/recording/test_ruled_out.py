@@ -40,7 +40,6 @@ NOT_RULED_OUT = {
 
 
 def _texts(node: ast.expr, function: ast.AST) -> set[str]:
-    """Return the strings that an expression can be: constants, and for a name what the function assigns to it."""
     if isinstance(node, ast.Constant):
         return {node.value} if isinstance(node.value, str) and node.value else set()
     if isinstance(node, ast.IfExp):
@@ -86,8 +85,8 @@ SAME_NUMBERS = (
     {"inexact norm", "rows", "given norm", "16 bits"},
     {"shifted step", "skipped step"},
 )
-"""Kinds of causes that are about the same numbers: beside one of them, none of its group can be ruled out. A number of
-backward passes is counted, so other gradients do not contradict it."""
+"""Kinds of causes about the same numbers. If one of these causes is named, no cause of its group can be ruled out.
+Backward passes are counted, so other gradients do not contradict their number."""
 
 COUNTED = {"gradient accumulation", "clipping before unscaling"}
 """The kinds that are decided by recorded facts, whatever is named beside them."""

@@ -1,4 +1,4 @@
-"""The plots of recordings: norms, thresholds, clipped steps, losses and distances, each at its height."""
+"""The plots of recordings: norms, thresholds, clipped steps, losses and distances are at the right heights."""
 
 from __future__ import annotations
 
@@ -24,17 +24,15 @@ CALLS = calls(
         for step, norm in enumerate([0.5, 2.0, math.inf, 0.25, 4.0], 1)
     ]
 )
-"""Of which three steps are clipped."""
+"""Calls of which three are clipped."""
 
 
 def ticks(plot: object) -> dict[str, float]:
-    """Return the y coordinate of each labelled tick of the y axis."""
     grid = re.findall(r'y1="([\d.]+)"[^>]*class="grid"></line><text[^>]*>([^<]+)</text>', str(plot))
     return {label: float(height) for height, label in grid}
 
 
 def heights(plot: object) -> list[float]:
-    """Return the y coordinates of the points of the first curve."""
     path = re.findall(r'<path d="M([^"]+)" class="norm"', str(plot))[0]
     return [float(point.split()[1]) for point in path.split("L")]
 

@@ -30,7 +30,6 @@ def kinds(
     wide: tuple[float, float] = (4.0, 4.5),
     losses: tuple[float | None, float | None] = (1.0, 1.5),
 ) -> list[str]:
-    """Return the kinds of causes. By default, losses and gradients differ."""
     both = zip(names, norms, wide, losses, strict=True)
     runs = [
         run_of(name, {"square": norm, "wide": other}, loss, is_torch)

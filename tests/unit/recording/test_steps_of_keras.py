@@ -16,7 +16,6 @@ CLIP |= {"dtype": "float32", "clipped": False, "seconds": 0.001, "count": 1, "co
 
 
 def lines_of(optimizer: str, norms: Sequence[float], **step: Any) -> list[dict[str, Any]]:
-    """Clip calls, each with a step of an optimizer. A value that is a list has an entry for each step."""
     return [
         line
         for n, norm in enumerate(norms)

@@ -146,7 +146,7 @@ def test_one_clip_that_gets_no_gradient_is_named_at_its_step(tmp_path: Path) -> 
 
 
 def test_a_further_clip_that_gets_no_gradient_is_no_difference(tmp_path: Path) -> None:
-    """As of a second network, whose gradients are None."""
+    """For example, all gradients of a second network are None."""
     lines = [empty(1), *({**each, "step": each["step"] + 1} for each in CLIPPED)]
     assert write_and_compare(tmp_path, CLIPPED, lines).exit_code == 0
 

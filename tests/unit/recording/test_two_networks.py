@@ -17,7 +17,6 @@ WEIGHTS = {"critic.a": 1.0, "critic.b": 2.0, "maker.a": 3.0, "maker.b": 4.0}
 
 
 def clip(step: int, net: str, norms: Sequence[float] = (3.0, 4.0), **changes: Any) -> dict[str, Any]:
-    """A clip of the two gradients of a network."""
     weights, names = {**WEIGHTS, **changes.pop("weights", {})}, [f"{net}.a", f"{net}.b"]
     total = math.hypot(*norms)
     parameters = {
@@ -39,7 +38,8 @@ def optimizer(step: int, **changes: Any) -> dict[str, Any]:
 
 
 def gan(steps: int = 4, **changes: dict[str, Any]) -> list[dict[str, Any]]:
-    """Steps of the critic and of the maker in turn. `changed`: changes of clips and steps, such as c3 and o3."""
+    """Return steps of the critic and of the maker in turn. `changes`: changes of clips and steps, by names such as c3
+    and o3."""
     lines = []
     for step in range(1, steps + 1):
         lines.append(clip(step, "maker" if step % 2 == 0 else "critic", **changes.get(f"c{step}", {})))
@@ -188,8 +188,6 @@ def test_one_network_that_clears_its_gradients_has_other_data_or_loss(tmp_path: 
 def test_gradients_that_only_one_framework_has_to_clear_are_named(
     tmp_path: Path, old: str, names: Sequence[str], is_known: bool, is_first: bool
 ) -> None:
-    """Also if the runs differ in the optimizer, too, and if this difference is at an earlier step."""
-
     def lines(framework: str, norms: Sequence[float], **changes: Any) -> list[dict[str, Any]]:
         clips = [clip(step, name, framework=framework) for step, name in enumerate(names, start=1)]
         clips[1] = clip(2, names[1], norms, framework=framework)

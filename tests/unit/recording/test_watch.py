@@ -219,7 +219,6 @@ def test_a_terminal_without_rich_is_an_error_before_the_command_runs(
 
 
 def run_in_terminal(arguments: list[str], interrupt_at: bytes | None) -> str:
-    """Return what a command writes to a terminal, which is its stdin, stdout and stderr."""
     process, terminal = pty.fork()
     if process == 0:
         os.write(1, b"full screen\n" * ROWS)
@@ -240,13 +239,10 @@ def run_in_terminal(arguments: list[str], interrupt_at: bytes | None) -> str:
 
 
 class Screen:
-    """A terminal with the control sequences that the view uses."""
-
     def __init__(self, text: str) -> None:
         self.rows = [""] * ROWS
         self.history: list[str] = []
         self.frames: list[list[str]] = []
-        """The screen after each drawing of the view."""
         self.region = (0, ROWS - 1)
         self.row = self.column = 0
         saved = (0, 0)

@@ -18,7 +18,6 @@ ALL, KERNELS = 4 + 1 + 2.25, 4 + 2.25
 def run_lines(
     norms: tuple[float, float, float], loss: float, decay: float | None, **changes: Any
 ) -> list[dict[str, Any]]:
-    """A run of one step, with the norms of the three gradients."""
     parameters = {
         name: {"norm": norm, "shape": shape, "weight": weight}
         for norm, (name, (shape, weight)) in zip(norms, WEIGHTS.items(), strict=True)

@@ -147,7 +147,6 @@ def array_of(gradient: Gradient) -> np.memmap[Any, Any]:
 
 
 def in_its_file(array: np.memmap[Any, Any]) -> bytes:
-    """What lies where an array says that it does."""
     assert array.filename is not None
     return Path(array.filename).read_bytes()[array.offset : array.offset + array.nbytes]
 

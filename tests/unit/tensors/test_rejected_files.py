@@ -1,4 +1,4 @@
-"""Files that are damaged, or hold what is no gradient, are refused with what to do; nothing in them is run."""
+"""Damaged files, and files with other content than gradients, are rejected with a remedy. No code in them runs."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_arrays_compressed_in_other_ways_are_refused(tmp_path: Path, read: Calla
 
 
 class Runs:
-    """What runs something when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, state: Any = None) -> None:
         self.reduced = function, arguments, state
@@ -291,7 +291,6 @@ AT_RANK_40 = Runs(MADE, *MADE_OF, state=(1, (1,) * 40, np.dtype("f8"), False, by
 COPIES = (
     b"\x80\x04c_codecs\nencode\nq\x00X\xe8\x03\x00\x00" + b"x" * 1000 + b"\x8c\x06latin1\x86q\x010" + b"h\x00h\x01R" * 9
 )
-"""Encodes one text nine times."""
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])

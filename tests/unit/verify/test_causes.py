@@ -90,7 +90,7 @@ def test_another_eps_that_max_ulp_hides_is_reported(tmp_path: Path, capsys: pyte
 def test_norms_of_noise_in_a_clip_per_tensor_are_no_difference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of a bias before BatchNorm: each side has its own noise."""
+    """For example, the gradient of a bias before BatchNorm is noise, which differs between both sides."""
     noise = "grads['bias'] *= np.float32({}); grads = {{name"
     old, new = (PER_TENSOR.replace("grads = {name", noise.format(factor)) for factor in ("1e-9", "2e-9"))
     data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")

@@ -36,7 +36,6 @@ def test_a_step_agrees_with_itself_at_every_stage(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize("steps", [STEPS, 1])
 def test_batches_may_differ_in_size(tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int) -> None:
-    """The last batch has fewer examples, as with drop_last=False."""
     sizes = [4] * (STEPS - 1) + [3]
     batches = {f"{n}/{name}": each[n - 1][:size] for n, size in enumerate(sizes, 1) for name, each in BATCHES.items()}
     np.savez(tmp_path / "uneven.npz", **batches)
@@ -270,7 +269,7 @@ def test_the_data_clips_at_every_step() -> None:
 def test_a_long_table_shows_the_first_the_last_and_the_first_different_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each batch four times over; the new one's rate changes at the eleventh step."""
+    """Each batch is repeated four times. The rate of the new script changes at the eleventh step."""
     np.savez(tmp_path / "many.npz", **{name: np.repeat(each, 4, axis=0) for name, each in BATCHES.items()})
     new = GLOBAL.replace("for batch in batches:", "for number, batch in enumerate(batches):")
     new = new.replace("np.float32(0.25)", "np.float32(0.25 if number < 10 else 0.5)")
@@ -285,7 +284,7 @@ def test_a_long_table_shows_the_first_the_last_and_the_first_different_steps(
 def test_the_first_difference_is_reported_first_and_its_cause_after_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: float
 ) -> None:
-    """Another rate shows in the update of a step, and in the clips of the next."""
+    """Another rate shows in the update of a step, and in the clips of the next step."""
     assert run_verify(tmp_path, GLOBAL, GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")) == 1
     printed_lines = [
         line for line in capsys.readouterr().out.splitlines() if not line.startswith(("│", "┃", "┏", "┡", "└"))

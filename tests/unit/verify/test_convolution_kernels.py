@@ -33,7 +33,7 @@ def step(weights, batches):
             w[name] = w[name] - 0.125 * each
         yield dict(w), grads
 """
-"""A convolution whose kernel has some order of axes. TO_OIHW is to be replaced by the axes of PyTorch's order."""
+"""A convolution whose kernel has some order of axes. Tests replace TO_OIHW by the axes of PyTorch's order."""
 
 KERAS = STEP.replace("TO_OIHW", "(3, 2, 0, 1)") + "\ndef load(weights):\n    return dict(weights)\n"
 TORCH = STEP.replace("TO_OIHW", "(0, 1, 2, 3)") + (
@@ -73,7 +73,6 @@ def test_verify_names_a_kernel_in_a_wrong_order(
 
 
 def record(path: Path, kernel: np.ndarray[Any, Any], size: float, framework: str = "numpy") -> Path:
-    """Record one clip of a gradient of this size, as if a framework clipped it. Return the path."""
     bias = np.linspace(-1.0, 1.0, 4)
     pairs = [(kernel, np.full(kernel.shape, size)), (bias, np.ones_like(bias))]
     with unified_clip.record(path, norms=True, names={"kernel": kernel, "bias": bias}):

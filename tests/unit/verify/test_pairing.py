@@ -134,7 +134,6 @@ def test_layouts_and_names_may_differ(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def two_calls(order: str, limit: str = "0.5") -> str:
-    """Two pairs of gradients, each clipped by a call."""
     clip = f"""
         grads |= {{name + '2': 2 * grad for name, grad in grads.items()}}
         for name in {order}:

@@ -35,12 +35,10 @@ def dense(*values: float) -> Dense:
 
 
 def step_with_norm_distance(step: int, ulps: float) -> StepComparison:
-    """A step whose clips are the same and whose norms are so far apart."""
     return StepComparison(step, [], [], Distance(ulps, 0.0), None, TensorComparison(), True)
 
 
 def write_recording(path: Path, **changes: Any) -> Path:
-    """A recording of one call."""
     line = {
         "step": 1, "call": "clip", "framework": "numpy", "rule": "global", "threshold": 1.0, "norm_type": 2.0,
         "eps": 0.0, "dtype": "float32", "norm": 2.0, "coef": 0.5, "clipped": True,
@@ -253,7 +251,7 @@ def test_numbers_beyond_float32_are_measured_by_its_largest_number() -> None:
 def test_an_update_beyond_rounding_of_its_parameter_is_measured_by_its_own_size(
     off: int, coarse: float, ulps: float
 ) -> None:
-    """An update of 2**-19 to a parameter of 1, of which a unit is 2**-23."""
+    """The update is 2**-19, and a ULP of the parameter 1 is 2**-23."""
     update = np.array([2.0**-19])
     assert step_pairing.tensor_distance(update, update - off * 2.0**-23, 1.0, coarse).ulps == ulps
 

@@ -17,7 +17,7 @@ MOVING = GLOBAL.replace("weights = {name", "mean = np.zeros(6, 'f'); weights = {
     "yield weights, grads",
     "mean = mean + np.float32(RATE) * (batch['x'].mean(0) - mean); yield {**weights, 'mean': mean}, grads",
 )
-"""A step with a moving mean, which has no gradient. RATE is to be replaced."""
+"""A step with a moving mean, which has no gradient. Tests replace RATE."""
 
 
 def test_rounding_of_a_small_gradient_is_the_only_cause_in_float64(

@@ -27,11 +27,11 @@ def step(weights, batches):
             w[name] = w[name] - 0.125 * grad
         yield w, grads
 """
-"""An embedding and a dense layer, both square. TURN is to be replaced: a port stores the kernel transposed."""
+"""An embedding and a dense layer, both square. Tests replace TURN, because a port stores the kernel transposed."""
 
 OLD = STEP.replace("TURN", "")
 UNTRANSPOSED = STEP.replace("TURN", ".T")
-"""It loads the kernel without a transpose."""
+"""The port loads the kernel without a transpose."""
 
 TRANSPOSED = UNTRANSPOSED.replace("array.copy() for", "array.T.copy() if name == 'dense' else array for")
 

@@ -85,7 +85,7 @@ def test_a_parameter_left_out_of_one_of_two_clips_is_named(
 
 @pytest.mark.parametrize("net", ["critic", "maker"])
 def test_a_parameter_left_out_of_a_network_of_two_is_named(compare_scripts: Any, net: str) -> None:
-    """Both clips have a single gradient then, and the same threshold, as a loop has."""
+    """Both clips then have a single gradient and the same threshold, like the calls of a loop."""
     other_net = {"critic": "maker", "maker": "critic"}[net]
     names = [f"{net}.kernel", f"{net}.bias", f"{other_net}.kernel"]
     clips = [gradients_without(each, "bias") if each == net else all_gradients(each) for each in ("critic", "maker")]
@@ -184,7 +184,7 @@ def test_gradients_after_a_different_update_of_the_same_step_are_not_other_data(
 def test_a_parameter_left_out_is_named_although_the_other_gradients_differ_by_more_than_rounding(
     compare_scripts: Any,
 ) -> None:
-    """As by convolutions, whose sums have many terms."""
+    """For example, convolutions differ by more, because their sums have many terms."""
     near = "critic = {n: g * np.float32(1 + 2e-6) for n, g in critic.items()}"
     data = compare_scripts(OLD, script(near, gradients_without("critic", "bias"), all_gradients("maker")))
     assert "left out" in cause_kinds(data)

@@ -36,7 +36,6 @@ VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
 
 
 def dense(values: np.ndarray, dtype: str = "float32") -> Dense:
-    """Numbers rounded to a dtype."""
     if dtype == "bfloat16":
         bits = values.astype(np.float32).view(np.uint32)
         return Dense(dtype, ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16))
@@ -92,11 +91,11 @@ def test_gradients_that_all_become_nan_have_the_coefficient_nan() -> None:
 
 
 STORED = dense(VALUES[:4].reshape(2, 2))
-"""The rows of a sparse gradient that both are row 0."""
+"""Two rows of a sparse gradient. Both have the index 0."""
 
 
 def with_rows(before: list[Dense], coef: float, *, keeps_rows: bool = True) -> ObservedTensors:
-    """Gradients that are multiplied by `coef`, and in front of them a sparse one, whose rows are summed afterwards."""
+    """Return gradients that are multiplied by `coef`, after a sparse gradient whose rows are summed afterwards."""
     clipped = scale(STORED, coef)
     summed = [dense(each.values().astype(np.float32).sum(0, keepdims=True)) for each in (STORED, clipped)]
     after = [summed[1] if keeps_rows else scale(summed[0], coef), *(scale(each, coef) for each in before)]
@@ -180,8 +179,6 @@ def test_a_call_inside_another_call_is_not_recorded(tmp_path: Path) -> None:
         inside = []
 
         class Asking(dict[str, np.ndarray]):
-            """Gradients that look who runs when ours reads them."""
-
             def items(self):  # type: ignore[no-untyped-def]
                 with observer.outermost() as counts:
                     inside.append(counts)
@@ -241,14 +238,12 @@ Arrays = dict[str, np.ndarray]
 
 
 def matcher(tmp_path: Path, parameters: Arrays, gradients: Arrays, weights: Arrays | None = None) -> NameMatcher:
-    """Return the matcher of the first step of a function that starts with `weights` and yields the other arrays."""
     parts = [{name: dense(array) for name, array in part.items()} for part in (parameters, gradients, weights or {})]
     script = Script("old", tmp_path / "old.py", "step", "old.py:step")
     return NameMatcher(ScriptRun(script, [StepOutput(parts[0], parts[1], None)], tmp_path, True), parts[2], 1, 1)
 
 
 def recorded_call(**fields: Any) -> runs.RecordedCall:
-    """Return a recorded call that clips by a norm."""
     defaults = {"step": 1, "call": "clip", "rule": "global", "norm_type": 2.0, "norm": 10.0, "clipped": True}
     return runs.RecordedCall.model_validate({**defaults, **fields})
 
@@ -293,7 +288,7 @@ def test_rows_of_a_parameter_are_matched_by_its_columns(tmp_path: Path) -> None:
 def test_parameters_with_equal_initial_weights_are_distinguished_by_later_steps(
     tmp_path: Path, gradients: Arrays
 ) -> None:
-    """As the statistics of BatchNorm, which have no gradient, and its biases."""
+    """For example, the statistics and biases of BatchNorm have equal initial weights. Statistics have no gradient."""
     begin = {name: np.zeros(2) for name in ("a", "mean", "b")}
     later = {name: dense(np.array([0.0, norm])) for name, norm in (("a", 1.0), ("mean", 3.0), ("b", 2.0))}
     recorded = [
@@ -327,7 +322,7 @@ def test_parameters_with_equal_weights_at_all_steps_are_distinguished_by_name(tm
 def test_a_function_for_any_tensor_is_recorded_if_it_clips_a_gradient(
     tmp_path: Path, shape: list[int], rule: str, gradient: float, counts: bool
 ) -> None:
-    """By value what it gives has to be one; by its norm the shape of a parameter is enough."""
+    """A clip by value must return a gradient. For a clip by norm, the shape of a parameter is enough."""
     write(tmp_path / "after", {"0": ("float32", np.full(shape, gradient / np.sqrt(shape[0]), np.float32))})
     norms = {"norm": [20.0], "coef": [0.5], "norm_type": 2.0} if rule == "each" else {"norm": None, "norm_type": None}
     line = recorded_call(rule=rule, after="after", parameters={"0": {"shape": shape, "norm": 20.0}}, **norms)
@@ -339,7 +334,6 @@ def test_a_function_for_any_tensor_is_recorded_if_it_clips_a_gradient(
 
 
 def write_recording(path: Path, **changes: Any) -> Path:
-    """A recording of one call."""
     fields = {"framework": "torch", "rule": "global", "norm_type": 2.0, "dtype": "float32", "clipped": True}
     line = {"step": 1, "call": "clip", "threshold": 1.0, "eps": 0.0, "norm": 13.0, "coef": 1 / 13, **fields, **changes}
     header = {"unified_clip": "1", "schema": 1, "started": "now", "norms": False}
@@ -387,7 +381,7 @@ def test_an_unknown_threshold_is_not_compared(tmp_path: Path) -> None:
 
 
 def test_an_action_waits_for_its_own_module_if_one_loader_loads_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pytest's, which rewrites the assertions of a plugin and of all modules of its package."""
+    """Pytest's loader loads all modules of a plugin's package, to rewrite their assertions."""
 
     class Finder(MetaPathFinder, Loader):
         def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:

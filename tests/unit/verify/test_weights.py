@@ -36,7 +36,7 @@ def step(weights, batches):
             w[name] -= 0.125 * grad
         yield w, grads
 """
-"""A network of three layers. CLIP is to be replaced."""
+"""A network of three layers. Tests replace CLIP."""
 
 CLIP = "grads, _ = uc.clip_by_global_norm(grads, 0.01)"
 OLD = LAYERS.replace("CLIP", CLIP)
@@ -53,7 +53,7 @@ def load(weights):
     LOAD
     return {name: array.copy() for name, array in turned(stored).items()}
 """
-"""A port that stores its matrices transposed. LOAD is to be replaced by a mistake at loading."""
+"""A port that stores its matrices transposed. Tests replace LOAD by a mistake in the loading."""
 
 
 @pytest.fixture

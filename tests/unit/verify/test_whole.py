@@ -1,4 +1,4 @@
-"""`unified-clip verify` calls nothing the same that it has not compared."""
+"""`unified-clip verify` never reports values as equal that it has not compared."""
 
 from __future__ import annotations
 
@@ -90,7 +90,6 @@ def test_a_gradient_that_only_one_step_yields_is_compared_with_zero(
 
 
 def test_a_parameter_that_is_no_weight_is_compared_by_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """There is no step from which it could be known what one has added."""
     old, new = (
         GLOBAL.replace(f"        {YIELDED}", f"    return {{**weights, 'scale': np.float32([{scale}])}}, None")
         for scale in (1, 2)

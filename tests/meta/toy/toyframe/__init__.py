@@ -1,4 +1,4 @@
-"""A framework to be added: tensors that can be written, in memory that NumPy can see, and that are no arrays."""
+"""The toy framework. Its tensors are writable, are in memory that NumPy can view, and are no arrays."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import numpy as np
 
 
 class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
-    """Numbers of one dtype. Operators, and NumPy's elementwise functions, make tensors of tensors."""
-
     def __init__(self, values: Any, dtype: str | None = None) -> None:
         self._array = np.asarray(values, dtype)
 
@@ -44,22 +42,18 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         return self._array.ndim
 
     def numpy(self) -> np.ndarray:
-        """The tensor's own memory."""
         return self._array
 
     def item(self) -> float | int:
         return self._array.item()
 
     def parts(self) -> list[Tensor]:
-        """Views of the real and the imaginary part; the tensor itself where it is real."""
         return [Tensor(self._array.real), Tensor(self._array.imag)] if "complex" in self.dtype else [self]
 
     def bits(self) -> Tensor:
-        """The bits of float32 numbers, as int32."""
         return Tensor(self._array.view(np.int32))
 
     def from_bits(self) -> Tensor:
-        """The inverse."""
         return Tensor(self._array.view(np.float32))
 
     def cast(self, dtype: str) -> Tensor:
@@ -73,16 +67,13 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         return Tensor(self._array.reshape(shape))
 
     def assign(self, values: Tensor) -> None:
-        """Write the numbers of another tensor into this one."""
         self._array[...] = values._array
 
     def sum(self, axes: Sequence[int]) -> Tensor:
-        """Sums over axes, which stay with length 1."""
         with np.errstate(all="ignore"):
             return Tensor(self._array.sum(tuple(axes), keepdims=True))
 
     def max(self, axes: Sequence[int]) -> Tensor:
-        """The greatest numbers over axes, which stay with length 1: 0 where there is none, NaN where there is any."""
         return Tensor(self._array.max(tuple(axes), keepdims=True, initial=0))
 
     def all(self) -> bool:
