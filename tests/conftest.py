@@ -46,14 +46,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Import the kit before any test module, because the kit sets variables that the framework reads at its import."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where the clone has no compiled kernels
+        warnings.simplefilter("ignore")  # a clone without compiled kernels warns
         from unified_clip._native import KERNELS
     if KERNELS is None:
-        os.environ.setdefault("UNIFIED_CLIP_NATIVE", "0")  # in the processes that tests start too
+        os.environ.setdefault("UNIFIED_CLIP_NATIVE", "0")  # also in the processes that tests start
     if config.getoption("markexpr") == CHANGE_TIER:
         settings.load_profile("change")
     config.stash[KIT] = kit = KITS[config.getoption("--framework")]()
-    if kit.name == "jax" and not kit.exact:  # which compiles for every shape
+    if kit.name == "jax" and not kit.exact:  # JAX compiles for every shape
         settings.load_profile("compiled")
 
 

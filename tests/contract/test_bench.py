@@ -101,7 +101,9 @@ def test_a_call_starts_from_gradients_that_are_not_clipped(kit: Kit) -> None:
 def test_the_worker_measures_every_pair(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "LEAST", 2)
     monkeypatch.setattr("unified_clip.bench.options.GROWTH", {"tensors": {1001: [(1,)] * 1001}})
-    in_use = FRAMEWORKS[kit.name]._replace(use_threads=lambda threads: None)  # TensorFlow cannot change it any more
+    in_use = FRAMEWORKS[kit.name]._replace(
+        use_threads=lambda threads: None
+    )  # TensorFlow can no longer change the number of threads
     monkeypatch.setitem(FRAMEWORKS, kit.name, in_use)  # type: ignore[arg-type]
     options = Options(frameworks=[kit.name], lists=["10x10"], dtypes=["float32"], seconds=0.0)
     first, one, growth = worker.results(kit.name, options)

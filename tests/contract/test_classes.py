@@ -184,7 +184,7 @@ def test_groups_are_by_name_and_threshold(kit: Kit) -> None:
 
 @pytest.mark.nightly
 def test_gradients_of_a_network_are_clipped_per_tensor(kit: Kit) -> None:
-    # As in Paddle 1.x's static example, but narrower; at 2.0 some are clipped, at half of the shortest norm all.
+    # As in Paddle 1.x's static example, but narrower. 2.0 clips some gradients, half of the shortest norm clips all.
     shapes = ((784, 16), (16,), (16, 12), (12,), (12, 10), (10,))
     random = np.random.default_rng(3)
     samples = [random.standard_normal(shape) for shape in shapes]

@@ -32,7 +32,7 @@ def test_the_norm_of_an_update_is_the_threshold_and_larger_with_keras_own_clip(
         tensorflow_worlds(layout).run(replicas.fit_one_step, clip, THRESHOLD, {}) for clip in ("Keras", "ClipConfig")
     )
     if layout == "1 replica":
-        assert norm_of(by_keras["update"]) == pytest.approx(THRESHOLD, rel=1e-2)  # it counts repeated rows one by one
+        assert norm_of(by_keras["update"]) == pytest.approx(THRESHOLD, rel=1e-2)  # Keras does not sum repeated rows
     else:
         assert norm_of(by_keras["update"]) > 1.2 * THRESHOLD
     assert norm_of(by_config["update"]) == pytest.approx(THRESHOLD, rel=1e-5)

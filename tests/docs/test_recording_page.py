@@ -55,7 +55,7 @@ def test_the_comparison_prints_the_output_on_the_page(tmp_path: Path) -> None:
 )
 def test_every_field_is_on_the_page(model: type[recorded_run.RecordedTable]) -> None:
     for name, field in model.model_fields.items():
-        if model is not runs.OptimizerStep or name not in ("calls", "run"):  # which the file does not have
+        if model is not runs.OptimizerStep or name not in ("calls", "run"):  # the file does not have these fields
             assert f"`{field.alias or name}`" in PAGE
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 
-# A compiler would take most of the time, and the packages that the extra names are there. The 0 says no to isolation.
+# Compiling would take most of the time. The packages of the extra are installed. The 0 switches isolation off.
 PIP = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "CXX": "false"}
 
 

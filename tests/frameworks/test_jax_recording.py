@@ -30,7 +30,7 @@ def test_a_jitted_call_is_recorded_with_its_coefficient_in_float64(tmp_path: Pat
         for _ in range(2):
             run.next_step()
             clip(GRADIENTS)
-    clip(GRADIENTS)  # is told to nobody
+    clip(GRADIENTS)  # no recording is open
     result = lines(tmp_path / "run.jsonl")
     assert [(line["step"], line["norm"], line["coef"]) for line in result] == [(1, 13.0, 1 / 13), (2, 13.0, 1 / 13)]
     assert result[0]["seconds"] is None

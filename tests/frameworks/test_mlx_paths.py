@@ -175,7 +175,7 @@ def test_two_gradients_in_the_same_memory_both_count_and_are_both_written() -> N
     x = mx.array([3.0, 4.0])
     gradients = list(mx.grad(lambda a, b: ((a + b) ** 2).sum() / 4, argnums=(0, 1))(x, x))
     addresses = [np.asarray(each).__array_interface__["data"][0] for each in gradients]
-    assert addresses[0] == addresses[1]  # else this proves nothing
+    assert addresses[0] == addresses[1]  # otherwise, the test would show nothing
     assert uc.clip_grad_norm_(gradients, 1.0).item() == np.float32(50**0.5)
     scale = 1 / 50**0.5
     np.testing.assert_allclose([each.tolist() for each in gradients], [[3 * scale, 4 * scale]] * 2, rtol=1e-6)
@@ -192,7 +192,7 @@ def test_new_values_take_their_memory_once_and_little_more() -> None:
     gradients = [mx.ones(1 << 21) for _ in range(16)]  # of 8 MiB
     mx.eval(gradients)
     uc.clip_grad_norm_([mx.array([3.0, 4.0])], 1.0)
-    Path("/proc/self/clear_refs").write_text("5")  # of the greatest size
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = memory_mib("VmRSS")
     uc.clip_grad_norm_(gradients, 1.0)
     assert memory_mib("VmHWM") - before < 1.5 * 128
@@ -321,7 +321,7 @@ def test_directional_derivatives() -> None:
     at, along = mx.array([3.0, 4.0]), mx.array([1.0, 0.0])
     _, (derivative,) = mx.jvp(lambda gradient: uc.clip_by_norm(gradient, 1.0), [at], [along])
     np.testing.assert_allclose(np.array(derivative), [0.128, -0.096], rtol=1e-5)  # (1 - u u^T) / 5, with u = g / 5
-    with pytest.raises(ValueError, match="jvp"):  # MLX has none of `view`
+    with pytest.raises(ValueError, match="jvp"):  # MLX has no jvp of `view`
         mx.jvp(lambda gradient: uc.clip_by_norm(gradient, 1.0), [mx.array([3 + 4j])], [mx.array([1 + 0j])])
 
 

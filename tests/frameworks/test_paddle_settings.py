@@ -361,7 +361,7 @@ def test_every_static_optimizer_reads_what_is_set(name: str) -> None:
 
 @pytest.mark.usefixtures("static")
 def test_weight_decay_is_added_after_the_clip() -> None:
-    # As for grad_clip=. The parameters are zero, so only a regulariser that ignores them shows.
+    # As with grad_clip=. The parameters are 0, so only a regularizer that ignores them has an effect.
     class Ten(paddle.regularizer.L2Decay):
         def __call__(self, param: object, grad: object, block: object) -> object:
             return paddle.full_like(grad, 10.0)
@@ -408,7 +408,7 @@ def test_optimizers_are_wrapped_once_and_by_static_settings_only(monkeypatch: py
 
 
 def test_dynamic_optimizers_read_nothing_that_is_set() -> None:
-    uc.set_gradient_clip(None, program=paddle.static.Program())  # wraps
+    uc.set_gradient_clip(None, program=paddle.static.Program())  # makes optimizers apply clips
     uc.set_gradient_clip(uc.GradientClipByNorm(1.0), program=paddle.static.default_main_program())
     uc.set_gradient_clip(uc.GradientClipByNorm(1.0))
     try:
@@ -423,7 +423,7 @@ def test_dynamic_optimizers_read_nothing_that_is_set() -> None:
 
 @pytest.mark.usefixtures("static")
 def test_programs_of_the_old_ir_are_left_alone() -> None:
-    uc.set_gradient_clip(None, program=paddle.static.Program())  # wraps
+    uc.set_gradient_clip(None, program=paddle.static.Program())  # makes optimizers apply clips
     with paddle.pir_utils.OldIrGuard():
         program, startup = paddle.static.Program(), paddle.static.Program()
         with paddle.static.program_guard(program, startup):
@@ -504,7 +504,7 @@ def test_what_is_no_parameter_of_the_program_is_refused() -> None:
             network.set(clip, param_list=param_list)
     with pytest.raises(TypeError, match="Pass GradientClipByValue"):
         network.set(1.0)
-    assert network.clipped() == {"a": [3.0], "b": [4.0]}  # nothing was set before the refusal
+    assert network.clipped() == {"a": [3.0], "b": [4.0]}  # the rejected call set nothing
 
 
 def test_eager_parameters_are_refused_in_static_mode() -> None:
@@ -550,7 +550,7 @@ def test_values_of_a_program_that_is_not_being_built_are_refused() -> None:
     network, other = Network(a=[3.0]), Network(a=[3.0])
     pairs, others = network.params_grads(), other.params_grads()
     network.set(uc.GradientClipByNorm(1.0))
-    assert uc.append_gradient_clip_ops(others)[0][1] is others[0][1]  # nothing set for it, so nothing to add
+    assert uc.append_gradient_clip_ops(others)[0][1] is others[0][1]  # no clip is set for this parameter
     for given in (pairs, [(pairs[0][0], others[0][1])]):
         with (
             other.guard(),

@@ -44,7 +44,7 @@ OPTIMIZERS = sorted({"SGD", "Momentum", "ASGD", "Rprop"} | EPSILON)
 
 def made(name: str, **options: Any) -> paddle.optimizer.Optimizer:
     if name in EPSILON:
-        options["epsilon"] = 1.0  # or a step hardly depends on how long the gradient is
+        options["epsilon"] = 1.0  # otherwise, a step hardly depends on the length of the gradient
     options |= {"batch_num": 1} if name == "ASGD" else {}
     return getattr(paddle.optimizer, name)(learning_rate=0.1, **options)
 
@@ -91,7 +91,7 @@ def test_every_optimizer_takes_every_clip(name: str, steps: Callable[..., list[n
         got, expected = steps(name, clip, GRADIENTS), steps(name, None, clipped)
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5)
-        if name != "Rprop":  # it goes by the signs
+        if name != "Rprop":  # Rprop reads only the signs
             assert any(not np.allclose(a, b, rtol=1e-5) for a, b in zip(got, plain, strict=True))
 
 
@@ -310,7 +310,7 @@ def test_a_step_that_is_to_be_skipped_stays_so(clip: str | None, monkeypatch: py
 
 
 def test_16_bit_parameters_get_clipped_gradients() -> None:
-    # Such as amp.decorate makes at O2, which does nothing on a CPU; and SGD alone has a kernel for them there.
+    # amp.decorate makes such parameters at O2, but not on a CPU. On a CPU, only SGD has a kernel for them.
     clip = uc.GradientClipByGlobalNorm(0.5)
     (clipped,) = [gradient for _, gradient in clip([(None, tensor([3.0, 4.0], "bfloat16"))])]
     stepped = []

@@ -39,7 +39,7 @@ def test_a_function_is_recorded_with_the_names_and_norms_of_its_variables(
         for _ in range(2):
             run.next_step()
             clip(gradients)
-    clip(gradients)  # is told to nobody
+    clip(gradients)  # no recording is open
     result = lines(tmp_path / "run.jsonl")
     assert [(line["step"], line["norm"], line["coef"]) for line in result] == [(1, 13.0, 1 / 13), (2, 13.0, 1 / 13)]
     assert result[0]["parameters"] == {

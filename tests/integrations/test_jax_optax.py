@@ -92,7 +92,7 @@ def test_norms_that_are_not_finite(case: str, where: str, jitted: bool) -> None:
         if config.nonfinite == "zero" and index == 1:
             outcome = last(state)
             assert (outcome.norm_clipped, outcome.coef, outcome.clipped) == (0.0, 0.0, True)
-            assert step.coef in (0.0, 1.0)  # by value nothing is multiplied, as the host path has it
+            assert step.coef in (0.0, 1.0)  # a clip by value multiplies nothing, as on the host path
 
 
 @pytest.mark.parametrize("jitted", [False, True])
@@ -167,7 +167,7 @@ def test_after_accumulation_in_multisteps_it_sees_the_mean_once() -> None:
         if index % 2:
             assert_reported(
                 last(state), expected[index // 2], index // 2, ulp=4
-            )  # of the mean, which optax sums its own way
+            )  # optax computes the mean in another order
 
 
 def test_a_state_comes_back_from_a_file_as_it_was() -> None:

@@ -41,7 +41,9 @@ def test_an_example_prints_what_the_page_says(
     shutil.copy(EXAMPLES / "clip.toml", tmp_path)
     monkeypatch.chdir(tmp_path)
     code, text = EXAMPLE.findall((PAGES / f"{name}.md").read_text(encoding="utf-8"))[index]
-    exec(compile(code, f"{name}.md", "exec"), {"__name__": "example"})  # here: importing each host once takes its time
+    exec(
+        compile(code, f"{name}.md", "exec"), {"__name__": "example"}
+    )  # in this process, because importing each library takes long
     printed = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(line for line in printed if not line.startswith("{'loss'") and "train_runtime" not in line) == text
 

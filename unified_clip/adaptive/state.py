@@ -67,7 +67,7 @@ def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
                 f"has the keys {', '.join(sorted(map(str, data))) or '(none)'}, but the state of {rule} has {keys}"
             )
         raise ValueError(f"the state {problem}. Load the state of the same rule.")
-    low = 0.0 if type(rule) in RULES.values() else -sys.float_info.max  # that of a user's rule may be negative
+    low = 0.0 if type(rule) in RULES.values() else -sys.float_info.max  # a user's rule may store negative numbers
     state: dict[str, Real] = {}
     for name, value in data.items():
         numbers = value if isinstance(value, list) else [value]

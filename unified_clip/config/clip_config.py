@@ -79,7 +79,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
     __str__ = __repr__
 
-    __hash__ = without_hash  # as pydantic's models that hold lists
+    __hash__ = without_hash  # like pydantic's models with lists
 
     def __reduce__(self) -> Any:
         return partial(type(self), **self.data()), ()

@@ -199,9 +199,9 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
     if p in (1, 2):
         numbers = numbers if divisor is None else numbers / divisor
         return numbers * numbers if p == 2 else abs(numbers)
-    assert divisor is not None  # as every order but 1 and 2 has one
+    assert divisor is not None  # for p other than 1 and 2, callers pass a divisor
     below = np.log(numbers) - np.log(divisor)  # of zero it is -inf, whose power is zero
-    below = where((below > 0.0) & (numbers < math.inf), toyframe.Tensor(0.0), below)  # at most 0, but for rounding
+    below = where((below > 0.0) & (numbers < math.inf), toyframe.Tensor(0.0), below)  # above 0 only by rounding
     return np.exp(p * below)
 
 

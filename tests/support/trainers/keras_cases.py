@@ -505,7 +505,7 @@ def test_saved_variables_are_those_of_keras_and_training_resumes_from_them() -> 
     optimizer.save_own_variables(saved)
     plain = adam()
     plain.build(list(variables().values()))
-    plain.load_own_variables(saved)  # Keras warns where the number of variables is another
+    plain.load_own_variables(saved)  # Keras warns if the number of variables differs
     assert [np.array(variable).tolist() for variable in plain.variables] == [
         variable.tolist() for variable in saved.values()
     ]
@@ -519,7 +519,7 @@ def test_saved_variables_are_those_of_keras_and_training_resumes_from_them() -> 
     optimizer.load_own_variables(saved)
     assert (handle.last, handle.rate, handle.step) == (outcome, rate, 3)
     handle.detach()
-    optimizer.load_own_variables(saved)  # nothing of ours is among its variables
+    optimizer.load_own_variables(saved)  # its variables include none of unified_clip
     with pytest.warns(UserWarning, match="Skipping variable loading"):
         optimizer.load_own_variables({"0": 1})
 

@@ -37,8 +37,8 @@ def test_toml_yaml_and_json_have_the_same_meaning(tmp_path: Path, kind: str, tex
     toml = ClipConfig.load(write_config(tmp_path, CLIP))
     assert ClipConfig.load(write_config(tmp_path, text, kind)) == toml
     assert toml.groups[0].norm_type == math.inf
-    assert toml.groups[0].family == "paddle"  # which a group takes over
-    assert toml.groups[1].family is None  # and not where there is no norm
+    assert toml.groups[0].family == "paddle"  # the group inherits the family
+    assert toml.groups[1].family is None  # a group without a norm inherits no family
 
 
 @pytest.mark.parametrize("kind", ["toml", "yaml", "json"])
@@ -53,7 +53,7 @@ def test_a_saved_configuration_is_read_unchanged(tmp_path: Path, kind: str) -> N
 def test_a_configuration_can_be_built_in_python() -> None:
     assert ClipConfig(rule="norm", threshold=np.float32(0.5).item()).threshold == 0.5
     assert ClipConfig(rule="norm", threshold=1).threshold == 1.0
-    assert ClipConfig(rule="value", threshold=1.0, family=None, eps=None).meaning  # None is as good as nothing
+    assert ClipConfig(rule="value", threshold=1.0, family=None, eps=None).meaning  # None means that the key is not set
 
 
 def test_aliases_can_be_used() -> None:
@@ -156,8 +156,8 @@ def test_a_group_inherits_the_keys_that_it_does_not_set() -> None:
     ("settings", "family", "eps"),
     [
         ({}, "paddle", 0.5),
-        ({"rule": "global_norm", "threshold": 1.0}, "paddle", 0.5),  # the two rules of norms share them
-        ({"family": "pytorch"}, "pytorch", None),  # whose own eps it is then
+        ({"rule": "global_norm", "threshold": 1.0}, "paddle", 0.5),  # both rules of norms have a family and an eps
+        ({"family": "pytorch"}, "pytorch", None),  # the eps of the family applies
         ({"family": "pytorch", "eps": 0.25}, "pytorch", 0.25),
         ({"rule": "value", "threshold": 1.0}, None, None),
     ],

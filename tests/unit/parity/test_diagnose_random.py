@@ -99,7 +99,7 @@ def test_a_random_mistake_gets_no_wrong_cause(kind: str, drawn_case: tuple[Case,
     if digest(exact_outcome(clip_case).gradients or []) == digest_before:
         facts.add("touched")
     if kind == "another threshold" and outcome.norm is None:
-        facts.add("coefficient")  # which it cannot be told from
+        facts.add("coefficient")  # these two causes cannot be distinguished
         facts |= {"another norm type"} if exact_norm(clip_case.gradients, 2.0, "float64") == 2 else set()  # type: ignore[arg-type]
     if digest(outcome.gradients or []) == digest(clip_with_mistake(clip_case, Mistake(eps=0.0)).gradients or []):
         facts.add(
