@@ -44,7 +44,6 @@ class Scratch:
 
 
 def remove_abandoned(directory: str) -> None:
-    """Remove this user's scratch directories that no process has locked."""
     if fcntl is None:
         return
     with suppress(OSError), os.scandir(directory) as entries:

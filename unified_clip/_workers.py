@@ -77,7 +77,6 @@ class Exit:
 
     @property
     def last_lines(self) -> str:
-        """The last lines of stderr, or faulthandler's report of a fatal error."""
         fatal = [number for number, line in enumerate(self.stderr) if line.startswith("Fatal Python error")]
         lines = self.stderr[fatal[-1] :][:LINES_SHOWN] if fatal else self.stderr[-LINES_SHOWN:]
         if fatal and (calls := _calls_of_fatal_error(self.stderr[fatal[-1] :])):

@@ -162,7 +162,6 @@ def _keep(outcome: Outcome) -> Scalar | None:
 
 
 def smallest_coefficient(outcome: Outcome) -> Tensor:
-    """Return the smallest clip coefficient, NaN if a coefficient is NaN, or 1 without coefficients."""
     path = outcome.path
     with path.scope():
         xp = path.xp
@@ -195,7 +194,6 @@ def _norms(outcome: Outcome) -> Iterator[Norm]:
 
 
 def _least(path: Path, coef: Scalar) -> Scalar:
-    """Return the smallest coefficient, or NaN if a coefficient is NaN."""
     if not getattr(coef, "ndim", 0):
         return coef
     xp = path.xp

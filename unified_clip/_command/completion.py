@@ -26,11 +26,6 @@ FORMATS = ("--from", "--from-b", "--to")
 def add_parser(
     commands: Any, root: Callable[[], argparse.ArgumentParser], formats: Callable[[], Iterable[str]]
 ) -> None:
-    """Add the command `completion`.
-
-    root: A function that returns a new parser of `unified-clip`.
-    formats: A function that returns the names of formats.
-    """
     parser = commands.add_parser(
         "completion",
         help="print a script that completes commands and options in a shell",

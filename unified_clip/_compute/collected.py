@@ -110,7 +110,6 @@ class PerTensorPath(TensorListPath):
         return processor.ieee_arithmetic()
 
     def _changed(self, coef: Array) -> tuple[list[int], TensorListPath, list[float]]:
-        """Return (indices, path, coefficients) of the tensors that `coef` changes."""
         indices = np.flatnonzero(coef != 1.0).tolist()
         return indices, self.part(indices), coef[indices].tolist()
 

@@ -287,7 +287,6 @@ def bounds(value: float) -> list[float]:
 
 
 def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
-    """Write clamped elements into `out`. The bits of NaN, and of elements that are equal to a bound, do not change."""
     values = decode(view, dtype)
     below, above = values < low, values > high
     if out is not view:

@@ -72,7 +72,6 @@ def compensated_sum(view: Array) -> Accumulator:
 
 
 def exact_sum(view: Array) -> Accumulator:
-    """Return the sum of all moduli. Each modulus is rounded down to an integer number of units."""
     total = Accumulator()
     for chunk in _chunks(view):
         flags = _flags(chunk)
@@ -87,7 +86,6 @@ def exact_sum(view: Array) -> Accumulator:
 
 
 def max_abs(view: Array, dtype: str) -> float:
-    """Return the largest modulus, rounded once to `dtype`. Return NaN for a NaN element, and 0 without elements."""
     result, squares = Accumulator(), {0}
     for chunk in _chunks(view):
         result += _flags(chunk)

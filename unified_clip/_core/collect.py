@@ -153,7 +153,6 @@ def from_path(path: CollectedPath, writer: AnyWriter) -> tuple[GradientList, Any
 def from_tree(
     backend: Backend, tree: Tree, *, reuse_unchanged: bool = False, **options: Any
 ) -> tuple[GradientList, Functional]:
-    """Check the gradients of a flattened container one by one. Return (the gradients, the writer of the results)."""
     items = [leaf.tensor for leaf in tree.leaves]
     writer = Functional(items, tree.rebuild, reuse_unchanged=reuse_unchanged)
     return GradientList(backend, tree.leaves, writer, **options), writer

@@ -108,7 +108,6 @@ class Accumulator:
 
     @classmethod
     def from_words(cls, words: Sequence[int]) -> Accumulator:
-        """Return the accumulator for the result of `to_words`, or for a sum of such results."""
         total = sum(word << (32 * place) for place, word in enumerate(words[:LIMBS]) if word)
         blocks, compensated, roots, nan, infinite = words[LIMBS:]
         return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)

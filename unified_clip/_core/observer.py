@@ -50,8 +50,7 @@ class Observer(Protocol):
 
     def on_clip(self, clip: Clip) -> None: ...
 
-    def on_unrecordable_graph(self, framework: str) -> None:
-        """Warn that compiled graphs of this framework cannot be recorded."""
+    def on_unrecordable_graph(self, framework: str) -> None: ...
 
     def on_warning(self, message: str) -> None: ...
 

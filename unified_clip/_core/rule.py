@@ -57,7 +57,6 @@ class AdaptiveThreshold:
     limit: Scalar | StepThreshold
 
     def advance(self, xp: Scalars, norm: Scalar) -> tuple[Scalar, Any]:
-        """Return (the threshold for this norm, the new state)."""
         raise NotImplementedError
 
     def describe(self) -> str:

@@ -301,7 +301,6 @@ def finite(
 
 
 def known_bounds(backend: Backend, upper: Any, lower: Any) -> tuple[float, float]:
-    """Return (min, max) for a clip by value."""
     high = _known_bound(backend, upper, "max")
     if lower is None and high < 0:
         raise ValueError(f"`max` is {high}, below the default of `min`, -max. Pass `min` too, or `max` of 0 or more")

@@ -28,8 +28,7 @@ class Changed(Protocol):
 
 
 class Writer(Protocol):
-    def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
-        """Make a change, or prepare the functions that make the change."""
+    def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None: ...
 
 
 class Functional:

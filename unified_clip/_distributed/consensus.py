@@ -158,7 +158,6 @@ class Consensus:
         return [integers.from_words(words[start : start + step]) for start in range(0, len(words), step)]
 
     def compare(self) -> None:
-        """Raise ValueError on all ranks if the calls of the ranks differ."""
         self._checked_sum(integers.to_words((Accumulator(), "float32")), COMPARES)
 
     def reject(self, error: Exception) -> None:

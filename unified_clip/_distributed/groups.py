@@ -39,7 +39,6 @@ class ProcessGroup(ABC):
         return False
 
     def fits_device(self, tensors: Sequence[Tensor], p: float) -> bool:
-        """Return whether the p-norm over these tensors can stay on the device."""
         return False
 
     def norm_on_device(self, request: NormRequest) -> NormOnDevice:

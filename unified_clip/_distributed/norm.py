@@ -68,8 +68,7 @@ class LocalShards(ABC):
         """
 
     @abstractmethod
-    def replicas(self, indices: Sequence[int]) -> list[Replica]:
-        """Return the gradients that also have copies on other ranks."""
+    def replicas(self, indices: Sequence[int]) -> list[Replica]: ...
 
     @abstractmethod
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
@@ -192,7 +191,6 @@ class LocalShards(ABC):
 
     @property
     def declares_owners(self) -> bool:
-        """Whether `ownership` contains "distinct" or a function."""
         return any(owner not in (None, REPLICATED) for owner in self._spec.owners)
 
     @property

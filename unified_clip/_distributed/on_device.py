@@ -119,7 +119,6 @@ def store(group: Any, number: int, added: Deferred | None) -> None:
 
 
 def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
-    """Raise ValueError on all ranks if the last calls of the ranks differ."""
     if group not in _UNREAD:  # for example None, the key of Paddle's default group
         return
     number, added = _UNREAD.pop(group)

@@ -83,8 +83,7 @@ class DistributedGradients(LocalShards):
     def world(self) -> ProcessGroup: ...
 
     @abstractmethod
-    def group_from(self, process_group: Any) -> ProcessGroup:
-        """Return the process group for the caller's argument `process_group`."""
+    def group_from(self, process_group: Any) -> ProcessGroup: ...
 
     @abstractmethod
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[ProcessGroup] | None:

@@ -108,7 +108,6 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
 
 
 def is_less(left: Real, margin: float, right: Real) -> bool:
-    """Return whether `left + margin < right` everywhere in NumPy arrays. For a number `left`, return False."""
     return isinstance(left, np.ndarray) and HOST.is_true((left + margin if margin else left) < right)
 
 
@@ -193,7 +192,6 @@ class Window:
 
 
 def put(vector: Real, index: Real, value: Real, count: Real) -> Real:
-    """Return a copy of a vector with a new number at an index. Only its first `count` numbers are used."""
     if not isinstance(vector, Number):
         vector = _window(vector, count)
         place, numbers, ordered = int(index), vector.vector[:], vector.ordered[:]

@@ -45,7 +45,6 @@ def check_rule(rule: Any, *kinds: type) -> None:
 
 
 def _initial_data(rule: Rule | AdaGC) -> Data:
-    """Return the initial state of a rule as plain data. A packed state has the numbers in the order of this dict."""
     return {STEPS: 0.0, **rule.init()}
 
 
@@ -162,7 +161,6 @@ def pack(rule: Rule | AdaGC, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
 
 
 def check_fixed_size(rule: Rule | AdaGC) -> None:
-    """Raise TypeError if the state of a rule grows with the number of norms."""
     if [] in rule.init().values() and not isinstance(rule, AdaGC):
         remedy = (
             "Set window, such as window=1000"
@@ -194,10 +192,6 @@ def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
 
 
 def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
-    """Check a rule and its packed state, and return the backend of the state.
-
-    kinds: The allowed classes of rules.
-    """
     check_rule(rule, *kinds)
     backend = backend_of(packed)
     remedy = "Pass the state that initial_state() or the last call returned for this rule."
@@ -223,7 +217,6 @@ def has_length(rule: Rule | AdaGC, length: int | None) -> bool:
 
 
 def _length(rule: Rule | AdaGC) -> int | None:
-    """Return the length of a packed state, or None if the length grows or depends on the call."""
     return None if [] in rule.init().values() else len(flatten(rule, initial(rule)))
 
 
@@ -233,7 +226,6 @@ def _check_length(rule: Rule | AdaGC, length: int | None, remedy: str) -> None:
 
 
 def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
-    """Return the state of a rule from the values of a packed tensor. The values are an array, or lists of numbers."""
     array = np.asarray(values)
     numbers = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
     _check_length(rule, len(numbers), "Pass the rule of the state.")

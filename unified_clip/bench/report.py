@@ -44,7 +44,6 @@ def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
 
 
 def limits_table(data: Mapping[str, Any]) -> Table:
-    """Return the table that compares unified_clip's fastest medians with the time to read and write the gradients."""
     header = [*LABELS, "bytes", "NumPy read, ms", "NumPy read and write, ms"]
     header += ["unified_clip norm / NumPy read", "unified_clip clipped / NumPy (read + read and write)"]
     rows = []
@@ -93,7 +92,6 @@ def number(value: float) -> str:
 
 
 def problems(data: Mapping[str, Any]) -> list[str]:
-    """Return a line for each framework that did not run, and a line about missing compiled kernels."""
     missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
     failed = [f"{name}: its process ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]

@@ -129,7 +129,6 @@ class Advisor:
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
 
     def edit_of_files(self, use: ClipUse, files: Sequence[ClipUse]) -> str:
-        """Return the edit if the clip is set in a trainer's file and not in the script."""
         name = ARGUMENT_FORMATS[use.package]
         text = self._exported(name, None)
         if not text:
@@ -139,7 +138,6 @@ class Advisor:
         return _lines(f"{where}:", self._with_note(text, name), self._or_by_code(use))
 
     def switch_off(self, use: ClipUse) -> str:
-        """Return the keys or arguments that switch off a trainer's own clip. Without such keys, return advice."""
         if use.is_set_outside:
             return SWITCH_OFF_OUTSIDE
         name = use.format or ARGUMENT_FORMATS.get(use.package, "")

@@ -72,7 +72,6 @@ def _settings(arguments: Any) -> dict[str, Any]:
 
 
 def _callbacks(data: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str, Any]]:
-    """Yield the path of keys, the class and the arguments of each callback in nested tables and lists."""
     name, arguments = _call(data)
     if name in CLASSES:
         yield (*keys, "class_path" if "class_path" in data else "_target_"), CLASSES[name], arguments

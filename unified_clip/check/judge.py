@@ -216,7 +216,6 @@ class Judge:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about accepted clips, and about trainers that skip some clips if the norm is not finite."""
         is_rule = self.config.nonfinite == "family"
         rule = f"{self._file.name} clips in these steps, too." if is_rule else describe.nonfinite(self.config)
         notes = []
@@ -244,8 +243,6 @@ class Judge:
         )  # fmt: skip
 
     def _effect(self, config: ClipConfig, rows: Sequence[compare.ComparedResults]) -> str:
-        """Return a sentence with three norms of an example: before a clip, after the clip, and after the
-        configuration's clip."""
         row = max(reversed(rows), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
         parts = [part for each in (config, self.config) for part in each.parts]
         uses_names = config.uses_names or self.config.uses_names

@@ -168,7 +168,6 @@ def _version() -> str:
 
 
 def as_github(report: CheckReport) -> str:
-    """Return a report as annotations of a GitHub workflow. GitHub shows each annotation in the diff."""
     report = _escaped(report)
     lines = [_annotation(finding) for finding in report.findings]
     lines += [annotation("notice", note) for note in report.notes]

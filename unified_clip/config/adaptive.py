@@ -59,7 +59,6 @@ class AdaptiveTable(ConfigModel):
 
 
 def _table(name: str) -> type[AdaptiveTable]:
-    """Return a pydantic model of the table for one rule. The model has the fields of the rule's class."""
     rule = RULES[name]
     hints = get_type_hints(rule)
     types: dict[Any, Any] = {float: Finite}

@@ -75,7 +75,6 @@ def _eps_gap(pair: Pair) -> Decimal:
 
 
 def _largest_difference(pair: Pair) -> Decimal:
-    """Return the largest relative difference of the coefficients of two rules, rounded up to two digits."""
     gap, threshold = _eps_gap(pair), _smallest_threshold(pair[0])
     if not gap or threshold is None:
         return Decimal(0)

@@ -10,7 +10,6 @@ from ..recording.clip_event import as_mapping
 
 
 def checked_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -> Any:
-    """Check the names that a user passed, and convert (name, parameter) tuples to a dict."""
     names = as_mapping(names)
     parameters = dict(names.named_parameters()) if hasattr(names, "named_parameters") else names
     for name, parameter in parameters.items() if isinstance(parameters, Mapping) else ():

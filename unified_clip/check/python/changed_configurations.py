@@ -24,7 +24,6 @@ WHY = (
 
 
 def read(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
-    """Yield (call, name, reason) for each call that might change settings of a `ClipConfig`."""
     for call in source.calls:
         if name := _override(source, call):
             yield call, name, WHY.format(code=ast.unparse(call))

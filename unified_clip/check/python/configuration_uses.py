@@ -58,7 +58,6 @@ def is_attribute_used(source: Source, name: str) -> bool:
 
 
 def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
-    """Return whether the code around a clip configuration might use the configuration to clip."""
     parent = source.parents[node]
     match parent:
         case ast.Attribute(attr=name):

@@ -57,7 +57,6 @@ def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _is_optimizer(source: Source, node: ast.AST) -> bool:
-    """Return whether a node is the name of an optimizer class that code calls or passes to a function."""
     if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
         return False
     if OPTIMIZER.fullmatch(source.dotted(node)) is None:

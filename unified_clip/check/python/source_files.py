@@ -238,10 +238,6 @@ def _unreadable(file: UnreadableFile) -> ClipUse:
 def _native(
     path: Path, site: PortedClip, is_replaced: bool, source: Source, call: ast.Call | None, paths: Sequence[Path]
 ) -> ClipUse | None:
-    """Return a framework's own clip, or None if the code clips no gradients.
-
-    site: The clip that `unified-clip port` found.
-    """
     function = clip_function(site.name)
     method = engine_methods.of_call(source, call) if function is None else None
     package = method.package if method else _package(site.name)
@@ -276,10 +272,6 @@ def _native(
 def _with_settings(
     site: PortedClip, source: Source, call: ast.Call | None, function: ClipFunction | None, use: partial[ClipUse]
 ) -> ClipUse | None:
-    """Return a clip with the settings of its call, or with the default of a trainer.
-
-    use: Makes a `ClipUse` at the place of the clip.
-    """
     config = site.meaning.config if site.meaning else engine_methods.config(source, call)
     if config is None:
         reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]

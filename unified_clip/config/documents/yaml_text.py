@@ -151,7 +151,6 @@ def dump(data: Any) -> str:
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return (data, keys that occur twice). If the text is empty, the data is None."""
     try:
         loader = _Yaml(text)
         node = loader.get_single_node()

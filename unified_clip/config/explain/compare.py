@@ -104,7 +104,6 @@ class ConfigComparison:
 
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> ExplainedConfig:
-    """Describe a configuration in words, and clip gradients by it. If `gradients` is None, clip example gradients."""
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     notes = [note for note in config.notes if note != config.not_finite]
     return ExplainedConfig(name, describe.sentences(config), notes, worked)

@@ -128,7 +128,6 @@ class Format(ABC):
     """Sentences about steps whose norm is not finite. The text is '' if the trainer clips these steps by its rule."""
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
-        """Return the paths at which a file can have clip keys."""
         return self.clip_keys
 
     def recognises(self, document: Document) -> bool:
@@ -269,7 +268,6 @@ class Format(ABC):
 
     @property
     def in_python(self) -> str:
-        """Advice to load the configuration and clip in Python. Without `instead`, the advice is ''."""
         text = (
             f" Or clip in Python{except_under(self.name)}: write `clip = ClipConfig.load(FILE)`, then {self.instead}."
         )
@@ -308,12 +306,10 @@ class OwnFormat(Format):
     """A format with its own parser, for files such as Python source."""
 
     @abstractmethod
-    def parse(self, text: str, name: str) -> Document:
-        """Parse the text of a file. Error messages contain `name`."""
+    def parse(self, text: str, name: str) -> Document: ...
 
     @abstractmethod
-    def dump(self, data: Any) -> str:
-        """Return the text of a file. `data` is the result of `write`."""
+    def dump(self, data: Any) -> str: ...
 
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."

@@ -134,7 +134,6 @@ def write(
 
 
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
-    """Replace the family and the eps by supported ones. Return (new configuration, notes about the change)."""
     supported = type(config)(**{**config.data(), "family": error.family, "eps": None})
     difference = family_difference(config, supported)
     if difference is None:

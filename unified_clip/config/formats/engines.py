@@ -64,7 +64,6 @@ def of_strategy(strategy: Any) -> str:
 
 
 def of_file(format_: str, document: Document) -> str:
-    """Return the engine of a trainer's file, if the engine restricts clipping in code. Otherwise, return ''."""
     data = document.data if isinstance(document.data, dict) else {}
     if format_ in OWN:
         return OWN[format_]

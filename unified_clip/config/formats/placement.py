@@ -104,7 +104,6 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
 
 
 def first_read(document: Document, trainer: Format) -> Path:
-    """Return the path of the first clip key that has a value. If all values are null, return the first clip key."""
     read = [*read_paths(document, trainer)]
     has_value = (path for path in read if path[-1] not in trainer.mode_keys and _raw(document, path) is not None)
     return next(has_value, read[0] if read else ())
@@ -161,7 +160,6 @@ def _explained(place: Path, trainer: Format) -> str:
 
 
 def best_place(document: Document, places: Sequence[Path]) -> Path:
-    """Return the first place whose table exists in the file. Without such a table, return the first place."""
     return max(places, key=lambda place: document.shows(place[0]))
 
 

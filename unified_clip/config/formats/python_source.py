@@ -174,7 +174,6 @@ class Source:
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. {advice}")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the only clip in this file, or None. For several clips, raise ConfigError."""
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
             raise self.wrong(
@@ -230,7 +229,6 @@ class Source:
         return evaluate(values[0], partial(self._value_of, depth=depth + 1), self.dotted)
 
     def followed(self, node: ast.expr) -> ast.expr:
-        """Return the expression that the source assigns to a name. For several assignments, return `node`."""
         for _ in range(MAX_ALIASES):
             values = self.bound.get(node.id, []) if isinstance(node, ast.Name) else []
             if len(values) != 1 or values[0] is None:

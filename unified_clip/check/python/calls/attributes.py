@@ -75,7 +75,6 @@ def _is_set_in(paths: Sequence[Path], attribute: Attribute, classes: Set[str]) -
 
 
 def _of_class(owner: ast.ClassDef, name: str) -> Attribute | None:
-    """Return the attribute of a class. Return None unless exactly one line sets the attribute."""
     init = next((each for each in owner.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
     inner = list(ast.walk(init)) if init is not None else []
     in_class, in_init = _values(owner.body, name), _values(inner, f"self.{name}")

@@ -106,7 +106,6 @@ def calls(source: Source, known: Mapping[str, ConfigVariable]) -> Iterator[tuple
 
 
 def read(source: Source, path: Path, known: Mapping[str, ConfigVariable]) -> Iterator[ClipUse]:
-    """Yield each call whose effect is unknown or differs from its configuration."""
     for call, method, (config, is_clipper) in calls(source, known):
         use = ClipUse(path, call.lineno, call.col_offset + 1, f"{OWN}.ClipConfig.{method}", config, package=OWN)
         try:

@@ -24,7 +24,6 @@ Classes = Mapping[str, str]
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
-    """Return `names`, and all classes that derive from `names` or from a library's trainer."""
     classes = dict.fromkeys(names, "")
     bases: dict[Path, set[str]] = {}
     for file in files:
@@ -43,7 +42,6 @@ def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
 
 
 def inheriting(source: Source, known: Classes) -> dict[str, str]:
-    """Map each class that inherits from a library's trainer to the full name of the trainer."""
     nodes = {node.name: node for node in source.nodes if isinstance(node, ast.ClassDef)}
     classes: dict[str, str] = {}
     for _ in nodes:

@@ -226,8 +226,6 @@ def _own_keys(document: Document) -> Any:
 
 
 def _merge(data: Any, own: Any, package: tuple[str, ...]) -> Any:
-    """Merge the keys of a file into `data` at the path `package`. For an `UnreadFile`, all keys at this path become
-    unknown."""
     if isinstance(own, UnreadFile):
         return _without(data, own, package)
     for key in reversed(package):

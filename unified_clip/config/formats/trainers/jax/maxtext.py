@@ -17,7 +17,6 @@ KEY = "gradient_clipping_threshold"
 @dataclass(frozen=True)
 class MaxTextBases(BaseFiles):
     def path(self, text: str, folder: Path) -> Path | str:
-        """Return the path of a base file. The file is in `folder`, or in a folder `configs` above `folder`."""
         path = super().path(text, folder)
         own = [parent / text for parent in folder.resolve().parents if parent.name == "configs"]
         return next((each for each in own if each.is_file()), path) if not Path(path).is_file() else path

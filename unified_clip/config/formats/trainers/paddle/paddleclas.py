@@ -48,7 +48,6 @@ class PaddleClas(Format):
 
 
 def _optimizers(document: Document) -> list[list[Key]]:
-    """Return the paths of the tables of all optimizers. `Optimizer` has a single table, or a list of {name: table}."""
     optimizers = document.get("Optimizer")
     if not isinstance(optimizers, list):
         return [["Optimizer"]]

@@ -125,7 +125,6 @@ class MMEngine(OwnFormat):
 
 
 def check_known(document: Document, path: tuple[str, ...]) -> list[str]:
-    """Raise ConfigError if a value in the dict of the clip is unknown. If a base file cannot be read, return a note."""
     clip = document.get(*path)
     for name in clip:
         document.get(*path, name)
