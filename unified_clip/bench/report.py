@@ -13,6 +13,14 @@ from . import plot
 NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
 
+SLACK = 0.5
+"""The load of background processes that hardly changes the results."""
+
+BUSY = (
+    "The times and ratios are unreliable, because the machine was busy: other processes had a load average of {load:g} "
+    "on {cpus} processors, and bench uses {threads}. Run bench again on an idle machine, or pass fewer --threads."
+)
+
 Table = tuple[Sequence[str], list[list[str]]]
 """The header and the rows of a table."""
 
@@ -20,7 +28,9 @@ Table = tuple[Sequence[str], list[list[str]]]
 def write(data: Mapping[str, Any], out: Path) -> None:
     (out / "bench.json").write_text(as_json(data), encoding="utf-8")
     plot.ratios(data, out / "ratios.svg")
-    plot.growth(data, out / "growth.svg")
+    (out / "growth.svg").unlink(missing_ok=True)
+    if data["growth"]:
+        plot.growth(data, out / "growth.svg")
 
 
 def as_json(data: Mapping[str, Any]) -> str:
@@ -100,7 +110,10 @@ def problems(data: Mapping[str, Any]) -> list[str]:
         "directory."
     )
     problem = f"unified_clip ran without its compiled kernels on {', '.join(slow)}. {remedy}"
-    return missing + failed + ([problem] if slow else [])
+    load, cpus = data["machine"].get("other_load", 0), data["machine"]["cpus"]
+    busy = BUSY.format(load=load, cpus=cpus, threads=data["threads"])
+    is_busy = load + data["threads"] > cpus + SLACK
+    return missing + failed + [problem] * bool(slow) + [busy] * is_busy
 
 
 def show(data: Mapping[str, Any], out: Path) -> None:
@@ -118,5 +131,6 @@ def show(data: Mapping[str, Any], out: Path) -> None:
             for row in rows:
                 table.add_row(*map(cell, row))
             console.print(table)
-    for line in [*problems(data), f"The results: {out / 'bench.json'}, ratios.svg and growth.svg."]:
+    plots = "ratios.svg and growth.svg" if data["growth"] else "and ratios.svg"
+    for line in [*problems(data), f"The results: {out / 'bench.json'}, {plots}."]:
         console.print(cell(line), soft_wrap=True)

@@ -50,6 +50,7 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
         "memory": [],
         "growth": [],
     }
+    load = other_load()
     for framework in options.frameworks:
 
         def add(result: dict[str, Any], framework: str = framework) -> None:
@@ -59,7 +60,13 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
         if failure := _work(framework, options, add):
             data["failed"][framework] = failure
+    data["machine"]["other_load"] = round(max(load, other_load() - options.threads), 2)
     return data
+
+
+def other_load() -> float:
+    """Return the load average of the last minute, or 0 on systems without a load average."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None]) -> str:

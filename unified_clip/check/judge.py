@@ -34,6 +34,7 @@ NO_DEFAULT = (
 OFF_HINT = (
     'If {own} clips the gradients of this training, this clip has to be off. Add "{file}" to check.off in {clip}.'
 )
+OFF_ELSEWHERE = 'Or, if other code clips the gradients of this training by {clip}, add "{file}" to check.off in {clip}.'
 WITH_THRESHOLD = "With the threshold of {file}:"
 ANY_THRESHOLD = "{why} Whatever the threshold is, these settings differ: {settings}."
 ENTRY = """[[check.ignore]]
@@ -136,7 +137,7 @@ class Judge:
         return None if family is not None and (family.same or nearest) else config
 
     def _with_hint(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Return the text of `edit`, after advice to switch the trainer's clip off and to list its file in `check.off`.
+        """Return the text of `edit` with advice to switch the trainer's clip off and to list its file in `check.off`.
 
         If no Python source clips by unified_clip in place of the trainer, return only `edit`. For a `ClipCallback`, the
         advice describes how to switch the trainer's clip off.
@@ -149,16 +150,20 @@ class Judge:
             return edit
         if callback:
             edit = Advisor(ClipConfig(rule="none"), self._file, nearest=True).switch_off(use)
-        own, file = shown(callback or self._own[0]), patterns.relative(use.path, self._file.resolve().parent)
-        return f"{OFF_HINT.format(own=own, clip=self._file.name, file=file)}\n{edit}"
+        root = self._file.resolve().parent
+        clip, file = self._file.name, patterns.relative(use.path, root)
+        own = callback or patterns.nearest(use.path, self._own, root)
+        if own is None:
+            return f"{edit}\n{OFF_ELSEWHERE.format(clip=clip, file=file)}"
+        return f"{OFF_HINT.format(own=shown(own), clip=clip, file=file)}\n{edit}"
 
     def _callback(self, use: ClipUse) -> Path | None:
-        root = self._file.resolve().parent
-        for path, packages in self._callbacks.items():
-            is_of = use.package in packages or use.format in {ARGUMENT_FORMATS.get(each) for each in packages}
-            if is_of and not use.is_own and patterns.is_near(use.path, path, root):
-                return path
-        return None
+        paths = [
+            path
+            for path, packages in self._callbacks.items()
+            if use.package in packages or use.format in {ARGUMENT_FORMATS.get(each) for each in packages}
+        ]
+        return None if use.is_own else patterns.nearest(use.path, paths, self._file.resolve().parent)
 
     def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
         files = settings_from_files.files_of(use, self._uses, self._file.resolve().parent)

@@ -42,6 +42,12 @@ def is_near(one: Path, other: Path, root: Path) -> bool:
     return str(shared) in folders or (shared != root and shared.is_relative_to(root))
 
 
+def nearest(path: Path, others: Iterable[Path], root: Path) -> Path | None:
+    """Return the file that shares the most folders with `path`, or None if no file is near."""
+    near = (other for other in others if is_near(path, other, root))
+    return max(near, key=lambda other: len(os.path.commonpath(map(os.path.realpath, (path, other)))), default=None)
+
+
 def as_regex(glob: str, star: str) -> re.Pattern[str]:
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
     texts = {"**/": "(?:.*/)?", "**": ".*", "*": star, "?": "[^/]"}

@@ -37,6 +37,25 @@ def test_unified_clip_without_its_compiled_kernels_is_reported() -> None:
     ]
 
 
+@pytest.mark.parametrize(("load", "is_busy"), [(0.4, False), (2.4, False), (2.6, True)])
+def test_a_busy_machine_is_reported(load: float, is_busy: bool) -> None:
+    data = DATA | {"machine": DATA["machine"] | {"cpus": 4, "other_load": load}, "threads": 2}
+    problems = report.problems(data)
+    assert len(problems) == is_busy
+    assert all(
+        each.startswith("The times and ratios are unreliable, because the machine was busy") for each in problems
+    )
+    assert all(f"a load average of {load} on 4 processors, and bench uses 2" in each for each in problems)
+
+
+def test_without_growth_there_is_no_plot_of_growth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "growth.svg").write_text("of an earlier run")
+    report.write(DATA | {"growth": []}, tmp_path)
+    report.show(DATA | {"growth": []}, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.json", "ratios.svg"]
+    assert "bench.json, and ratios.svg." in capsys.readouterr().out
+
+
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
     written = []
     for name in ("first", "second"):

@@ -106,6 +106,8 @@ def test_an_update_of_optax_at_the_level_of_the_module(check: Check) -> None:
             "opt.step() in line",
         ),
         (["for i in data:", "    loss.backward()", "    CLIP", "opt.step()"], "opt.step() in line"),
+        ([*CLOSURE, "CLIP", "closure()", "opt.step()"], "This clip comes before closure() in line"),
+        ([*CLOSURE, "for i in data:", "    closure()", "    CLIP", "opt.step()"], "opt.step() in line"),
     ],
 )
 def test_a_call_that_clips_no_gradients_of_a_step_is_unknown(
@@ -170,6 +172,17 @@ def test_a_call_that_clips_no_gradients_of_a_step_is_unknown(
         ["for i in data:", "    loss.backward()", "    if i % 4 == 0:", "        CLIP", "opt.step()"],
         ["for model in models:", "    loss.backward()", "    CLIP", "opt.step()"],
         ["for i in data:", "    CLIP", "opt.step()"],
+        [*CLOSURE, "closure()", "CLIP", "opt.step()"],
+        [*CLOSURE, "    opt_b.step()", "CLIP", "closure()", "opt.step()"],
+        [
+            "if first:",
+            "    def closure():",
+            "        loss.backward()",
+            "    closure()",
+            "else:",
+            "    CLIP",
+            "    opt.step()",
+        ],
     ],
 )
 def test_a_call_between_backward_and_step_clips(check: Check, start: str, lines: list[str]) -> None:

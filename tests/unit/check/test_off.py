@@ -110,6 +110,25 @@ def test_the_edit_of_a_clip_that_the_command_line_sets_names_the_rule(check: Che
     assert finding.edit.startswith("If own.py clips the gradients of this training, this clip has to be off.")
 
 
+def test_the_edit_names_the_nearest_code_that_clips(check: Check) -> None:
+    own = 'from unified_clip import ClipConfig\n\nClipConfig.load("clip.toml").clip_(model.parameters())\n'
+    files = {"a/speech/train.py": own, "a/nlp/args.json": ARGUMENTS.format(', "max_grad_norm": 0.0')}
+    for others, path in (({}, "a/speech/train.py"), ({"a/nlp/train.py": own}, "a/nlp/train.py")):
+        finding = only_finding(check({**files, **others}))
+        assert finding.edit.startswith(f"If {path} clips the gradients of this training, this clip has to be off. Add")
+
+
+def test_the_edit_does_not_name_the_code_of_another_team(check: Check) -> None:
+    own = 'from unified_clip import ClipConfig\n\nClipConfig.load("clip.toml").clip_(model.parameters())\n'
+    files = {"speech/train.py": own, "nlp/args.json": ARGUMENTS.format(', "max_grad_norm": 0.0')}
+    edit = only_finding(check(files)).edit.splitlines()
+    assert edit[:3] == ["{", '  "max_grad_norm": 1.0', "}"]
+    assert edit[3:] == [
+        'Or, if other code clips the gradients of this training by clip.toml, add "nlp/args.json" to check.off in '
+        "clip.toml."
+    ]
+
+
 def test_without_code_that_clips_the_edit_does_not_name_the_rule(check: Check) -> None:
     assert "check.off" not in only_finding(check({"args.json": TEAMS["nlp/args.json"]})).edit
 

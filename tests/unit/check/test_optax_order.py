@@ -50,6 +50,9 @@ LATE = {
     "parts = []\nif fast:\n    parts.append(optax.trace(0.9))\nparts.append(clip.as_optax())\n"
     "tx = optax.chain(*parts)": "optax.trace(0.9)",
     "parts = [clip.as_optax()]\nparts.insert(0, optax.trace(0.9))\ntx = optax.chain(*parts)": "optax.trace(0.9)",
+    "parts = [optax.trace(0.9), optax.scale(2)]\nparts.insert(1, clip.as_optax())\ntx = optax.chain(*parts)": (
+        "optax.trace(0.9)"
+    ),
     "class A:\n    def tx(self):\n        self.parts = [optax.trace(0.9)]\n        self.parts.append(clip.as_optax())\n"
     "        return optax.chain(*self.parts)": "optax.trace(0.9)",
     "tx = optax.chain(*([optax.trace(0.9)] + [clip.as_optax()]))": "optax.trace(0.9)",
@@ -104,6 +107,7 @@ def test_the_reason_has_no_code_that_is_cut_inside_a_name(check: Check) -> None:
         "def make():\n    return make()\ntx = optax.chain(clip.as_optax(), make())",
         "parts = []\nparts.append(clip.as_optax())\ntx = optax.chain(*parts, optax.adam(0.1))",
         "parts = [optax.adam(0.1)]\nparts.insert(0, clip.as_optax())\ntx = optax.chain(*parts)",
+        "parts = [optax.zero_nans(), optax.adam(0.1)]\nparts.insert(1, clip.as_optax())\ntx = optax.chain(*parts)",
         "parts = [clip.as_optax()]\nparts += [optax.adam(0.1)]\ntx = optax.chain(*parts)",
         "parts = []\nif fast:\n    parts.append(clip.as_optax())\nparts.append(optax.adam(0.1))\n"
         "tx = optax.chain(*parts)",
@@ -202,6 +206,8 @@ def test_functions_of_arrays_select_no_parameters(check: Check, code: str) -> No
 ADAM = "tx = optax.adam(1)\n"
 FUNCTION = f"def f():\n    {ADAM}    if clip_norm:\n        tx = optax.chain({CLIP}, optax.adam(1))\n    return tx"
 CHAINED = f"tx = optax.chain({CLIP}, {{}})\n"
+BASE = "adam = optax.adam(1)\n"
+RETURNED = f"{BASE}def f():\n    {{}}\n    if {{}}:\n        return {{}}\n    return {{}}\n"
 
 
 @pytest.mark.parametrize(("code", "kinds"), [
@@ -214,6 +220,18 @@ CHAINED = f"tx = optax.chain({CLIP}, {{}})\n"
     (f"{ADAM}if clip_norm:\n    {CHAINED.format('optax.adam(1)')}", []),
     (f"{ADAM}if clip_norm:\n    {CHAINED.format('optax.adam(1)')}other = optax.adam(1)\n", ["missing"]),
     (f"{ADAM}{FUNCTION}", ["unknown"]),
+    (f"{BASE}{CHAINED.format('adam')}if x:\n    tx = adam\n", ["unknown"]),
+    (f"{BASE}{CHAINED.format('adam')}if no_clip:\n    tx = adam\n", []),
+    (f"{BASE}{CHAINED.format('adam')}if x:\n    other = adam\n", []),
+    (f"{BASE}{CHAINED.format('adam')}if x:\n    tx = tx\n", []),
+    (f"{BASE}tx = adam\nif x:\n    {CHAINED.format('adam')}", ["unknown"]),
+    (f"{BASE}tx = adam\n{CHAINED.format('adam')}", []),
+    (f"{BASE}if x:\n    tx = adam\n{CHAINED.format('adam')}", []),
+    (f"{BASE}if x:\n    tx = adam\nelse:\n    {CHAINED.format('adam')}", ["unknown"]),
+    (f"{BASE}c = {CLIP}\ntx = optax.chain(c, adam)\nif x:\n    tx = adam\n", ["unknown"]),
+    (RETURNED.format("pass", "x", "adam", f"optax.chain({CLIP}, adam)"), ["unknown"]),
+    (RETURNED.format("pass", "x", f"optax.chain({CLIP}, adam)", "adam"), ["unknown"]),
+    (RETURNED.format("pass", "clip_norm", f"optax.chain({CLIP}, adam)", "adam"), []),
     (f"{ADAM}if x:\n    def make(tx):\n        {CHAINED.format('tx')}        return tx\n", []),
 ])  # fmt: skip
 def test_a_clip_that_one_branch_adds_depends_on_its_condition(check: Check, code: str, kinds: list[str]) -> None:

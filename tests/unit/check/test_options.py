@@ -54,6 +54,15 @@ SCRIPTS = {
     "transformers": script(CLASS, "(args,) = HfArgumentParser(Args).parse_args_into_dataclasses()"),
     "an object": script(CLASS, "args = Args()"),
     "absl": script(ABSL, "", "FLAGS.max_grad_norm"),
+    "absl's holder": script(ABSL.replace("flags.DEF", "LIMIT = flags.DEF"), "", "LIMIT.value"),
+    "absl's keywords": script(
+        ABSL.replace("'max_grad_norm', {}, ", "default={}, name='max_grad_norm', help="), "", "FLAGS.max_grad_norm"
+    ),
+    "TensorFlow's flags": script(
+        ABSL.replace("from absl import flags", "import tensorflow as tf\n\nflags = tf.app.flags"),
+        "",
+        "FLAGS.max_grad_norm",
+    ),
     "a later parameter": script(
         PARSER, "def main(model, args):\n    pass\n\noptions = parser.parse_args()\nmain(x, options)"
     ),
@@ -131,6 +140,8 @@ UNKNOWN = {
     "an attribute of a class": script(CLASS + "class Big(Args):\n    max_grad_norm = 5.0\n\n\n", "args = Big()"),
     "absl's set_default": script(ABSL, "FLAGS.set_default('max_grad_norm', 5.0)", "FLAGS.max_grad_norm"),
     "absl's item": script(ABSL, "FLAGS['max_grad_norm'].value = 5.0", "FLAGS.max_grad_norm"),
+    "absl's holder": script(ABSL.replace("flags.DEF", "LIMIT = flags.DEF"), "FLAGS.max_grad_norm = 5.0", "LIMIT.value"),
+    "absl's string": script(ABSL.replace("float", "string"), "", "FLAGS.max_grad_norm"),
 }
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from ...config.formats.python_source import FUNCTIONS, Source, last_name, shortened
+from ...config.formats.python_source import FUNCTIONS, Source, end_of, last_name, shortened
 from ...config.formats.trainers.jax.optax import WRAPPERS
 from .configuration_uses import SHOWS
 from .steps.optimizers_without_clip import SETTING
@@ -72,9 +73,12 @@ def _chain(source: Source, call: ast.Call) -> tuple[str, list[ast.expr]] | None:
 def _selected(flow: Flow) -> Iterator[tuple[ast.Call, str]]:
     for clip in flow.source.calls:
         if _is_clip(flow.source, clip):
-            for outer in flow.sites(clip, _ends).values():
+            users = flow.sites(clip, _ends).values()
+            for outer in users:
                 yield from ((clip, why) for each in reversed(outer) if (why := _selection(flow, clip, each)))
-            if (test := _condition(flow.source, clip)) is not None:
+            chains = [clip, *itertools.chain.from_iterable(users)]
+            tests = [_condition(flow.source, clip), *(_replacing(flow.source, chain) for chain in chains)]
+            for test in filter(None, tests):
                 yield clip, CONDITIONAL.format(test=shortened(test))
 
 
@@ -93,6 +97,35 @@ def _condition(source: Source, clip: ast.Call) -> ast.expr | None:
             return None if any(_is_clip(source, call) for call in calls) else outer.test
         inner = outer
     return None
+
+
+def _replacing(source: Source, chain: ast.expr) -> ast.expr | None:
+    """Return the condition under which code uses the optimizer without the clip, as in `if x: tx = adam`."""
+    own = next(outer for outer in source.around(chain) if isinstance(outer, ast.stmt))
+    names = {each.id for each in ast.walk(own) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
+    for node in source.nodes if _results(own) else ():
+        if isinstance(node, ast.Assign | ast.Return) and _results(node) == _results(own) and node is not own:
+            is_used = isinstance(node.value, ast.Name) and node.value.id in names
+            if is_used and source.function(node) is source.function(chain):
+                first, last = sorted((node, own), key=end_of, reverse=isinstance(node, ast.Return))
+                branches = _branches(source, first)
+                tests = [branch[0] for branch in _branches(source, last) if branch not in branches]
+                if tests and SETTING.search(ast.unparse(tests[0])) is None:
+                    return tests[0]
+    return None
+
+
+def _results(node: ast.AST) -> str:
+    """Return the code of the variables that a statement assigns, "return", or ''."""
+    if isinstance(node, ast.Assign):
+        return " ".join(map(ast.unparse, node.targets))
+    return "return" if isinstance(node, ast.Return) else ""
+
+
+def _branches(source: Source, node: ast.AST) -> list[tuple[ast.expr, bool]]:
+    """Return the condition of each `if` statement around a node, and whether the node is in its body."""
+    pairs = itertools.pairwise([node, *source.around(node)])
+    return [(outer.test, inner in outer.body) for inner, outer in pairs if isinstance(outer, ast.If)]
 
 
 def _ends(outer: ast.AST) -> bool:

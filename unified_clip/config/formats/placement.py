@@ -96,11 +96,10 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
             if not (_is_at(path, keys) or is_clip_key(path, value, places)):
                 continue
             if not document.shows(*path) or _raw(document, path) != value:
-                last = f"line {document.line(outer)} sets this key again"
-                is_same = path == outer
-                change = "to another value" if is_same else f"and changes {dotted(path)}"
-                problem = f"{document.name}, line {duplicate.line}, {dotted(outer)}: {last}, {change}"
-                raise ConfigError(f"{problem}. The trainer uses the last value. Remove the first key.")
+                first, last = f"line {duplicate.line}", f"line {document.line(outer)}"
+                change = "to another value" if path == outer else f"and differs in {dotted(path)}"
+                problem = f"{document.name}, {last}, {dotted(outer)}: {first} also sets this key, {change}"
+                raise ConfigError(f"{problem}. The trainer uses the value in {last}. Remove the key in {first}.")
 
 
 def first_read(document: Document, trainer: Format) -> Path:

@@ -54,6 +54,9 @@ def find(source: Source, code: str) -> Option | None:
         node = source.followed(ast.parse(code, mode="eval").body)
     except SyntaxError:
         return None
+    flag = source.followed(node.value) if isinstance(node, ast.Attribute) and node.attr == "value" else node
+    if isinstance(flag, ast.Call) and (name := _flag(flag)[0]):
+        node = ast.parse(f"{parsed_arguments.FLAGS[0]}.{name}", mode="eval").body
     definitions = list(_definitions(source, node.attr)) if isinstance(node, ast.Attribute) else []
     if not isinstance(node, ast.Attribute) or len(definitions) != 1:
         return None
@@ -156,15 +159,23 @@ def _definitions(source: Source, name: str) -> Iterator[_Definition]:
                 definition = _of_argument(names, {each.arg: each.value for each in keywords}, name)
                 if definition is not None:
                     yield definition
-            case ast.Call(func=function, args=[ast.Constant(value=option), default, *_]) if option == name:
-                if last_name(function) in DEFINITIONS:
-                    yield _Definition([f"--{name}"], default)
+            case ast.Call() if name == (flag := _flag(node))[0]:
+                yield _Definition([f"--{name}"], flag[1])
             case ast.ClassDef(name=owner, body=body):
                 for line in body:
                     match line:
                         case ast.AnnAssign(target=target, value=value) | ast.Assign(targets=[target], value=value):
                             if last_name(target) == name:
                                 yield _Definition([f"{owner}.{name}"], _field_default(value), owner=owner)
+
+
+def _flag(call: ast.Call) -> tuple[str, ast.expr]:
+    """Return (name, default) of a flag that a call of absl defines. For another call, the name is ''."""
+    if last_name(call.func) not in DEFINITIONS:
+        return "", call
+    passed = dict(zip(("name", "default"), call.args, strict=False)) | {each.arg: each.value for each in call.keywords}
+    name = passed.get("name")
+    return str(name.value) if isinstance(name, ast.Constant) else "", passed.get("default", ast.Constant(None))
 
 
 def _of_argument(names: Sequence[ast.expr], given: dict[str | None, ast.expr], name: str) -> _Definition | None:

@@ -14,7 +14,12 @@ HF_PARSES = ("parse_args_into_dataclasses", "parse_dict", "parse_json_file", "pa
 
 PARSE_FUNCTIONS = frozenset({"simple_parsing.parse", "tyro.cli"})
 
-FLAGS = ("absl.flags.FLAGS", "absl.app.flags.FLAGS")
+FLAGS = (
+    "absl.flags.FLAGS",
+    "absl.app.flags.FLAGS",
+    "tensorflow.app.flags.FLAGS",
+    "tensorflow.compat.v1.app.flags.FLAGS",
+)
 
 ATTRIBUTES = re.compile(r"vars\(|__dict__|globals\(|locals\(")
 

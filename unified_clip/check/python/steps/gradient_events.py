@@ -100,11 +100,22 @@ class Timeline:
         return [call for call in own if function in self._callees(call)]
 
     def local(self, node: ast.AST) -> list[Event]:
-        """Return the backward passes and steps of the function that contains `node`."""
+        """Return the backward passes and steps of the function that contains `node`.
+
+        A call of a helper function that only computes gradients counts as a backward pass.
+        """
         scope = self.source.function(node)
         calls = [call for call in self._calls[self.function(node)] if self.source.function(call) is scope]
-        events = [event for call in calls if not self.exclude(call, node) for event in self._own_events(call)]
-        return list({event.call: event for event in events if event.kind in ("backward", "step")}.values())
+        events: dict[ast.Call, Event] = {}
+        for call in calls:
+            if self.exclude(call, node):
+                continue
+            own = self._own_events(call)
+            inner = [] if own else self.of_callees(call)
+            for event in inner if {each.kind for each in inner} == {"backward"} else own:
+                if event.kind in ("backward", "step"):
+                    events[call] = event._replace(call=call)
+        return list(events.values())
 
     def exclude(self, left: ast.AST, right: ast.AST) -> bool:
         return _exclude(self._branches(left), self._branches(right))

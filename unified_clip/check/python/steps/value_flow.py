@@ -67,12 +67,14 @@ class Flow:
         added = [each for each in self._assignments.get(code_of(read), ()) if each.value in values]
         added.sort(key=lambda each: each.end)
         first = added.pop(0).value if added and not added[0].is_added else None
-        is_known = isinstance(first, ast.List | ast.Tuple) or self.returned(getattr(first, "func", read))
-        parts = [first] if first is not None and is_known else []
+        entries = first.elts if isinstance(first, ast.List | ast.Tuple) else None
+        parts = [first] if first is not None and self.returned(getattr(first, "func", read)) else [*(entries or ())]
         for each in added if first is not None else ():
             match each.node:
-                case ast.Call(func=ast.Attribute(attr="insert"), args=[ast.Constant(value=0), value]):
-                    parts.insert(0, value)
+                case ast.Call(func=ast.Attribute(attr="insert"), args=[ast.Constant(value=int(index)), value]) if (
+                    entries is not None or index == 0
+                ):
+                    parts.insert(index, value)
                 case _ if not each.is_added or _is_insertion(each.node):
                     return []
                 case _:
