@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from support.recordings import cause_kinds, write_and_compare
 
+from unified_clip.recording.compare import RecordingComparison
+from unified_clip.recording.report import sentences
+
 SHAPES = {"maker": ([3, 4], [3]), "critic": ([1, 3], [1])}
 RATES = {"maker": 0.1, "critic": 0.5}
 
@@ -37,9 +40,17 @@ def clip(step: int, net: str, iteration: int, kind: str, shapes: dict[str, Any],
 
 
 def recorded_lines(
-    order: Sequence[str], kind: str, rates: dict[str, float] = RATES, shapes: dict[str, Any] = SHAPES
+    order: Sequence[str],
+    kind: str,
+    rates: dict[str, float] = RATES,
+    shapes: dict[str, Any] = SHAPES,
+    *,
+    has_own_passes: bool = False,
 ) -> list[dict[str, Any]]:
-    """Record three iterations with one backward pass each. `order`: such as "clip maker" and "step maker"."""
+    """Record three iterations with one backward pass each. `order`: such as "clip maker" and "step maker".
+
+    has_own_passes: Whether there is a backward pass before each step.
+    """
     lines: list[dict[str, Any]] = []
     calls = steps = 0
     for iteration in range(3):
@@ -55,7 +66,7 @@ def recorded_lines(
                     "step": steps, "optimizer": "torch.optim.SGD", "settings": {"lr": rates[net]},
                     "backward_calls": passes, "cleared": None, "losses": [1.0] * passes,
                 })  # fmt: skip
-                passes = 0
+                passes = int(has_own_passes)
     return lines
 
 
@@ -240,3 +251,65 @@ def test_a_run_that_ends_early_is_compared_by_its_iterations(tmp_path: Path) -> 
     old, new = hide_passes(recorded_lines(IN_TURN, "names")), recorded_lines(CLIPS_FIRST, "names")[:-4]
     comparison = write_and_compare(tmp_path, old, new)
     assert (cause_kinds(comparison), len(comparison.pairs)) == (["one run is shorter"], 4)
+
+
+# -- a backward pass for each of two optimizers, and one step for both networks
+
+JOINT = ("clip maker", "clip critic", "step both")
+JOINT_SWAPPED = ("clip critic", "clip maker", "step both")
+ONE_RATE = {"maker": 0.1, "critic": 0.1, "both": 0.1}
+
+
+def compare_with_own_passes(
+    tmp_path: Path, new: list[dict[str, Any]], kind: str = "names", *, is_old: bool = False
+) -> RecordingComparison:
+    own = recorded_lines(IN_TURN, kind, ONE_RATE, has_own_passes=True)
+    return write_and_compare(tmp_path, *((new, own) if is_old else (own, new)))
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+@pytest.mark.parametrize(
+    ("order", "kind"),
+    [*itertools.product([JOINT, JOINT_SWAPPED, CLIPS_FIRST], ["names", "positions"]), (JOINT, "none")],
+)
+def test_backward_passes_of_two_optimizers_may_be_one_pass(
+    tmp_path: Path, order: Sequence[str], kind: str, is_old: bool
+) -> None:
+    comparison = compare_with_own_passes(tmp_path, recorded_lines(order, kind, ONE_RATE), kind, is_old=is_old)
+    assert (comparison.exit_code, len(comparison.pairs)) == (0, 6)
+    assert comparison.divergences == {}
+
+
+def test_losses_of_several_backward_passes_are_summed(tmp_path: Path) -> None:
+    new = recorded_lines(JOINT, "names", ONE_RATE)
+    for line in new:
+        if "optimizer" in line:
+            line["losses"] = [2.0]
+    text = " ".join(sentences.report_lines(compare_with_own_passes(tmp_path, new)))
+    assert "loss is equal at all 3 steps." in text
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_a_mistake_of_a_port_with_one_optimizer_is_named(tmp_path: Path, hides: bool) -> None:
+    new = recorded_lines(JOINT, "names", ONE_RATE)
+    for line in new:
+        if "critic.weight" in line.get("parameters", ()):
+            line |= {"threshold": 2.0, "coef": 2.0 * line["coef"]}
+    comparison = compare_with_own_passes(tmp_path, hide_passes(new) if hides else new)
+    assert cause_kinds(comparison) == ["another threshold"]
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+@pytest.mark.parametrize("left_out", ["clip maker", "clip critic"])
+def test_a_port_with_one_optimizer_may_lack_the_clip_of_a_network(tmp_path: Path, left_out: str, is_old: bool) -> None:
+    order = [action for action in JOINT if action != left_out]
+    comparison = compare_with_own_passes(tmp_path, recorded_lines(order, "names", ONE_RATE), is_old=is_old)
+    assert cause_kinds(comparison) == ["left out"]
+    assert f"{'a' if is_old else 'b'}.jsonl differs from" in comparison.findings[0].sentence
+    assert f"'{left_out.removeprefix('clip ')}.weight'" in comparison.findings[0].sentence
+
+
+def test_two_clips_of_the_same_parameters_are_no_clips_of_two_optimizers(tmp_path: Path) -> None:
+    new = recorded_lines(("clip maker", "clip maker", "step both"), "positions", ONE_RATE)
+    own = recorded_lines(("clip maker", "step maker") * 2, "positions", ONE_RATE, has_own_passes=True)
+    assert cause_kinds(write_and_compare(tmp_path, own, new)) == ["left-out clip"]

@@ -11,7 +11,7 @@ from ..pairs.calls import calls_by_step, have_near_norms, partners_of
 from ..pairs.packed_parameters import elements
 from ..pairs.parameters import Names
 from ..recorded_run import OptimizerStep, RecordedCall, RecordedRun
-from ..rounding import same
+from ..rounding import is_near, same, single
 from .clips_after_step import is_late
 from .clips_of_step import is_empty, with_calls
 
@@ -19,6 +19,9 @@ Order = Sequence[int]
 """Maps positions in the first run to positions in the second run."""
 
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
+
+MOST_OPTIMIZERS = 6
+"""The largest number of optimizers in one run for which `iteration_sizes` finds one optimizer in the other run."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "repeated_rows")
 
@@ -158,15 +161,54 @@ def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
         others = [] if other is None else [other]
         equal = others if counts[0] == counts[1] else []
         options.append([size] if size is not None else [*equal, 1, _steps_per_clip(run), *others])
-    pairs = list(itertools.product(options[0], options[1]))
+    pairs = [(left, right) for left in options[0] for right in options[1]]
     for left, right in pairs:
         if math.ceil(counts[0] / left) == math.ceil(counts[1] / right):
+            return left, right
+    factors = [factor for count in range(2, MOST_OPTIMIZERS + 1) for factor in ((count, 1), (1, count))]
+    multiples = [(pairs[0][0] * factor, pairs[0][1] * other) for factor, other in factors]
+    for left, right in multiples:
+        if _are_whole_iterations(a, b, left, right):
             return left, right
     for left, right in pairs:
         firsts = next(iterations_of(a, left)), next(iterations_of(b, right))
         if clipped_size(firsts[0]) == clipped_size(firsts[1]):
             return left, right
-    return options[0][0], options[1][0]
+    return pairs[0]
+
+
+def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int) -> bool:
+    """Return whether the steps of several optimizers in one run fit fewer steps of the other run.
+
+    For example, one run steps two optimizers after two backward passes. The other run steps one optimizer for both
+    networks.
+    """
+    left, right = (list(iterations_of(run, size)) for run, size in zip((a, b), sizes, strict=True))
+    calls = left[0][1], right[0][1]
+    if not any(line.parameters for line in (*calls[0], *calls[1])):
+        norms = [sorted(norm for line in side for norm in line.known_norms()) for side in calls]
+        return len(norms[0]) == len(norms[1]) > 0 and all(map(is_near, *norms))
+    if not all(map(_are_of_different_networks, calls)):
+        return False
+    if all(clipped_size(x) == clipped_size(y) for x, y in zip(left[:-1], right[:-1], strict=False)) and left[1:]:
+        return True
+    lists = [[sorted(map(_shapes, _calls_of_steps(each))) for each in side] for side in (left, right)]
+    return len(left) == len(right) > 1 and all(each == side[0] for side in lists for each in side)
+
+
+def _shapes(calls: Sequence[RecordedCall]) -> list[str]:
+    return [str((name, each.shape)) for call in calls for name, each in call.parameters.items()]
+
+
+def _calls_of_steps(iteration: Iteration) -> list[list[RecordedCall]]:
+    steps, lines = iteration
+    return [[line for line in lines if line.step == step.step] for step in steps]
+
+
+def _are_of_different_networks(calls: Sequence[RecordedCall]) -> bool:
+    """Return whether no two calls of an iteration clip the same parameters."""
+    lists = [[(name, each.shape, each.weight) for name, each in line.parameters.items()] for line in calls]
+    return all(lists) and all(x != y for x, y in itertools.combinations(lists, 2))
 
 
 def _steps_per_backward(run: RecordedRun) -> int | None:
@@ -211,9 +253,20 @@ def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun
     both = [list(iterations_of(run, size)) for run, size in zip((a, b), sizes, strict=True)]
     if sizes == (1, 1) or not all(map(is_clipped_first, itertools.chain(*both))):
         return a, b
-    if sizes[0] == sizes[1] and not any(itertools.starmap(_are_clipped_together, zip(*both, strict=False))):
+    known = (_steps_per_backward(run) or size for run, size in zip((a, b), sizes, strict=True))
+    are_together = itertools.starmap(_are_clipped_together, zip(*both, strict=False))
+    if sizes[0] == sizes[1] and tuple(known) == sizes and not any(are_together):
         return a, b
-    return _joined(a, both[0]), _joined(b, both[1])
+    left, right = _joined(a, both[0]), _joined(b, both[1])
+    steps = zip(left.optimizer_steps, right.optimizer_steps, strict=False)
+    is_summed = any(len(x.losses) != len(y.losses) for x, y in steps)
+    return (_with_summed_losses(left), _with_summed_losses(right)) if is_summed else (left, right)
+
+
+def _with_summed_losses(run: RecordedRun) -> RecordedRun:
+    losses = [(single(math.fsum(step.losses)),) if step.losses else () for step in run.optimizer_steps]
+    steps = (step.model_copy(update={"losses": each}) for step, each in zip(run.optimizer_steps, losses, strict=True))
+    return run.model_copy(update={"optimizer_steps": tuple(steps)})
 
 
 def _are_clipped_together(left: Iteration, right: Iteration) -> bool:
@@ -247,6 +300,7 @@ def _join(steps: Sequence[OptimizerStep]) -> OptimizerStep:
         "optimizer": " and ".join(dict.fromkeys(step.optimizer for step in steps)),
         "settings": {name: _of_steps([step.settings[name] for step in steps]) for name in names},
         "cleared": None,
+        "backward_calls": steps[0].backward_calls if not any(step.backward_calls for step in steps[1:]) else None,
         "changed": sum(changed) if changed else None,
         "decayed": None,
         "undecayed": (),
