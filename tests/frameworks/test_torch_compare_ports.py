@@ -209,3 +209,18 @@ def test_steps_of_optimizers_are_recorded(tmp_path: Path) -> None:
     assert {each.optimizer for each in steps} == {"torch.optim.SGD"}
     assert steps[0].settings["lr"] == 0.1
     assert all(later.calls - each.calls == 1 for each, later in itertools.pairwise(steps))
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_each_of_two_optimizers_clears_its_own_gradients(tmp_path: Path, clears: bool) -> None:
+    networks = [torch.nn.Linear(2, 1) for _ in range(2)]
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in networks]
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for number in (0, 1, 0, 1):
+            if clears:
+                optimizers[number].zero_grad()
+            networks[number](torch.ones(3, 2)).sum().backward()
+            clip_grad_norm_(networks[number].parameters(), THRESHOLD)
+            optimizers[number].step()
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert [each.cleared for each in steps] == [None, None, clears, clears]

@@ -299,8 +299,7 @@ def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
     begins = min((run.optimizer_steps[0].step for run in (a, b) if run.optimizer_steps), default=step)
     if step <= begins or all(each.backward_calls is None for each in both):
         return True
-    several = any(has_other_calls(run, line) for run in (a, b) for line in run.lines if line.step == step)
-    return not several and all(each.cleared is True or each.backward_calls is None for each in both)
+    return all(each.cleared is True or each.backward_calls is None for each in both)
 
 
 def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:

@@ -61,13 +61,17 @@ LOSSES = Losses()
 
 class StepWatcher:
     def __init__(self) -> None:
+        self._begin()
+        HOOKS.on_switch(self._begin, self._begin)
+
+    def _begin(self) -> None:
+        self._is_cleared: dict[int, Callable[[], bool]] = {}
+        self._cleared: dict[int, bool] = {}
+        """Whether each optimizer's gradients were cleared before the first backward pass since the last step."""
         self._reset()
-        HOOKS.on_switch(self._reset, self._reset)
 
     def _reset(self) -> None:
         self._backward_calls = 0
-        self._is_cleared: Callable[[], bool] | None = None
-        self._cleared: bool | None = None
         self.changed: int | None = None
         """The number of gradients that unrecorded code changed since the last backward pass. None means that the number
         is unknown."""
@@ -75,8 +79,8 @@ class StepWatcher:
 
     def before_backward(self) -> None:
         self._backward_calls += 1
-        if self._is_cleared is not None:
-            self._cleared, self._is_cleared = self._is_cleared(), None
+        if self._backward_calls == 1:
+            self._cleared = {key: is_cleared() for key, is_cleared in self._is_cleared.items()}
 
     def on_empty_clip(self) -> None:
         self._empty_clips += 1
@@ -91,6 +95,7 @@ class StepWatcher:
 
     def after_step(
         self,
+        key: int,
         optimizer: str,
         settings: Mapping[str, Any],
         is_cleared: Callable[[], bool],
@@ -98,13 +103,13 @@ class StepWatcher:
         *,
         is_users: bool = False,
     ) -> None:
-        passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared, **decayed}
+        passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared.get(key), **decayed}
         if self.changed is not None:
             passes["changed"] = self.changed
         if self._empty_clips:
             passes["empty_clips"] = self._empty_clips
         self._reset()
-        self._is_cleared = is_cleared
+        self._is_cleared[key] = is_cleared
         record_step(optimizer, settings, passes, is_users=is_users)
 
 

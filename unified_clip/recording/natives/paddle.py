@@ -171,7 +171,8 @@ def _record_step(optimizer: Any) -> None:
     settings = {name: of_groups([each[name] for each, _ in stepped]) for name in stepped[0][0]}
     sizes = [each for _, of_group in stepped for each in of_group]
     weak, decayed = ref(optimizer), decayed_elements([each[:2] for each in sizes], [each[2] for each in sizes])
-    WATCHER.after_step(f"paddle.optimizer.{type(optimizer).__name__}", settings, lambda: _is_cleared(weak()), decayed)
+    name = f"paddle.optimizer.{type(optimizer).__name__}"
+    WATCHER.after_step(id(optimizer), name, settings, lambda: _is_cleared(weak()), decayed)
 
 
 def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:

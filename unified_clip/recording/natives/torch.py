@@ -163,7 +163,7 @@ def _record_step(optimizer: Any) -> None:
     decayed = decayed_elements(sizes, (MODELS.name_of(each) for _, each in changed))
     is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)
     name = f"{module}.{'AdamW' if is_adamw and not is_users else kind.__name__}"
-    WATCHER.after_step(name, settings, lambda: _is_cleared(weak()), decayed, is_users=is_users)
+    WATCHER.after_step(id(optimizer), name, settings, lambda: _is_cleared(weak()), decayed, is_users=is_users)
 
 
 def _is_cleared(optimizer: Any) -> bool:

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
-from ..pairs.calls import calls_by_step
 from ..recorded_run import OptimizerStep, RecordedRun
 
 
 def compare_clearing(
     a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
 ) -> Iterator[StepDifference]:
-    cleared = _cleared(a, left, b, right), _cleared(b, right, a, left)
+    cleared = _cleared(a, left, right), _cleared(b, right, left)
     if None not in cleared and cleared[0] != cleared[1]:
         run, other = (a, b) if not cleared[0] else (b, a)
         are_new = None in (left.cleared, right.cleared)
@@ -35,19 +34,10 @@ def compare_accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[
         yield StepDifference(Divergence(left.step, "backward passes", *passes), cause)
 
 
-def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, other: OptimizerStep) -> bool | None:
+def _cleared(run: RecordedRun, step: OptimizerStep, other: OptimizerStep) -> bool | None:
     """Return whether a run clears its gradients before a step, or None if the answer is unknown.
 
     New gradients from each backward pass count as cleared. For such a framework, `backward_calls` is None.
     """
     is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
-    return True if is_new and other.cleared is False and _has_one_optimizer(other_run) else step.cleared
-
-
-def _has_one_optimizer(run: RecordedRun) -> bool:
-    lines, steps = calls_by_step(run), [step.step for step in run.optimizer_steps]
-    lists = {
-        frozenset((name, each.shape) for line in lines.get(step, ()) for name, each in line.parameters.items())
-        for step in steps
-    }
-    return len({*steps}) == len(steps) and len(lists) == 1 and frozenset() not in lists
+    return True if is_new and other.cleared is False else step.cleared

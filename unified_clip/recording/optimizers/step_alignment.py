@@ -183,14 +183,19 @@ def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int) -> bool:
     For example, one run steps two optimizers after two backward passes. The other run steps one optimizer for both
     networks.
     """
-    left, right = (list(iterations_of(run, size)) for run, size in zip((a, b), sizes, strict=True))
+    left, right = (
+        [each for each in iterations_of(run, size) if len(each[0]) == size]
+        for run, size in zip((a, b), sizes, strict=True)
+    )
+    if not (left and right):
+        return False
     calls = left[0][1], right[0][1]
     if not any(line.parameters for line in (*calls[0], *calls[1])):
         norms = [sorted(norm for line in side for norm in line.known_norms()) for side in calls]
         return len(norms[0]) == len(norms[1]) > 0 and all(map(is_near, *norms))
     if not all(map(_are_of_different_networks, calls)):
         return False
-    if all(clipped_size(x) == clipped_size(y) for x, y in zip(left[:-1], right[:-1], strict=False)) and left[1:]:
+    if all(clipped_size(x) == clipped_size(y) for x, y in zip(left, right, strict=False)):
         return True
     lists = [[sorted(map(_shapes, _calls_of_steps(each))) for each in side] for side in (left, right)]
     return len(left) == len(right) > 1 and all(each == side[0] for side in lists for each in side)

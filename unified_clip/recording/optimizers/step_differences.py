@@ -30,10 +30,8 @@ def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepD
     differences: list[StepDifference] = []
     pairs = list(zip(a.optimizer_steps, b.optimizer_steps, strict=False))
     passes = [(left.backward_calls, right.backward_calls) for left, right in pairs]
-    has_several = any(0 in both for both in passes)  # several optimizers step after one backward pass
     for left, right in pairs:
-        if not has_several:
-            differences += compare_clearing(a, b, left, right)
+        differences += compare_clearing(a, b, left, right)
         if all(both == (0, 0) or 0 not in both for both in passes):
             differences += compare_accumulation(left, right)
         differences += compare_clips(a, b, (left, right), clips)
