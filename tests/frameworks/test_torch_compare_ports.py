@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 import unified_clip
 import unified_clip.torch as uc
+from unified_clip.causes.cause import Cause
 from unified_clip.recording import runs
 from unified_clip.recording.compare import RecordingComparison, compare
 from unified_clip.recording.report import sentences
@@ -211,16 +212,93 @@ def test_steps_of_optimizers_are_recorded(tmp_path: Path) -> None:
     assert all(later.calls - each.calls == 1 for each, later in itertools.pairwise(steps))
 
 
-@pytest.mark.parametrize("clears", [True, False])
-def test_each_of_two_optimizers_clears_its_own_gradients(tmp_path: Path, clears: bool) -> None:
-    networks = [torch.nn.Linear(2, 1) for _ in range(2)]
+def record_two_networks(
+    path: Path,
+    clip: Callable[[Sequence[Any], int], object],
+    *,
+    clears: bool = True,
+    is_early: bool = False,
+    steps: Sequence[int] = (0, 1),
+) -> list[runs.OptimizerStep]:
+    """Record two iterations with two networks. `clip` gets the parameters of both networks, and the network's number.
+
+    is_early: Whether the clip comes before the backward pass.
+    steps: For each network, the number of the optimizer that steps after its clip.
+    """
+    torch.manual_seed(0)
+    networks = [torch.nn.Sequential(torch.nn.Linear(2, width)) for width in (1, 4)]
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in networks]
-    with unified_clip.record(tmp_path / "run.jsonl"):
+
+    def backward(_: object, number: int) -> None:
+        networks[number](10 * torch.ones(3, 2)).sum().backward()
+
+    with unified_clip.record(path, norms=True):
         for number in (0, 1, 0, 1):
             if clears:
                 optimizers[number].zero_grad()
-            networks[number](torch.ones(3, 2)).sum().backward()
-            clip_grad_norm_(networks[number].parameters(), THRESHOLD)
-            optimizers[number].step()
-    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+            parameters = [list(each.parameters()) for each in networks]
+            for act in (clip, backward)[:: 1 if is_early else -1]:
+                act(parameters, number)
+            optimizers[steps[number]].step()
+    return list(runs.read(path).optimizer_steps)
+
+
+def clip_own(parameters: Sequence[Any], number: int) -> None:
+    clip_grad_norm_(parameters[number], THRESHOLD)
+
+
+def compare_two_networks(tmp_path: Path, clip: Callable[[Sequence[Any], int], object], **options: Any) -> Cause:
+    """Return the first cause in a comparison with a run in which each network is clipped before its own step."""
+    record_two_networks(tmp_path / "right.jsonl", clip_own)
+    record_two_networks(tmp_path / "wrong.jsonl", clip, **options)
+    return compare(tmp_path / "right.jsonl", tmp_path / "wrong.jsonl").findings[0]
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_each_of_two_optimizers_clears_its_own_gradients(tmp_path: Path, clears: bool) -> None:
+    steps = record_two_networks(tmp_path / "run.jsonl", clip_own, clears=clears)
     assert [each.cleared for each in steps] == [None, None, clears, clears]
+
+
+def test_a_clip_without_parameters_is_named(tmp_path: Path) -> None:
+    cause = compare_two_networks(
+        tmp_path, lambda parameters, number: clip_grad_norm_(parameters[0] if number == 0 else iter(()), THRESHOLD)
+    )
+    assert cause.kind == "left-out clip"
+    assert "wrong.jsonl makes a clip call before step 2 of the optimizer, but passes no parameters." in cause.sentence
+    assert "Pass model.parameters() to each clip call" in cause.sentence
+
+
+def test_a_clip_without_parameters_by_unified_clip_is_named(tmp_path: Path) -> None:
+    with pytest.warns(unified_clip.ClipWarning, match="no items left"):
+        cause = compare_two_networks(tmp_path, lambda parameters, number: uc.clip_grad_norm_(iter(()), THRESHOLD))
+    assert "passes no parameters" in cause.sentence
+
+
+def test_a_clip_of_the_parameters_of_another_network_is_named(tmp_path: Path) -> None:
+    cause = compare_two_networks(tmp_path, lambda parameters, _: clip_grad_norm_(parameters[1], THRESHOLD))
+    assert cause.kind == "left-out clip"
+    assert "The parameters of the optimizer have gradients." in cause.sentence
+    assert "Pass the parameters of the optimizer to the clip call" in cause.sentence
+
+
+def test_a_clip_before_the_backward_pass_is_not_called_a_clip_of_other_parameters(tmp_path: Path) -> None:
+    with pytest.warns(unified_clip.ClipWarning, match="No clip calls were recorded"):
+        cause = compare_two_networks(tmp_path, clip_own, is_early=True)
+    assert "The call might come before backward() or after zero_grad()" in cause.sentence
+
+
+def test_a_clip_after_zero_grad_is_not_called_a_clip_of_other_parameters(tmp_path: Path) -> None:
+    def clip(parameters: Sequence[Any], number: int) -> None:
+        for each in parameters[number] if number else ():
+            each.grad = None
+        clip_own(parameters, number)
+
+    cause = compare_two_networks(tmp_path, clip)
+    assert "The call might come before backward() or after zero_grad()" in cause.sentence
+
+
+def test_a_second_clip_of_the_first_network_is_named(tmp_path: Path) -> None:
+    cause = compare_two_networks(tmp_path, lambda parameters, _: clip_grad_norm_(parameters[0], THRESHOLD))
+    assert cause.kind == "clipped twice"
+    assert "right.jsonl clips other parameters instead: pass these parameters to the second call" in cause.sentence

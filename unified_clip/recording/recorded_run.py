@@ -187,6 +187,8 @@ class OptimizerStep(RecordedTable):
     """The number of gradients that unrecorded code changed after the last backward pass."""
 
     empty_clips: Annotated[int, Field(ge=0)] = 0  # how many clips got no gradient, as before the backward pass
+    empty_because: str | None = None
+    """Why a clip got no gradient: "no parameters" were passed, or "other parameters" than those of the optimizer."""
 
     decayed: tuple[int, int] | None = None
     """(number of elements with weight decay, number of elements of all changed parameters). The field is set only if

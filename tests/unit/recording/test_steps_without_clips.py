@@ -121,7 +121,7 @@ def test_a_clip_before_the_backward_pass_is_named(tmp_path: Path, lines: list[di
     assert cause.sentence.startswith(
         f"{name} makes a clip call before step 1 of the optimizer, but all gradients are None"
     )
-    assert f"Put the clip of {name} between backward() and optimizer.step()" in printed_text(comparison)
+    assert "Put the clip between backward() and optimizer.step()" in printed_text(comparison)
 
 
 def test_several_clips_before_a_step_are_not_called_other_parameters(tmp_path: Path) -> None:

@@ -30,11 +30,16 @@ def clipped_twice(point: DivergencePoint) -> Cause | None:
     if len(clips) != 1:  # if both runs clip twice, this is not their difference
         return None
     run, (before, coef, after) = clips[0]
-    return Cause(
-        "clipped twice",
+    sentence = (
         f"{run.name} clips the same gradients again. One call scales the norm from {before:.9g} to "
-        f"{before * coef:.9g} (coefficient {coef:.9g}). The next call gets gradients with the norm {after:.9g}",
+        f"{before * coef:.9g} (coefficient {coef:.9g}). The next call gets gradients with the norm {after:.9g}"
     )
+    lines = [call_at(each, point.index) for each in (point.a, point.b)]
+    shapes = [sorted(str(each.shape) for each in line.parameters.values()) for line in lines if line]
+    if point.missing is None and len(shapes) == 2 and shapes[0] != shapes[1]:
+        other = point.a if run is point.b else point.b
+        sentence += f". {other.name} clips other parameters instead: pass these parameters to the second call"
+    return Cause("clipped twice", sentence)
 
 
 Again = tuple[float, float, float]

@@ -160,7 +160,7 @@ def clip_parameters(
     function: Callable[..., Any],
     *args: Any,
     value_of: Callable[[Any], Any] = lambda norm: norm,
-    on_empty: Callable[[], object] = lambda: None,
+    on_empty: Callable[[Sequence[Any]], object] = lambda parameters: None,
     **kwargs: Any,
 ) -> Any:
     """Clip the gradients of the first argument. `value_of` converts the returned norm to a plain tensor."""
@@ -171,7 +171,7 @@ def clip_parameters(
     clipped = [parameter for parameter in parameters if getattr(parameter, "grad", None) is not None]
     names = [parameter.name for parameter in clipped] if framework == "paddle" else ()
     if not clipped:
-        on_empty()
+        on_empty(parameters)
     call = _describe_call(framework, function.__name__, bound.arguments)
     returns_norm = call.rule == "global" and call.passed_norm is None
     before = [parameter.grad for parameter in clipped]

@@ -75,15 +75,16 @@ class StepWatcher:
         self.changed: int | None = None
         """The number of gradients that unrecorded code changed since the last backward pass. None means that the number
         is unknown."""
-        self._empty_clips = 0
+        self._empty_clips: list[tuple[bool, int]] = []
+        """For each clip without a gradient: whether it got parameters, and the number of earlier backward passes."""
 
     def before_backward(self) -> None:
         self._backward_calls += 1
         if self._backward_calls == 1:
             self._cleared = {key: is_cleared() for key, is_cleared in self._is_cleared.items()}
 
-    def on_empty_clip(self) -> None:
-        self._empty_clips += 1
+    def on_empty_clip(self, parameters: Sequence[Any]) -> None:
+        self._empty_clips.append((bool(parameters), self._backward_calls))
 
     def scaling_begins(self, loss_scale: Callable[[], Any]) -> None:
         for recording in DISPATCHER.natives:
@@ -101,13 +102,18 @@ class StepWatcher:
         is_cleared: Callable[[], bool],
         decayed: Mapping[str, Sequence[Any]],
         *,
+        has_gradients: bool,
         is_users: bool = False,
     ) -> None:
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared.get(key), **decayed}
         if self.changed is not None:
             passes["changed"] = self.changed
         if self._empty_clips:
-            passes["empty_clips"] = self._empty_clips
+            passes["empty_clips"] = len(self._empty_clips)
+            if (False, self._backward_calls) in self._empty_clips:
+                passes["empty_because"] = "no parameters"
+            elif has_gradients and (True, self._backward_calls) in self._empty_clips:
+                passes["empty_because"] = "other parameters"
         self._reset()
         self._is_cleared[key] = is_cleared
         record_step(optimizer, settings, passes, is_users=is_users)

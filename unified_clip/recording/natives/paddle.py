@@ -172,7 +172,8 @@ def _record_step(optimizer: Any) -> None:
     sizes = [each for _, of_group in stepped for each in of_group]
     weak, decayed = ref(optimizer), decayed_elements([each[:2] for each in sizes], [each[2] for each in sizes])
     name = f"paddle.optimizer.{type(optimizer).__name__}"
-    WATCHER.after_step(id(optimizer), name, settings, lambda: _is_cleared(weak()), decayed)
+    is_cleared, has_gradients = functools.partial(_is_cleared, weak), bool(sizes)
+    WATCHER.after_step(id(optimizer), name, settings, is_cleared, decayed, has_gradients=has_gradients)
 
 
 def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
@@ -229,8 +230,9 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
     return unscale
 
 
-def _is_cleared(optimizer: Any) -> bool:
-    """A deleted optimizer is None, and counts as cleared."""
+def _is_cleared(reference: ref[Any]) -> bool:
+    """A deleted optimizer counts as cleared."""
+    optimizer = reference()
     tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)
 

@@ -163,11 +163,15 @@ def _record_step(optimizer: Any) -> None:
     decayed = decayed_elements(sizes, (MODELS.name_of(each) for _, each in changed))
     is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)
     name = f"{module}.{'AdamW' if is_adamw and not is_users else kind.__name__}"
-    WATCHER.after_step(id(optimizer), name, settings, lambda: _is_cleared(weak()), decayed, is_users=is_users)
+    is_cleared, has_gradients = partial(_is_cleared, weak), bool(changed)
+    WATCHER.after_step(
+        id(optimizer), name, settings, is_cleared, decayed, has_gradients=has_gradients, is_users=is_users
+    )
 
 
-def _is_cleared(optimizer: Any) -> bool:
-    """A deleted optimizer is None, and counts as cleared."""
+def _is_cleared(reference: ref[Any]) -> bool:
+    """A deleted optimizer counts as cleared."""
+    optimizer = reference()
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
     gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective
     return all(gradient is None or not gradient.any() for gradient in gradients)

@@ -35,6 +35,24 @@ def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
     return run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)})
 
 
+EMPTY: Mapping[str | None, tuple[str, str]] = {
+    "no parameters": (
+        "passes no parameters. An iterator such as model.parameters() has no items left after its first use",
+        "Pass model.parameters() to each clip call, or a list of the parameters",
+    ),
+    "other parameters": (
+        "the gradients of all passed parameters are None. The parameters of the optimizer have gradients",
+        "Pass the parameters of the optimizer to the clip call",
+    ),
+    None: (
+        "all gradients are None. The call might come before backward() or after zero_grad(), or might pass the "
+        "parameters of another network",
+        "Put the clip between backward() and optimizer.step(), and pass the parameters of this optimizer",
+    ),
+}
+"""The problem and the advice for each value of `empty_because`."""
+
+
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
@@ -49,11 +67,10 @@ def left_out_clip(
         return Cause("clip by hand", sentence)
     steps = [each for each in run.optimizer_steps if step in (None, each.step)]
     if early := [each for each in steps if each.empty_clips]:
-        sentence = (
-            f"{run.name} makes a clip call before step {early[0].step} of the optimizer, but all gradients are None. "
-            f"The call might come before backward() or after zero_grad(). {clips}. Put the clip of {run.name} between "
-            "backward() and optimizer.step()"
-        )
+        is_used_up = any("with no items left" in warning for warning in run.warnings)
+        problem, advice = EMPTY["no parameters" if is_used_up else early[0].empty_because]
+        place = f"before step {early[0].step} of the optimizer"
+        sentence = f"{run.name} makes a clip call {place}, but {problem}. {clips}. {advice}"
     elif step is not None:
         sentence = f"the optimizer of {run.name} makes step {step} without a clip call. Before this step, {clips}"
     else:
