@@ -66,7 +66,7 @@ def test_the_norm_is_that_of_the_sums(torch_worlds: Worlds, layout: str, p: floa
         ),
         (
             "without any",
-            r"3 ranks have a Partial gradient at position 0 .* and 4 should\. Set the same",
+            r"3 ranks have a Partial gradient at position 0 .* but 4 should have one\. Set the same",
         ),
         (
             "another dtype",

@@ -269,4 +269,4 @@ def _describe_number(
     (text,) = exchange.exchange([own])
     (place, _), present = next(iter(text["contents"].values())), text["present"]
     have = "rank has" if present == 1 else "ranks have"
-    return f"{present} {have} {noun} at {place}, and {text['number']} should. {remedy}"
+    return f"{present} {have} {noun} at {place}, but {text['number']} should have one. {remedy}"

@@ -83,7 +83,7 @@ def test_a_replica_without_a_gradient_is_named() -> None:
     errors, _ = errors_of_replicas([[ONES, ONES], [ONES, ONES], [ONES], [ONES, ONES]], HSDP)
     assert "position 1 on rank 2 differ from their copies on rank 0 (position 1 is missing on rank 2)" in errors[0]
     errors, _ = errors_of_replicas([[ONES], [ONES], [], [ONES]], HSDP)
-    message = "1 rank has a copy of the gradient at position 0, and 2 should. Pass an ownership"
+    message = "1 rank has a copy of the gradient at position 0, but 2 should have one. Pass an ownership"
     assert [error[: len(message)] for error in errors] == [message] * 4
 
 
@@ -162,7 +162,10 @@ def test_only_gradients_that_drifted_are_named_if_positions_differ() -> None:
 @pytest.mark.parametrize(
     ("firsts", "message"),
     [
-        ([True, False, False], "3 ranks have a copy of the gradient at position 0, and 2 should. Pass an ownership"),
+        (
+            [True, False, False],
+            "3 ranks have a copy of the gradient at position 0, but 2 should have one. Pass an ownership",
+        ),
         ([True, True], "the ranks disagree about the first rank that has a copy of the gradient. On each"),
     ],
 )
