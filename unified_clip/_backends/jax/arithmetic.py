@@ -91,7 +91,7 @@ def divided(numbers: Tensor, divisor: Scalar) -> Tensor:
 
 
 def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
-    """Return |g / divisor|**p. The derivative of JAX's power would not be computed in float64."""
+    """Return |g / divisor|**p. The derivative of `jnp.power` would not be in float64."""
     if p == 2 and jnp.iscomplexobj(tensor):
         return powers(tensor.real, 2, divisor) + powers(tensor.imag, 2, divisor)
     numbers = wide(tensor) if p == 2 else magnitudes(tensor)
@@ -130,7 +130,6 @@ def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tenso
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Multiply a tensor by a coefficient, in float64 for float64 and complex128 tensors, otherwise in float32."""
     if tensor.dtype == jnp.float64:
         return tensor * coef
     if jnp.iscomplexobj(tensor):

@@ -104,7 +104,6 @@ class Exporter:
 
 
 def is_concrete(tensor: Any) -> bool:
-    """Return whether a single CPU device of this process has all elements of an array."""
     if isinstance(tensor, np.ndarray):
         return True
     if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():

@@ -50,10 +50,8 @@ def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Te
 
 
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
-    """Return the sum of |g|**p, and a bound on its relative error in units of 2**-53.
-
-    The bound is the largest number of additions of an element.
-    """
+    """Return the sum of |g|**p, and a bound on its relative error in units of 2**-53. The bound is the number of
+    additions that an element can pass through."""
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:
         return jnp.sum(powers), tensor.size
@@ -79,7 +77,7 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) -> Scalar:
-    """Return a vector with the sum of each group. Of several copies of a shard, the sum contains only one."""
+    """Return a vector with the sum of each group. Each shard is counted once."""
     return jnp.stack([
         sum(
             (counted(scalar, axes) for scalar, axes in zip(group, own, strict=True)), start=jnp.zeros((), jnp.float64)

@@ -31,7 +31,7 @@ def is_multi_device(tensor: Any) -> bool:
 
 
 class MultiDevicePath(host.HostPath):
-    """The path for arrays on several devices. Of several copies of a shard, the norm includes only one."""
+    """The path for arrays on several devices. The norm includes only one copy of each shard."""
 
     def __init__(self, backend: Any, tensors: Sequence[Tensor]) -> None:
         self._arrays = list(tensors)
@@ -187,7 +187,6 @@ class JaxShards(LocalShards):
         return norm_groups
 
     def counted_alone(self, index: int) -> Tensor:
-        """Return the shards that this process adds to the norm, as a list for `JaxBackend.partial_sums`."""
         return self._first_copies(index) if is_multi_process(self.values[index]) else self._local(index)
 
     def check_by_value(self) -> None:

@@ -142,7 +142,6 @@ def slices(wide: Tensor, length: int) -> Iterator[Tensor]:
 
 
 def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
-    """Multiply tensors by a coefficient, in float64 for float64 and complex128 tensors, otherwise in float32."""
     coefs = {dtype: coef.astype(dtype) for dtype in dict.fromkeys(tensor.wide.dtype for tensor in tensors)}
     return (tensor.narrow(tensor.numbers.times(coefs[tensor.wide.dtype])) for tensor in tensors)
 
@@ -152,10 +151,8 @@ def is_recorded(*tensors: Tensor) -> bool:
 
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
-    """Return whether Paddle is in dynamic mode and records derivatives.
-
-    Callers then avoid operations on lists. Their second derivatives exist for all tensors or for none.
-    """
+    """Return whether Paddle is in dynamic mode and records derivatives. Callers then avoid operations on lists, which
+    have second derivatives for all their tensors or for none."""
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
 
@@ -207,7 +204,7 @@ def narrowed(wide: Tensor, dtype: Any) -> Tensor:
 
 
 def rounded_to_odd(value: Tensor) -> Tensor:
-    """Round numbers to float32. Rounding the result to 16 bits then gives the same number as rounding once."""
+    """Round numbers to float32. A second rounding to 16 bits then gives the same number as a single rounding."""
     if value.dtype in (*HALF, paddle.float32):
         return value.astype("float32")
     wide = value.astype("float64")

@@ -10,14 +10,12 @@ from ..._core.types import Tensor
 
 
 def stored_values(gradient: Any) -> Any:
-    """Return the values of a sparse gradient, or a dense gradient itself."""
     if not isinstance(gradient, paddle.Tensor) or gradient.is_dense() or gradient.is_dist():
         return gradient
     return gradient._get_tensor_from_selected_rows() if gradient.is_selected_rows() else gradient.values()
 
 
 def selected_rows(rows: Tensor, height: int, values: Tensor) -> Tensor:
-    """Return SelectedRows that share the memory of `values`."""
     kinds = paddle.base.core.VarDesc.VarType
     tensor = paddle.Tensor(kinds.FP32, [height, *values.shape[1:]], "", kinds.SELECTED_ROWS, False)
     selected = tensor.get_selected_rows()

@@ -60,11 +60,9 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return whether norms must be exact: only under a `tf.distribute` strategy, which must not change their bits.
-
-    The result is False for XLA, which would run both sides of the exact norm's branch. It is also False for eager GPU
-    tensors, because the branch would wait for the GPU.
-    """
+    """Return True under a `tf.distribute` strategy, which must not change the bits of a norm. The result is False for
+    XLA, which would run both sides of the exact norm's branch. It is also False for eager GPU tensors, because the
+    branch would wait for the GPU."""
     if not tf.distribute.has_strategy():
         return False
     return in_host_memory(tensors) if tf.executing_eagerly() else not is_for_xla()
@@ -88,7 +86,6 @@ def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
 
 
 def split_long(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Split long tensors into pieces, except in a graph for XLA."""
     return list(tensors) if is_for_xla() else [piece for tensor in tensors for piece in split_one(tensor)]
 
 
@@ -177,7 +174,6 @@ def max_abs(magnitudes: Tensor, **over: Any) -> Tensor:
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Multiply a tensor by a coefficient, in float64 for float64 and complex128 tensors, otherwise in float32."""
     if tensor.dtype.is_complex:  # separately: a complex product of inf and coef has NaN
         return tf.complex(product(tf.math.real(tensor), coef), product(tf.math.imag(tensor), coef))
     wide = tf.float32 if is_half(tensor) else tensor.dtype

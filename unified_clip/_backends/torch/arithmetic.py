@@ -52,7 +52,6 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Multiply in float64 for float64 and complex128 tensors, otherwise in float32."""
     coef = coef.to(tensor.device)
     if tensor.dtype == torch.float64:
         return tensor * coef

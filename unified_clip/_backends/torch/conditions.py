@@ -35,8 +35,10 @@ COMPLEX = (torch.complex64, torch.complex128)
 
 
 def can_compute(fake: FakeTensor) -> bool:
-    """Return whether a FakeTensor can be combined with new tensors, which requires its own FakeTensorMode to be
-    active."""
+    """Return whether PyTorch can combine a FakeTensor with new tensors.
+
+    This requires that its FakeTensorMode is active or allows other inputs.
+    """
     active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
 
@@ -145,7 +147,7 @@ def is_traced() -> bool:
 
 
 def is_transformed() -> bool:
-    """Return whether `torch.jit.trace`, `torch.func` or forward mode is active, which do not support operations on
+    """Return whether `torch.jit.trace`, `torch.func` or forward mode is active. They do not support operations on
     lists."""
     return (
         torch.jit.is_tracing()
