@@ -61,7 +61,7 @@ class Machine:
             "import sys\nfrom unified_clip import cli\nfrom unified_clip.parity.workers import run_worker as launch\n"
             f"code = {code!r} + '\\nfrom unified_clip.parity.workers import worker; worker.main()'\n"
             "launch.command = lambda framework, python: [python, '-c', code, framework]\n"
-            "from unified_clip.parity.suite import scaffold as begin\n"
+            "from unified_clip.parity.suite import new_suite as begin\n"
             f"begin.PACKAGES = {{name: name for name in {frameworks!r}}} or begin.PACKAGES\nsys.exit(cli.main())\n",
             encoding="utf-8",
         )

@@ -137,12 +137,10 @@ class Judge:
         return None if family is not None and (family.same or nearest) else config
 
     def _with_hint(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Return the text of `edit` with advice to switch the trainer's clip off and to list its file in `check.off`.
+        """Add advice to switch the trainer's clip off, if Python source clips by unified_clip in its place.
 
-        If no Python source clips by unified_clip in place of the trainer, return only `edit`. For a `ClipCallback`, the
-        advice describes how to switch the trainer's clip off.
-
-        without_callback: Give the advice even if no `ClipCallback` belongs to the trainer.
+        With a `ClipCallback`, the edit that switches the clip off replaces `edit`. `without_callback` adds the advice
+        even if no `ClipCallback` belongs to the trainer.
         """
         callback = self._callback(use)
         is_hinted = callback is not None or without_callback

@@ -100,7 +100,7 @@ class ParameterSelection:
         if self._names is not None:
             return "is not a parameter in `names`. As `names`, pass all parameters with their names, or the model."
         if not is_alone:
-            return "has no name. Clip by clip.clipper(model), or pass model.named_parameters() to clip_."
+            return "has no name. Clip with clip.clipper(model), or pass model.named_parameters() to clip_."
         return (
             "has no name. Pass gradients as a dict or (name, gradient) tuples. Or clip by clip.clipper(names), with a "
             "list of names in the order of the gradients."

@@ -145,20 +145,20 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    from .suite import scaffold
+    from .suite import new_suite
 
     names = [option.removeprefix("--").replace("-", "_") for option in RUN_ONLY]
     check_modes(options, {"unified-clip parity without init": names}, "init")
     with busy("reading the gradients"):
-        files = scaffold.chosen_files(options.gradients)
-        path, norms = scaffold.write(
+        files = new_suite.chosen_files(options.gradients)
+        path, norms = new_suite.write(
             options.suite, files, () if options.frameworks is None else comma_separated(options.frameworks)
         )
     where = "" if options.suite == SUITE else f" --suite {shlex.quote(str(path))}"
     print(safe(f"Wrote {path}. Now run: unified-clip parity{where}"))
-    for note in scaffold.notes(norms):
+    for note in new_suite.notes(norms):
         print(safe(note))
-    _print_advice(options, path, where, files, [] if options.gradients else scaffold.files_to_pass())
+    _print_advice(options, path, where, files, [] if options.gradients else new_suite.files_to_pass())
     return 0
 
 

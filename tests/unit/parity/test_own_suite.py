@@ -12,7 +12,7 @@ from support.parity.own_suites import RULES, SUITE, write_suite_file
 
 from unified_clip import cli
 from unified_clip.parity.suite import load as suites
-from unified_clip.parity.suite import scaffold
+from unified_clip.parity.suite import new_suite
 from unified_clip.parity.suite.schema import TOLERANCE, SuiteError
 from unified_clip.tensors.arithmetic import rounded
 from unified_clip.tensors.types import densify
@@ -128,7 +128,7 @@ def test_init_prints_a_note_on_gradients_that_show_no_threshold(
     assert [line[: len(note)] for line in notes] == [note] if note else notes == []
 
 
-@pytest.mark.parametrize("interrupted", ["unified_clip.parity.suite.scaffold._text", "pathlib.Path.write_text"])
+@pytest.mark.parametrize("interrupted", ["unified_clip.parity.suite.new_suite._text", "pathlib.Path.write_text"])
 def test_init_leaves_no_suite_when_it_is_interrupted(
     interrupted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,12 +228,12 @@ def test_saved_gradients_of_only_zeros_test_nothing(
 @pytest.mark.parametrize("norm", [0.6099, 5.477, 3e-5, 1.0, 2.0, 4.095, 700.3])
 def test_init_chooses_a_coefficient_that_no_16_bit_dtype_represents(norm: float) -> None:
     """With half the norm as the threshold, a function that rounds its coefficient to bfloat16 would pass."""
-    coef = float(scaffold._below([norm])) / norm
+    coef = float(new_suite._below([norm])) / norm
     assert 0.2 < coef < 0.35
     for dtype in ("bfloat16", "float16"):
         assert abs(float(rounded(np.asarray(coef), dtype)) / coef - 1) > 5e-5 > TOLERANCE, dtype
-    several = float(scaffold._below([norm, 1.1 * norm, 1.7 * norm]))
-    assert not any(scaffold._is_short(several / each) for each in (norm, 1.1 * norm, 1.7 * norm))
+    several = float(new_suite._below([norm, 1.1 * norm, 1.7 * norm]))
+    assert not any(new_suite._is_short(several / each) for each in (norm, 1.1 * norm, 1.7 * norm))
 
 
 def test_init_distinguishes_files_of_the_same_name_and_writes_to_any_path(
@@ -266,7 +266,7 @@ def test_init_writes_the_chosen_frameworks_only(
     before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(scaffold.PACKAGES, "mlx", "a package that is not installed")
+    monkeypatch.setitem(new_suite.PACKAGES, "mlx", "a package that is not installed")
     option = ["--frameworks", "numpy,mlx"]
     assert cli.main(["parity", *(option if before else []), "init", *([] if before else option)]) == 0
     assert "run: unified-clip parity init --frameworks numpy,mlx gradients.npz" in capsys.readouterr().out

@@ -32,7 +32,7 @@ GRADIENTS = (
 )
 NAMED = (
     "The call clips only {pattern}. In this part of the model, a parameter has a shorter name than in the whole model. "
-    "So the patterns of the configuration might not match. Clip by clip.clipper(model), which reads the names in the "
+    "So the patterns of the configuration might not match. Clip with clip.clipper(model), which reads the names in the "
     "whole model."
 )
 

@@ -232,7 +232,7 @@ def _is_clip(source: Source, node: ast.expr) -> bool:
 
 
 def _has_optimizer(node: ast.expr) -> bool:
-    """Return whether a node calls `as_optax` with an optimizer. The call then returns the updates of the optimizer."""
+    """With an optimizer, `as_optax` returns a transformation that clips and then updates."""
     if not isinstance(node, ast.Call) or last_name(node.func) != METHOD:
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)

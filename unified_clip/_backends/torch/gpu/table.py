@@ -38,6 +38,8 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether Triton's interpreter runs the kernels on tensors in CPU memory."""
 
 CHUNK = 65536
+"""The number of elements that a program adds up."""
+
 LANES = 2048
 """The number of elements that a program reads at a time."""
 
