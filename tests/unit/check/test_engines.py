@@ -221,3 +221,16 @@ def test_accelerate_with_another_number_than_the_trainer_is_a_drift(check: Check
 def test_accelerate_alone_clips_at_its_default(check: Check) -> None:
     files = {"acc.yaml": ACCELERATE.format("gradient_clipping: auto")}
     assert only_finding(check(files, CLIP_CONFIG.replace("1.0", "0.5"))).path == "acc.yaml"
+
+
+@pytest.mark.parametrize(("code", "by_default"), [
+    ("from megatron.core.optimizer import OptimizerConfig\nOptimizerConfig(lr=1e-4{})\n", ["same"]),
+    ("from colossalai.booster.plugin import HybridParallelPlugin\nHybridParallelPlugin(tp_size=1{})\n", []),
+])  # fmt: skip
+def test_the_optimizer_of_an_engine_clips_by_the_global_norm(check: Check, code: str, by_default: list[str]) -> None:
+    name = "clip_grad" if "megatron" in code else "max_norm"
+    assert [each.result for each in check({"a.py": code.format("")}).clips] == by_default
+    assert check({"a.py": code.format(f", {name}=1.0")}).clips[0].result == "same"
+    finding = only_finding(check({"a.py": code.format(f", {name}=0.3")}))
+    assert [(each.about, each.found) for each in finding.differences] == [("threshold", "0.3")]
+    assert only_finding(check({"a.py": code.format(f", {name}=0.0")})).differences[0].about == "rule"
