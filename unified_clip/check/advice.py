@@ -186,10 +186,8 @@ class Advisor:
         return _lines(correction, f"{advice} to {self._file.name}:", text)
 
     def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
-        """Return the settings of a new entry in check.ignore, and advice about the entry.
-
-        The advice has no first word, because the caller adds "If".
-        """
+        """Return the settings of a new entry in check.ignore, and advice about the entry. The advice begins after the
+        word "If", which the caller adds."""
         numbers = {each.value for each in use.values if is_number(each.value)}
         threshold, rules = self._config.threshold, allowed(use.values)
         if not numbers or not rules or not isinstance(threshold, float):

@@ -255,7 +255,8 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def unsupported_keys(self, settings: Settings) -> str:
-        """Return an error message for include, exclude, groups or an unsupported `nonfinite`, or ''."""
+        """Return an error message about include, exclude, groups or an unsupported `nonfinite`. Without these settings,
+        return ''."""
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:

@@ -59,10 +59,8 @@ class Flow:
         return [value for value in values if value not in around]
 
     def list_parts(self, read: ast.AST) -> list[ast.expr]:
-        """Return the values that make the list `read`, in their order: a first list, and each value that code adds.
-
-        If the first list is unknown, return only the values that code adds. If the order is unknown, return [].
-        """
+        """Return the parts of the list `read` in order: its first value, and each value that code adds later. If the
+        first value is unknown, return only the values that code adds. If the order is unknown, return []."""
         values = self.values(read)
         added = [each for each in self._assignments.get(code_of(read), ()) if each.value in values]
         added.sort(key=lambda each: each.end)
