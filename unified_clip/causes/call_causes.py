@@ -9,12 +9,14 @@ different kinds fit.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.norms import exact_norm
-from ..tensors.types import digest
+from ..tensors.types import Dense, digest
 from . import hypotheses
 from .cause import Cause, CauseKind, instead
 from .observation import NORM_TOLERANCE, Observation, common_cause
@@ -59,7 +61,7 @@ def _by_hypotheses(call: Observation) -> Cause | None:
             break
         possible = list(hypotheses.common_causes(call, slack))
         if fitting := call.fitting(possible, slack):
-            cause = common_cause(fitting)
+            cause = common_cause(fitting, call)
             return cause and or_simple_threshold(cause, call, (), ())
         if any(call.explains(each, slack) for each in possible if each.tolerance):
             # rounding hides whether this hypothesis or the correct call fits
@@ -75,12 +77,38 @@ def _by_hypotheses(call: Observation) -> Cause | None:
 
 
 def swapped(call: Observation) -> Cause | None:
-    expected, results = ([digest([tensor]) for tensor in side] for side in (call.expected, call.after))
-    if sorted(expected) != sorted(results) or not call.norm_is_expected:
+    if len(call.after) != len(call.expected) or not call.norm_fits([call.expected_norm], CLOSE):
         return None
-    places = [number for number, digests in enumerate(zip(expected, results, strict=True)) if len({*digests}) > 1]
-    what = "are swapped" if len(places) == 2 else "are in another order"
-    return Cause("swapped", f"{call.names_of(places)} {what}") if places else None
+    expected = dict(enumerate(call.expected))
+    places = [place for place in expected if not _is_close(expected[place], call.after[place])]
+    order, rest = [*expected], list(places)
+    for place in places:
+        source = next((each for each in rest if _is_close(expected[each], call.after[place])), None)
+        if source is None:
+            return None
+        order[place] = source
+        rest.remove(source)
+    if not places:
+        return None
+    what = "are swapped" if len(places) == 2 else f"are in another order{_as_when_sorted(order, call)}"
+    return Cause("swapped", f"{call.names_of(places)} {what}")
+
+
+def _is_close(expected: Dense | None, result: Dense | None) -> bool:
+    if expected is None or result is None:
+        return expected is result
+    have_one_form = (expected.dtype, expected.shape) == (result.dtype, result.shape)
+    return have_one_form and _is_near(result.values(), expected.values(), result.dtype)
+
+
+def _as_when_sorted(order: Sequence[int], call: Observation) -> str:
+    """Return a text such as ", as when the indices are sorted as strings: '10' comes before '2'"."""
+    texts = {"indices": list(map(str, range(len(order)))), "names": call.names}
+    for what, keys in texts.items():
+        if len(keys) == len(order) and [*order] == sorted(range(len(order)), key=keys.__getitem__):
+            first, second = next(pair for pair in pairwise(order) if pair[0] > pair[1])
+            return f", as when the {what} are sorted as strings: {keys[first]!r} comes before {keys[second]!r}"
+    return ""
 
 
 def without_result(call: Observation) -> Cause | None:

@@ -19,8 +19,9 @@ from ..tensors.arithmetic import FORMATS
 from ..tensors.types import Sparse
 from . import call_causes, hypotheses
 from .cause import Cause
+from .counted_gradients import twice, without
 from .eps import OR_WITH_EPS
-from .observation import Hypothesis, Observation, common_cause
+from .observation import NAMES, Hypothesis, Observation, common_cause
 from .sums import NARROW
 from .wrong_settings import lists_of, or_simple_threshold, wrong_settings
 
@@ -30,7 +31,7 @@ SLACK = 1e-5
 BY_KIND = ("clipped twice", "need_clip", "rows")
 """For these kinds, causes of two calls count as equal even if their sentences differ."""
 
-LEFT_OUT = ("left out", "not scaled")
+LEFT_OUT = ("left out", "not scaled", "repeated parameter")
 """Kinds of causes that apply only to some gradients."""
 
 ALSO_HYPOTHESES = ("not clipped", "another eps of the clip")
@@ -166,7 +167,7 @@ def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
     cause = this.cause
     others = [each for each in everything if each is not this and each.can_judge(this)]
-    if not this.is_regular or not others:
+    if not this.is_regular:
         return Diagnosis(cause)
     shown = call_causes.swapped(this.call) or call_causes.shown_in_tensors(this.call)
     if shown and shown.kind not in ALSO_HYPOTHESES:
@@ -175,17 +176,19 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
     precise = [each for each in others if each.dtypes == this.dtypes or each.dtypes.isdisjoint(NARROW)]
     correct = [each.call for each in precise if each.is_correct]
     differing = [each.call for each in precise if not each.is_correct]
-    for fitting in _fitting(this):
+    for fitting in _fitting(this, is_alone=not others):
         remaining = []
         for each in fitting:
             explained = [other for other in failing if other.can_judge(this) and _is_explained(other, this, each)]
             if opposing := _opposing([other for other in others if _contradicts(other, this, each)], explained):
-                contradictions.append(f"{each.sentence}, but the case {opposing.name!r} contradicts this")
-            else:
+                contradictions.append(f"{this.call.sentence_of(each)}, but the case {opposing.name!r} contradicts this")
+            elif each.kind not in LEFT_OUT or any(map(_has_effect, explained)):
                 remaining.append((len(explained), each))
         if remaining:
-            best = _best(remaining)
+            best = _best(remaining, this.call)
             return Diagnosis(best and or_simple_threshold(best, this.call, correct, differing))
+    if not others:
+        return Diagnosis(cause)
     if _is_by_value(this, others):
         return Diagnosis(call_causes.BY_VALUE)
     if cause and cause.kind in OF_ROUNDING and not contradictions:
@@ -219,6 +222,11 @@ def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Ca
     return correct or (contradicting[0] if contradicting and lists[0] >= lists[1] > 0 else None)
 
 
+def _has_effect(this: _Call) -> bool:
+    """Return whether the call changed a gradient, or returned a wrong norm."""
+    return not this.call.norm_is_expected or not all(each.is_unchanged for each in this.call.scalings.values())
+
+
 def _has_sparse(call: Observation) -> bool:
     return any(isinstance(gradient, Sparse) for gradient in call.before)
 
@@ -227,15 +235,15 @@ def _has_repeated(call: Observation) -> bool:
     return max(call.times, default=1) > 1
 
 
-def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
+def _best(fitting: Sequence[tuple[int, Hypothesis]], call: Observation) -> Cause | None:
     most = max(explained for explained, _ in fitting)
     best = [each for explained, each in fitting if explained == most]
-    return common_cause([each for each in best if not each.is_rare] or best)
+    return common_cause([each for each in best if not each.is_rare] or best, call)
 
 
-def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
+def _fitting(this: _Call, *, is_alone: bool) -> Iterator[Sequence[Hypothesis]]:
     call = this.call
-    for slack in (*call.slacks, this.slack):
+    for slack in call.slacks if is_alone else (*call.slacks, this.slack):
         if call.expected_fits(slack):
             return
         if fitting := call.fitting(this.possible, slack):
@@ -246,13 +254,14 @@ def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
 def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
     if hypothesis.kind in ROUNDING:
         return []
-    if hypothesis.kind in LEFT_OUT and hypothesis.about:
-        return _without_the_same(hypothesis, source, target)
+    same = hypothesis.kind in LEFT_OUT and not hypothesis.coefs and hypothesis.about
+    predictions = _without_the_same(hypothesis, source, target) if same else []
     if hypothesis.kind == "scaled gradients" and not any(
         each.sentence == hypothesis.sentence for each in source.possible
     ):
         return _scaled_as_much(hypothesis, source, target)
-    return target.possible_by_mistake.get(_mistake(hypothesis), [])
+    alike = [] if NAMES in hypothesis.sentence else target.possible_by_mistake.get(_mistake(hypothesis), [])
+    return [*predictions, *alike]
 
 
 def _mistake(hypothesis: Hypothesis) -> tuple[str, str, bool]:
@@ -281,7 +290,8 @@ def _without_from_end(hypothesis: Hypothesis, source: _Call, target: _Call) -> l
 
 
 def _without(numbers: Sequence[int], hypothesis: Hypothesis, call: Observation) -> Hypothesis:
-    return hypothesis._replace(norms=[call.norm_over(set(call.counted) - set(numbers))] * len(call.before))
+    make = twice if hypothesis.kind == "repeated parameter" else without
+    return hypothesis._replace(norms=make(call, numbers, "").norms)
 
 
 def _is_same(here: Observation, number: int, there: Observation, other: int) -> bool:

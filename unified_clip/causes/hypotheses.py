@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 
@@ -17,8 +17,9 @@ from ..tensors.norms import exact_norm
 from ..tensors.types import Sparse
 from . import wrong_settings
 from .cause import CauseKind, distinct_texts, instead
+from .counted_gradients import not_counted, not_scaled, repeated
 from .eps import COMMON_EPS, eps_in_root, eps_on_coefficient, or_another_eps, other_eps
-from .observation import By, Hypothesis, Observation
+from .observation import CLEAR_FACTOR, By, Hypothesis, Observation
 from .sums import (
     IN_FLOAT32,
     NARROW,
@@ -60,10 +61,10 @@ def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
     if call.by != "per group" and not call.are_norms:
         yield from _in_float32(call)
     yield from _in_16_bits(call)
-    yield from _lost(call)
+    yield from not_scaled(call)
     if call.by == "global":
-        yield from _repeated(call)
-        yield from _not_counted(call, slack)
+        yield from repeated(call)
+        yield from not_counted(call, slack)
     yield from _other_norms(call)
     if call.by != "per group" and not call.are_norms:
         yield from _other_orders(call)
@@ -115,67 +116,6 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
         if 0 < abs(norm - expected) <= 8 * ulp * expected and norm == nearest_float(norm, dtype):
             sentence = f"as when the norm is computed in {dtype}"
             yield Hypothesis("16 bits", sentence, [norm] * len(call.norms), tolerance=ulp)
-
-
-def _lost(call: Observation) -> Iterator[Hypothesis]:
-    wrong = {number: call.scalings[number] for number in call.wrong}
-    lost = {n: 1.0 if each.is_unchanged else 0.0 for n, each in wrong.items() if each.is_unchanged or each.is_zero}
-    if not lost:
-        return
-    names = call.names_of(lost)
-    what = f"the call returned {names} unchanged" if all(lost.values()) else f"the call returned zeros for {names}"
-    coefs = [lost.get(number, coef) for number, coef in enumerate(call.expected_coefs)]
-    if len(lost) < len(call.counted) or not all(lost.values()):  # otherwise, nothing is clipped
-        yield Hypothesis("not scaled", f"{what}, although the norm includes {names}", coefs=coefs)
-    if call.by == "global" and len(lost) < len(call.counted):
-        norms = [call.norm_over(number for number in call.counted if number not in lost)] * len(call.before)
-        coefs = [lost.get(number, coef) for number, coef in enumerate(call.coefficients(Hypothesis(norms=norms)))]
-        yield Hypothesis("left out", f"{what}, and the norm leaves out {names}", norms, coefs=coefs)
-
-
-def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    expected = call.norm_over(call.counted)
-
-    def of_others(left: Sequence[int], sentence: str) -> Hypothesis:
-        n = call.norm_over(number for number in call.counted if number not in left)
-        kind: CauseKind | Literal[""] = (
-            "" if abs(n - expected) <= rounding_noise(call.elements) * expected else "left out"
-        )
-        return Hypothesis(kind, sentence, [n] * len(call.before))
-
-    def without(left: Sequence[int], who: str) -> Hypothesis:
-        return of_others(left, f"as when {who} left out of the norm")._replace(about=left)
-
-    if singles := [number for number in call.counted if call.explains(without([number], ""), slack)]:
-        who = f"{'one of ' * (len(singles) > 1)}{call.names_of(singles)}"
-        yield from (without([number], f"{who} is") for number in singles)
-    ranks = {number: len(gradient.shape) for number, gradient in call.counted.items()}
-    dtypes = {number: gradient.dtype for number, gradient in call.counted.items()}
-    properties: tuple[Mapping[int, object], ...] = (ranks, dtypes)
-    for of_gradient in properties:
-        for value in dict.fromkeys(of_gradient.values()):
-            same = [number for number in call.counted if of_gradient[number] == value]
-            for left in (same, [number for number in call.counted if number not in same]):
-                if 1 < len(left) < len(call.counted):
-                    yield without(left, f"{call.names_of(left)} are")
-    counted = list(call.counted)
-    for which, left in (("first", counted[1:]), ("last", counted[:-1])) if counted[1:] else ():
-        yield of_others(left, f"as with the norm of the {which} gradient alone")
-    if beside := [number for number in call.own if number not in call.counted]:
-        sentence = f"as when the norm includes {call.names_of(beside)} by mistake"
-        yield Hypothesis("need_clip", sentence, [call.norm_over(call.own)] * len(call.before))
-
-
-def _repeated(call: Observation) -> Iterator[Hypothesis]:
-    if max(call.times, default=1) < 2 or call.passed_norm is not None:
-        return
-    names = call.names_of(number for number, times in enumerate(call.times) if times > 1)
-    norms = [call.norm_over(number for number in call.counted for _ in range(call.times[number]))] * len(call.before)
-    coefs = [coef**times for coef, times in zip(call.coefficients(Hypothesis(norms=norms)), call.times, strict=True)]
-    sentence = f"as when the norm includes {names} {{}}as often as the list contains {names}"
-    yield Hypothesis("repeated parameter", sentence.format(""), norms)
-    also = f"and the coefficient multiplies {names} "
-    yield Hypothesis("repeated parameter", sentence.format(also), norms, coefs=coefs, tolerance=IN_FLOAT32)
 
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
@@ -281,7 +221,8 @@ def _float32_error(call: Observation) -> Iterator[Hypothesis]:
     if norm is None or expected is None or call.p != 2:
         return
     # the root halves the relative error of the sum
-    size, bound = abs(norm - expected) / expected if expected else math.inf, call.elements * 2.0**-25
+    bound = min(call.elements * 2.0**-25, CLEAR_FACTOR * rounding_noise(call.elements))
+    size = abs(norm - expected) / expected if expected else math.inf
     if size <= bound:
         sentence = f"the norm is off by {size:.1e}. Adding {call.elements} squares in float32 can cause an "
         sentence += f"error of up to {bound:.1e}, and no other known cause fits"

@@ -24,6 +24,13 @@ CLEAR_FACTOR = 8
 """A difference of at most CLEAR_FACTOR times the allowed error counts as rounding, and has no cause."""
 
 
+NAMES = "{names}"
+"""In a sentence, this text stands for the gradients in `about`."""
+
+MOST_SENTENCES = 3
+"""If more sentences explain a call, the cause is unknown."""
+
+
 class Hypothesis(NamedTuple):
     kind: CauseKind | Literal[""] = ""
     """The kind of the cause. The kind '' stands for rounding. Rounding is not reported as a cause."""
@@ -51,16 +58,19 @@ class Hypothesis(NamedTuple):
     """Whether any other cause of the same calls is more likely."""
 
 
-def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
+def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | None:
     """Return None if the hypotheses have different kinds, or if the kind stands for rounding."""
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
         return None
     others = [each.sentence for each in fitting if bool(each.norms) != bool(first.norms)]
     is_either = first.kind == "another eps of the clip" and first.eps and others
-    if first.kind == "another norm type":
-        sentence = ", or ".join(dict.fromkeys(each.sentence for each in fitting))
-        return Cause(first.kind, sentence.replace(", or as ", ", or "))
+    if first.kind in ("another norm type", "left out", "not scaled", "repeated parameter"):
+        by_set = {frozenset(each.about) or each.sentence: each for each in reversed(fitting)}
+        unique = list(reversed(by_set.values()))
+        sentences = list(dict.fromkeys(call.sentence_of(each, unique) for each in unique))
+        text = ", or ".join(sentences).replace(", or as ", ", or ")
+        return Cause(first.kind, text) if len(sentences) <= MOST_SENTENCES else None
     return Cause(first.kind, f"{first.sentence}, or {others[0]}" if is_either else first.sentence)
 
 
@@ -113,6 +123,14 @@ class Observation:
         if len(names) > 4:
             names[3:] = [f"{len(names) - 3} others"]
         return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+    def sentence_of(self, hypothesis: Hypothesis, fitting: Sequence[Hypothesis] = ()) -> str:
+        """Replace NAMES by the names of the gradients of all hypotheses in `fitting` that have the same sentence."""
+        sentence = hypothesis.sentence
+        if NAMES not in sentence:
+            return sentence
+        same = {number for each in fitting or [hypothesis] if each.sentence == sentence for number in each.about}
+        return sentence.replace(NAMES, f"{'one of ' * (len(same) > 1)}{self.names_of(sorted(same))}")
 
     def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
         """Yield (index, gradient, expected result, observed result) for each gradient with both results."""

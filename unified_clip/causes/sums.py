@@ -37,6 +37,9 @@ COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
     "the largest norm of the tensors": max,
     "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
     "the root of the mean of the squared norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
+    "the root of half the sum of the squares": lambda norms: math.hypot(*norms) / math.sqrt(2),
+    "half the sum of the squares": lambda norms: math.hypot(*norms) ** 2 / 2,
+    "the root of twice the sum of the squares": lambda norms: math.hypot(*norms) * math.sqrt(2),
 }
 
 OF_MEAN_SQUARES: dict[str, Callable[[Sequence[float]], float]] = {

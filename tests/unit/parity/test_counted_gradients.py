@@ -1,0 +1,226 @@
+"""Causes of a norm that leaves out gradients or counts a gradient twice, and of gradients that are not scaled."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support.parity.cases import case, dense
+
+from unified_clip.causes.consistent_causes import consistent_causes
+from unified_clip.causes.observation import Observation
+from unified_clip.parity.call_outcome import CallOutcome
+from unified_clip.parity.judge import diagnose, oracle
+
+Arrays = list[np.ndarray[Any, Any]]
+Function = Callable[[Arrays, float], tuple[Arrays, float | None]]
+
+
+def random_arrays(seed: int, *shapes: tuple[int, ...]) -> Arrays:
+    random = np.random.default_rng(seed)
+    return [random.standard_normal(shape) * 10 ** random.uniform(-0.5, 0.5) for shape in shapes]
+
+
+BLOCK = ((6, 5), (6,))
+LISTS = {
+    "model": random_arrays(1, *BLOCK * 12, (3, 6)),
+    "next step": random_arrays(2, *BLOCK * 12, (3, 6)),
+    "one axis": random_arrays(3, (4,), (2,), (1,), (5,)),
+    "scalar": random_arrays(4, (), (3,), (2, 2)),
+}
+
+
+def total(grads: Arrays) -> float:
+    return math.hypot(*(float(np.linalg.norm(each)) for each in grads))
+
+
+def clip(grads: Arrays, limit: float, norm: float) -> Arrays:
+    coef = min(1.0, limit / norm) if norm else 1.0
+    return [np.float32(each) * np.float32(coef) for each in grads]
+
+
+def by_norm_of(counted: Callable[[Arrays], Arrays], *, returns_it: bool = True) -> Function:
+    """Clip by the norm of some of the gradients, and return this norm or the correct norm."""
+    return lambda grads, limit: (
+        clip(grads, limit, total(counted(grads))),
+        total(counted(grads)) if returns_it else total(grads),
+    )
+
+
+def unscaled(is_left_out: Callable[[np.ndarray[Any, Any]], bool], *, counts_it: bool) -> Function:
+    """Do not scale some of the gradients."""
+
+    def function(grads: Arrays, limit: float) -> tuple[Arrays, float]:
+        norm = total([each for each in grads if counts_it or not is_left_out(each)])
+        return [each if is_left_out(each) else clip([each], limit, norm)[0] for each in grads], norm
+
+    return function
+
+
+def causes(function: Function, *lists: str, thresholds: tuple[float, ...] = (0.7, 3.1)) -> dict[str, tuple[str, str]]:
+    calls, differing = dict[str, Observation](), []
+    for name in lists:
+        for threshold in thresholds:
+            tensors = [dense(each) for each in LISTS[name]]
+            this = dataclasses.replace(case(tensors, "clip_by_global_norm", clip_norm=threshold), names=[])
+            clipped, norm = function([each.values() for each in tensors], threshold)
+            outcome = CallOutcome(None if norm is None else dense(norm), [dense(each) for each in clipped])
+            call = diagnose.observe(this, oracle.expect(this), outcome)
+            assert call
+            calls[f"{name} at {threshold}"] = call
+            differing += [] if call.expected_fits(1e-6) else [f"{name} at {threshold}"]
+    assert differing
+    return {name: tuple(each.cause or ("", "")) for name, each in consistent_causes(calls, differing).items()}
+
+
+FLAT = "all gradients with 1 axis"
+LAST = "as when 'gradient 24' is {} the norm"
+
+
+@pytest.mark.parametrize("returns_it", [True, False])
+@pytest.mark.parametrize(
+    ("counted", "lists", "cause"),
+    [
+        (
+            lambda grads: [each for each in grads if each.ndim != 1],
+            ("model", "next step", "one axis"),
+            ("left out", f"as when {FLAT} are left out of the norm"),
+        ),
+        (
+            lambda grads: [each for each in grads if each.ndim > 1],
+            ("model", "one axis", "scalar"),
+            ("left out", "as when all gradients with at most 1 axis are left out of the norm"),
+        ),
+        (
+            lambda grads: grads[: len(grads) // 8 * 8],
+            ("model", "next step"),
+            ("left out", LAST.format("left out of")),
+        ),
+        (
+            lambda grads: grads[: len(grads) // 7 * 7],
+            ("model", "next step"),
+            ("left out", "as when the last 4 gradients are left out of the norm"),
+        ),
+        (
+            lambda grads: grads[3:],
+            ("model",),
+            ("left out", "as when the first 3 gradients are left out of the norm"),
+        ),
+        (
+            lambda grads: [*grads, grads[-1]],
+            ("model", "next step"),
+            ("repeated parameter", LAST.format("counted twice in")),
+        ),
+        (
+            lambda grads: [each / math.sqrt(2) for each in grads],
+            ("model",),
+            ("another norm type", "as with the root of half the sum of the squares instead of the norm"),
+        ),
+        (
+            lambda grads: [*grads, *grads],
+            ("model",),
+            ("another norm type", "as with the root of twice the sum of the squares instead of the norm"),
+        ),
+    ],
+)
+def test_the_gradients_that_a_norm_leaves_out_or_counts_twice_are_named(
+    counted: Callable[[Arrays], Arrays], lists: tuple[str, ...], cause: tuple[str, str], returns_it: bool
+) -> None:
+    named = causes(by_norm_of(counted, returns_it=returns_it), *lists)
+    assert {name.partition(" at ")[0] for name in named} == {*lists}
+    assert set(named.values()) == {cause}
+
+
+@pytest.mark.parametrize(
+    ("counts_it", "cause"),
+    [
+        (True, ("not scaled", f"the call returned {FLAT} unchanged, although the norm includes {FLAT}")),
+        (False, ("left out", f"the call returned {FLAT} unchanged, and the norm leaves out {FLAT}")),
+    ],
+)
+def test_gradients_with_one_axis_that_are_not_scaled_are_named(counts_it: bool, cause: tuple[str, str]) -> None:
+    function = unscaled(lambda each: each.ndim == 1, counts_it=counts_it)
+    assert set(causes(function, "model", "next step").values()) == {cause}
+    assert causes(function, "model", "one axis")["model at 0.7"] == cause
+
+
+def test_a_gradient_below_rounding_that_is_not_scaled_is_named_without_the_norm() -> None:
+    def function(grads: Arrays, limit: float) -> tuple[Arrays, float]:
+        return [*clip(grads[:1], limit, total(grads[:1])), grads[1]], total(grads[:1])
+
+    LISTS["tiny bias"] = [np.full(3000, 0.3), np.array([1e-4])]
+    named = causes(function, "tiny bias", thresholds=(1e-5, 2e-5))
+    assert set(named.values()) == {("not scaled", "the call returned 'gradient 1' unchanged")}
+
+
+def test_an_unchanged_result_alone_shows_no_gradients_that_the_norm_leaves_out() -> None:
+    """A clip by value changes nothing if all elements are below the threshold, but the norm is above."""
+
+    def by_value(grads: Arrays, limit: float) -> tuple[Arrays, float]:
+        return [np.clip(each, -limit, limit) for each in grads], total(grads)
+
+    largest = max(float(np.abs(each).max()) for each in LISTS["model"])
+    named = causes(by_value, "model", "one axis", thresholds=(0.7, largest + 0.1))
+    assert largest + 0.1 < total(LISTS["model"])
+    assert f"model at {largest + 0.1}" in named
+    assert {kind for kind, _ in named.values()} == {"another rule"}
+
+
+def test_a_gradient_is_named_that_explains_all_lists() -> None:
+    """In one list, another gradient has the same norm."""
+    LISTS["equal norms"] = [-each for each in LISTS["model"]]
+    LISTS["equal norms"][4] = LISTS["equal norms"][4] * total(LISTS["model"][-1:]) / total(LISTS["model"][4:5])
+    function = by_norm_of(lambda grads: grads[:-1])
+    both = {"as when one of 'gradient 4' and 'gradient 24' is left out of the norm"}
+    assert {sentence for _, sentence in causes(function, "equal norms").values()} == both
+    named = causes(function, "equal norms", "model")
+    assert set(named.values()) == {("left out", LAST.format("left out of"))}
+
+
+def test_a_norm_that_is_off_by_more_than_rounding_is_not_explained_by_float32() -> None:
+    LISTS["long"] = [np.ones(100_000), *(np.full((1, 10), 1 + number / 10) for number in range(6))]
+    named = causes(by_norm_of(lambda grads: [grads[0], *grads[2::2]]), "long", thresholds=(0.7,))
+    assert set(named.values()) == {("", "")}
+
+
+def test_results_in_16_bits_do_not_show_that_one_of_many_gradients_is_counted_twice() -> None:
+    tensors = [dense(each, "bfloat16") for each in random_arrays(7, *[(3,)] * 60)]
+    this = dataclasses.replace(case(tensors, "clip_by_global_norm", clip_norm=0.7), names=[])
+    coef = 0.98 * 0.7 / total([each.values() for each in tensors])
+    outcome = CallOutcome(None, [dense(np.float32(each.values()) * np.float32(coef), "bfloat16") for each in tensors])
+    cause = diagnose.diagnose(this, oracle.expect(this), outcome)
+    assert cause is None or cause.kind != "repeated parameter"
+
+
+@pytest.mark.parametrize(
+    ("names", "place"),
+    [
+        ([], "the indices are sorted as strings: '19' comes before '2'"),
+        (
+            [f"layer {number}" for number in range(25)],
+            "the (names|indices) are sorted as strings: '(layer )?19' comes before '(layer )?2'",
+        ),
+        ([f"{number:02}" for number in range(25)], "the indices are sorted as strings: '19' comes before '2'"),
+        (
+            ["head", *(f"{number:02}" for number in range(24))],
+            "the names are sorted as strings: '23' comes before 'head'",
+        ),
+    ],
+)
+def test_a_list_that_is_sorted_as_strings_is_named_in_spite_of_rounding(names: list[str], place: str) -> None:
+    tensors = [dense(each) for each in LISTS["model"]]
+    this = dataclasses.replace(case(tensors, "clip_by_global_norm", clip_norm=3.1), names=names)
+    exact, keys = oracle.expect(this), names if "the names" in place else list(map(str, range(25)))
+    results = [
+        dense(np.nextafter(np.float32(each.values()), np.float32(9)))
+        for index in sorted(range(25), key=keys.__getitem__)
+        if (each := (exact.gradients or [])[index])
+    ]
+    cause = diagnose.diagnose(this, exact, CallOutcome(exact.norm, results))
+    assert cause
+    assert re.search(f"are in another order, as when {place}$", cause.sentence)
