@@ -237,7 +237,8 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
         bits = {"strict_bits": options.strict_bits}
         second_call.call_again(suite, report, baseline.changed_bits(earlier, report, **bits))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.notes(earlier, report, **bits)]})
-        report = build.with_changes(report, baseline.changes(earlier, report, **bits))
+        is_partial = bool(options.frameworks or options.without)
+        report = build.with_changes(report, baseline.changes(earlier, report, is_partial=is_partial, **bits))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.excuses_note(earlier, report)]})
     try:
         write.write(report, out, recorded, ported)

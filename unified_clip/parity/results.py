@@ -248,7 +248,7 @@ class Problem(ReportModel):
 class Change(ReportModel):
     """A change since the baseline: another result, another known difference or another version."""
 
-    kind: Literal["new", "gone", "verdict", "size", "numbers", "version"]
+    kind: Literal["new", "gone", "not run", "verdict", "size", "numbers", "version"]
     framework: str
     """The framework, or the package for the kind "version". An empty string means all frameworks."""
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from support.parity.baselines import failure_messages, report_with_known, torch_changes, torch_report
-from support.parity.reports import clip_result, known, native
+from support.parity.reports import clip_result, known, native, one_case
 
 from unified_clip.parity.known.entries import KnownDifference
 from unified_clip.parity.report import baseline, build, change_rows, junit, page
@@ -168,6 +168,39 @@ def test_a_new_or_missing_framework_or_case_is_one_change() -> None:
     large.cases[1].frameworks["jax"].host = clip_result("different", 3.0)
     worse = expected_change("new", "jax", "host path", "two", "", "different, 3 ULP", worse=True)
     assert baseline.changes(small, large) == [worse, *new]
+
+
+def test_results_that_a_partial_run_leaves_out_are_not_run() -> None:
+    large = torch_report(host=clip_result(), device=clip_result())
+    large.cases.append(large.cases[0].model_copy(update={"name": "two"}, deep=True))
+    del large.cases[1].frameworks["numpy"]
+    one_mode = torch_report()
+    assert {(each.kind, each.framework, each.what, each.case) for each in partial_changes(large, one_mode)} == {
+        ("gone", "", "", "two"),
+        ("not run", "torch", "device path", "one"),
+    }
+    small = torch_report()
+    small.frameworks, small.cases = ["numpy"], [one_case(numpy=FrameworkResult(host=clip_result()))]
+    assert {(each.kind, each.framework, each.case) for each in partial_changes(large, small)} == {
+        ("not run", "torch", ""),
+        ("not run", "", "two"),
+    }
+    assert {each.kind for each in baseline.changes(large, small)} == {"gone"}
+    with_entry = report_with_known(known())
+    with_entry.cases[0].frameworks["torch"].native = native("equal")
+    removed = with_entry.model_copy(update={"known": []}, deep=True)
+    assert [each.kind for each in partial_changes(with_entry, removed)] == ["gone"]
+    removed.cases[0].frameworks["torch"].native = None
+    assert {each.kind for each in partial_changes(with_entry, removed)} == {"not run"}
+    strict = build.with_strict(small)
+    judged = build.with_changes(strict, partial_changes(large, strict))
+    why = "the result is in the baseline, but not in this run. Run the command without --frameworks and --without"
+    assert failure_messages(judged) == [why, why]
+    assert judged.exit_code == 1
+
+
+def partial_changes(old: ParityReport, new: ParityReport) -> list[Change]:
+    return baseline.changes(old, new, is_partial=True)
 
 
 def test_a_known_difference_that_is_larger_than_listed_has_both_sizes() -> None:

@@ -40,6 +40,19 @@ def junit_marks(report: Path) -> dict[str, str]:
     return {mark.tag: mark.attrib["message"] for case in suites.iter("testcase") for mark in case}
 
 
+def test_the_command_reports_what_frameworks_and_without_leave_out_as_not_run(
+    run: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("good") == 0
+    old = ParityReport.model_validate_json((tmp_path / "good/parity.json").read_text(encoding="utf-8"))
+    old.frameworks.append("torch")
+    path = write_baseline(tmp_path, old.model_dump_json(by_alias=True))
+    assert run("part", "--baseline", str(path), "--frameworks", "numpy") == 0
+    assert "not run" in capfd.readouterr().out
+    assert run("whole", "--baseline", str(path)) == 0
+    assert "gone" in capfd.readouterr().out
+
+
 @pytest.mark.nightly
 def test_the_command_prints_changes_and_fails_for_worse_ones(
     run: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -24,6 +24,8 @@ FACTOR = 1.1
 
 ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in place of --baseline"
 
+LOST = {"gone": ADVICE, "not run": "Run the command without --frameworks and --without"}
+
 OTHER_BITS = "the bits of this known difference differ from the baseline"
 
 CHANGED_BITS = "the bits of this result differ from the baseline, which --strict-bits does not allow"
@@ -99,8 +101,13 @@ def check_digests(path: Path, report: ParityReport) -> None:
         raise SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
 
 
-def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[Change]:
-    """Changes that fail the run come first. With `strict_bits`, changed bits fail the run."""
+def changes(
+    old: ParityReport, new: ParityReport, *, strict_bits: bool = False, is_partial: bool = False
+) -> list[Change]:
+    """Changes that fail the run come first. With `strict_bits`, changed bits fail the run.
+
+    is_partial: Whether the run has the option `--frameworks` or `--without`.
+    """
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)
     before, after = (_entries(report, with_digests=with_digests) for report in (old, new))
@@ -112,10 +119,23 @@ def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) 
             change.worse or not {(key[0], ""), ("", key[2])} & alone
         ):
             changed.append(change)
-    if new.strict:
-        lost = {"worse": True, "why": f"the result is in the baseline, but not in this run. {ADVICE}"}
-        changed = [each.model_copy(update=lost if each.kind == "gone" else {}) for each in changed]
+    if is_partial:
+        for each in changed:
+            if each.kind == "gone" and _is_left_out(each, old, new, {key[:2] for key in after}):
+                each.kind = "not run"
+    for each in changed if new.strict else ():
+        if each.kind in LOST:
+            each.worse, each.why = True, f"the result is in the baseline, but not in this run. {LOST[each.kind]}"
     return sorted(changed, key=lambda change: not change.worse)
+
+
+def _is_left_out(change: Change, old: ParityReport, new: ParityReport, present: Collection[tuple[str, str]]) -> bool:
+    if not change.framework:
+        frameworks = next((case.frameworks for case in old.cases if case.name == change.case), {})
+        return not {*frameworks} & {*new.frameworks}
+    if change.what.startswith("known difference") and change.framework in new.frameworks:
+        return change.framework not in dict(new.natives())
+    return (change.framework, change.what) not in present
 
 
 def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[str]:

@@ -9,6 +9,7 @@ from ..results import Change
 KINDS = {
     "new": "new",
     "gone": "gone",
+    "not run": "not run",
     "verdict": "another verdict",
     "size": "another size",
     "numbers": "other numbers",

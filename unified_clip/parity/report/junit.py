@@ -91,9 +91,9 @@ def _add_known_differences(root: Element, report: ParityReport) -> None:
 def _add_missing_since_baseline(root: Element, report: ParityReport) -> None:
     suite = SubElement(root, "testsuite", name="since the baseline")
     for change in baseline.losses(report):
-        if change.kind == "gone":
+        if change.kind in baseline.LOST:
             what = ", ".join(filter(None, (change.framework, change.what, change.case)))
-            _mark(_case(suite, what, "baseline"), "failure", "gone", change.why, "")
+            _mark(_case(suite, what, "baseline"), "failure", change.kind, change.why, "")
 
 
 def _add_untested(root: Element, report: ParityReport) -> None:
