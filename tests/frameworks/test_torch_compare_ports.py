@@ -302,3 +302,10 @@ def test_a_second_clip_of_the_first_network_is_named(tmp_path: Path) -> None:
     cause = compare_two_networks(tmp_path, lambda parameters, _: clip_grad_norm_(parameters[0], THRESHOLD))
     assert cause.kind == "clipped twice"
     assert "right.jsonl clips other parameters instead: pass these parameters to the second call" in cause.sentence
+
+
+@pytest.mark.parametrize(("steps", "first"), [((0, 0), 2), ((1, 1), 1)])
+def test_the_step_of_another_optimizer_is_named(tmp_path: Path, steps: Sequence[int], first: int) -> None:
+    cause = compare_two_networks(tmp_path, clip_own, steps=steps)
+    assert cause.kind == "weights are not updated"
+    assert f"step {first} of wrong.jsonl changes none of the 2 weights" in cause.sentence

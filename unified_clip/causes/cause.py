@@ -22,7 +22,7 @@ CauseKind = Literal[
     "left-out clip", "one run is shorter", "other data or loss", "other gradients", "other initial weights",
     "repeated parameter", "several clips before a step", "shifted step", "skipped step", "squared rows",
     "tensors without a gradient", "the clip does not reach the step", "untransposed weight",
-    "weight decay before the clip",
+    "weight decay before the clip", "weights are not updated",
 ]  # fmt: skip
 
 

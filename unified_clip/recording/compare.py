@@ -21,6 +21,7 @@ from .optimizers.clips_of_step import is_empty
 from .optimizers.skipped_steps import align_skipped, have_same_rates
 from .optimizers.step_alignment import align_optimizers, join_steps, number_calls
 from .optimizers.step_differences import step_differences
+from .optimizers.unmoved_weights import unmoved_weights
 from .pairs.calls import CallPair, MissingCalls, align_calls, pair_calls
 from .pairs.loops import merge_loops
 from .pairs.parameters import Names, names_from_a_to_b
@@ -151,7 +152,10 @@ def compare(
     of_steps = step_differences(left, right, {name: other for pair in pairs for name, other in pair.names.items()})
     if skipped and is_one_schedule:  # which counts steps, so a skipped step shifts the rates of later iterations
         of_steps = [each for each in of_steps if each.divergence.stage != "learning rate"]
-    differences = [*skipped, *effective(of_steps, pairs, has_effect)]
+    unmoved = [] if has_effect else list(unmoved_weights(left, right, pairs))
+    if unmoved:  # the wrong optimizer steps, so that the gradients of other parameters are cleared
+        of_steps = [each for each in of_steps if each.divergence.stage != "gradients cleared"]
+    differences = [*skipped, *unmoved, *effective(of_steps, pairs, has_effect)]
     explained = join(points, {point.first: each for point, each in zip(points, causes, strict=True)}, differences)
     advance("compare", 1)
     if not (explained or agreements):

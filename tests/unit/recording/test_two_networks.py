@@ -25,8 +25,9 @@ def clip(step: int, net: str, norms: Sequence[float] = (3.0, 4.0), **changes: An
     }
     return {
         "step": step, "call": "clip", "framework": "torch", "rule": "global", "threshold": 1.0, "norm_type": 2.0,
-        "eps": 0.0, "dtype": "float32", "count": 2, "norm": total, "coef": min(1.0, 1 / total), "clipped": True,
-        "nan": 0, "inf": 0, "seconds": 0.001, "parameters": parameters, **changes,
+        "eps": 0.0, "dtype": "float32", "count": 2, "norm": total,
+        "coef": min(1.0, 1 / (total or 1.0)), "clipped": True, "nan": 0, "inf": 0, "seconds": 0.001,
+        "parameters": parameters, **changes,
     }  # fmt: skip
 
 
@@ -113,6 +114,41 @@ def test_gradients_that_are_clipped_twice_are_not_several_clips(tmp_path: Path) 
     again = [clip(1, "critic"), clip(2, "critic", (0.6, 0.8)), optimizer(2), clip(3, "critic"), optimizer(3)]
     once = [clip(1, "critic"), optimizer(1), clip(2, "critic"), optimizer(2)]
     assert cause_kinds(write_and_compare(tmp_path, once, again)) == ["clipped twice"]
+
+
+# -- an optimizer that does not change the clipped weights
+
+STILL = {"weights": {"maker.a": 2.0, "maker.b": 3.0}}
+"""At step 4, the weights of the maker are as at step 2."""
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_step_that_does_not_change_the_clipped_weights_is_named(tmp_path: Path, is_old: bool) -> None:
+    cleared = {f"o{step}": {"cleared": step != 4} for step in (3, 4)}  # by the optimizer that steps
+    runs = gan(6), gan(6, c4=STILL, **cleared)
+    comparison = write_and_compare(tmp_path, *(runs[::-1] if is_old else runs))
+    assert cause_kinds(comparison) == ["weights are not updated"]
+    assert f"step 2 of {'a' if is_old else 'b'}.jsonl changes none of the 2 weights" in comparison.findings[0].sentence
+    assert comparison.first is not None
+    assert comparison.first.step == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"c4": {"weights": {"maker.a": 2.0}}},  # one weight changes
+        {"c4": STILL, "c2": {"norms": (0.0, 0.0)}},
+        {"c4": STILL, "c2": {"norms": (math.nan, 4.0)}},
+        {"c4": STILL, "o2": {"settings": {"lr": 0.0}}},
+        {"c4": STILL, "c2": {"threshold": 0.0, "coef": 0.0}},
+    ],
+)
+def test_weights_that_need_not_change_have_other_causes(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert "weights are not updated" not in cause_kinds(write_and_compare(tmp_path, gan(), gan(**changes)))
+
+
+def test_weights_that_change_in_neither_run_agree(tmp_path: Path) -> None:
+    assert write_and_compare(tmp_path, gan(c4=STILL), gan(c4=STILL)).exit_code == 0
 
 
 # -- gradients that differ although the weights of their call agree

@@ -1,0 +1,51 @@
+"""Find optimizer steps that change no clipped weight, for example because another network's optimizer steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ...causes.cause import Cause
+from ..divergence import Divergence, StepDifference, numbers
+from ..pairs.calls import CallPair, greatest_setting
+from ..recorded_run import RecordedCall, RecordedRun
+
+MOST_NETWORKS = 6
+"""The largest number of networks with equal names and shapes that `unmoved_weights` distinguishes by their weights."""
+
+
+def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
+    """Yield the first step after which only one run has the same weights as before, if there is such a step."""
+    earlier: dict[str, list[CallPair]] = {}
+    for pair in pairs:
+        key = str([(name, each.shape) for name, each in pair.a.parameters.items()])
+        for before in earlier.get(key, [])[-MOST_NETWORKS:]:
+            moved = _moved(before, pair)
+            if not all(moved) and any(moved) and before.a.step < pair.a.step:
+                runs, call = ((a, b), before.a) if not moved[0] else ((b, a), before.b)
+                if _has_update(runs[0], call):
+                    sentence = (
+                        f"step {call.step} of {runs[0].name} changes none of the {len(call.parameters)} weights whose "
+                        f"gradients are clipped before this step. {runs[1].name} changes these weights. Call step() "
+                        "of the optimizer that has these parameters, not of an optimizer for another network or for a "
+                        "copy of the model"
+                    )
+                    cause = Cause("weights are not updated", sentence)
+                    yield StepDifference(Divergence(call.step, "optimizer", *moved, "number of changed weights"), cause)
+                    return
+        earlier.setdefault(key, []).append(pair)
+
+
+def _moved(before: CallPair, after: CallPair) -> tuple[int, int]:
+    """Count the weights that change between two clips of the same parameters, in both runs."""
+    weights = zip(numbers(before, "weight"), numbers(after, "weight"), strict=False)
+    moved = [(a != later_a, b != later_b) for (_, a, b), (_, later_a, later_b) in weights]
+    return sum(a for a, _ in moved), sum(b for _, b in moved)
+
+
+def _has_update(run: RecordedRun, call: RecordedCall) -> bool:
+    """Return whether an optimizer has to change the weights of a call: no number of the update is 0."""
+    steps = [step for step in run.optimizer_steps if step.step == call.step]
+    has_rate = any("lr" not in step.settings or greatest_setting(step, "lr") for step in steps)
+    norms, coefs = call.known_norms(), call.known_coefs()
+    return has_rate and any(norms) and all(map(math.isfinite, [*norms, *coefs])) and (not coefs or any(coefs))
