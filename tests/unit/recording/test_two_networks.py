@@ -181,6 +181,16 @@ def test_at_the_first_step_no_gradients_have_to_be_cleared(tmp_path: Path) -> No
     assert CLEARING in ruled_out(comparison)
 
 
+@pytest.mark.parametrize("is_old", [True, False])
+def test_gradients_that_are_all_0_are_named(tmp_path: Path, is_old: bool) -> None:
+    runs = gan(), gan(c1={"norms": (0.0, 0.0)})
+    comparison = write_and_compare(tmp_path, *(runs[::-1] if is_old else runs))
+    assert cause_kinds(comparison) == ["other gradients"]
+    sentence = comparison.findings[0].sentence
+    assert f"all gradients of {'a' if is_old else 'b'}.jsonl are 0 before the clip" in sentence
+    assert "zero_grad() runs between backward() and the clip" in sentence
+
+
 def test_different_weights_of_another_network_are_the_cause(tmp_path: Path) -> None:
     comparison = write_and_compare(tmp_path, gan(), gan(c3=MOVED, c4={"weights": {"maker.a": 3.5}}))
     cause = comparison.findings[0]

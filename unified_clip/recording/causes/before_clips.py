@@ -44,6 +44,18 @@ def repeated_parameter(point: DivergencePoint, pair: CallPair) -> Cause | None:
     return None
 
 
+def zero_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    for run, line, other in _sides(point, pair):
+        if line.known_norms() and not any(line.known_norms()) and any(other.known_norms()):
+            sentence = (
+                f"at step {line.step}, all gradients of {run.name} are 0 before the clip, and some gradients of the "
+                "other run are not 0. Check whether zero_grad() runs between backward() and the clip. Also check "
+                "whether the loss depends on the clipped parameters: it does not after detach() or stop_gradient"
+            )
+            return Cause("other gradients", sentence)
+    return None
+
+
 def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
     only_a = [name for name in pair.a.parameters if name not in pair.names]
     only_b = [name for name in pair.b.parameters if name not in {*pair.names.values()}]

@@ -57,6 +57,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
     exclusive = (
         before_clips.still_scaled(point, pair)
         or _not_finite(point, pair)
+        or before_clips.zero_gradients(point, pair)
         or before_clips.repeated_parameter(point, pair)
         or order_of_calls.clipped_twice(point)
         or order_of_calls.per_tensor_for_global(point)
