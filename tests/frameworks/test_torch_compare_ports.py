@@ -304,6 +304,25 @@ def test_a_second_clip_of_the_first_network_is_named(tmp_path: Path) -> None:
     assert "right.jsonl clips other parameters instead: pass these parameters to the second call" in cause.sentence
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_second_clip_of_the_same_gradients_is_no_clip_of_other_gradients(tmp_path: Path, is_first: bool) -> None:
+    def clip_per_tensor(parameters: Sequence[Any], number: int) -> None:
+        for each in parameters[number]:
+            clip_grad_norm_(each, THRESHOLD / 2)
+
+    def clip(parameters: Sequence[Any], number: int) -> None:
+        clip_own(parameters, number)
+        clip_per_tensor(parameters, number)
+
+    record_two_networks(tmp_path / "once.jsonl", clip_own if is_first else clip_per_tensor)
+    record_two_networks(tmp_path / "twice.jsonl", clip)
+    (cause, *_) = compare(tmp_path / "once.jsonl", tmp_path / "twice.jsonl").findings
+    assert cause.kind == "left-out clip"
+    count = "2 clip calls" if is_first else "1 clip call"
+    assert cause.sentence.startswith(f"at step 1, twice.jsonl makes {count} that once.jsonl does not make")
+    assert cause.sentence.endswith("Make the same clip calls in both runs, in the same order")
+
+
 @pytest.mark.parametrize(("steps", "first"), [((0, 0), 2), ((1, 1), 1)])
 def test_the_step_of_another_optimizer_is_named(tmp_path: Path, steps: Sequence[int], first: int) -> None:
     cause = compare_two_networks(tmp_path, clip_own, steps=steps)

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..._display import enumeration
+from ..._display import counted, enumeration
 from ...causes.cause import Cause, CauseKind
 from ...causes.scaling import combined_norm
 from ..divergence import Divergence, DivergencePoint, call_at
@@ -97,8 +97,9 @@ def left_out_calls(point: DivergencePoint) -> Cause | None:
     clips = " and ".join(dict.fromkeys(map(clip_text, missing.calls)))
     if any(itertools.starmap(_have_one_gradient, itertools.product(missing.calls, missing.partners))):
         sentence = (
-            f"{run.name} lacks a clip call that {other.name} makes at step {missing.step}: {clips}. Another call of "
-            f"{other.name} clips the same gradients, too. Make both calls, in the order of {other.name}"
+            f"at step {missing.step}, {other.name} makes {counted(len(missing.calls), 'clip call')} that {run.name} "
+            f"does not make: {clips}. Another call of {other.name} clips the same gradients, too. Make the same clip "
+            "calls in both runs, in the same order"
         )
         return Cause("left-out clip", sentence)
     gradients = _gradients_of(missing.calls, [*missing.calls, *missing.partners])
@@ -110,7 +111,10 @@ def left_out_calls(point: DivergencePoint) -> Cause | None:
 
 def _have_one_gradient(a: RecordedCall, b: RecordedCall) -> bool:
     names = [{name for name in call.parameters if not name.isdecimal()} for call in (a, b)]
-    return bool(names[0] & names[1]) if all(names) else have_near_norms(a, b)
+    if all(names):
+        return bool(names[0] & names[1])
+    weights = [{(each.shape, each.weight) for each in call.parameters.values() if each.weight} for call in (a, b)]
+    return bool(weights[0] & weights[1]) or have_near_norms(a, b)
 
 
 def _gradients_of(calls: Sequence[RecordedCall], every: Sequence[RecordedCall]) -> str:
