@@ -328,3 +328,22 @@ def test_the_step_of_another_optimizer_is_named(tmp_path: Path, steps: Sequence[
     cause = compare_two_networks(tmp_path, clip_own, steps=steps)
     assert cause.kind == "weights are not updated"
     assert f"step {first} of wrong.jsonl changes none of the 2 weights" in cause.sentence
+
+
+@pytest.mark.parametrize(("clipped", "kind"), [((1, 3), "clip by hand"), ((0, 1, 3), "left-out clip")])
+def test_hooks_are_named_if_they_replace_each_clip_of_a_network(
+    tmp_path: Path, clipped: Sequence[int], kind: str
+) -> None:
+    numbers = itertools.count()
+
+    def clip(parameters: Sequence[Any], number: int) -> None:
+        if (index := next(numbers)) == 0:
+            for each in parameters[0]:
+                each.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+        if index in clipped:
+            clip_own(parameters, number)
+
+    cause = compare_two_networks(tmp_path, clip)
+    assert cause.kind == kind
+    hooks = "2 parameters of wrong.jsonl had hooks of Tensor.register_hook, which can clip gradients"
+    assert (hooks in cause.sentence) == (kind == "clip by hand")

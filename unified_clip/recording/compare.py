@@ -17,7 +17,7 @@ from .causes.order_of_calls import with_rule_divergence
 from .causes.run_causes import find_causes
 from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, StepDifference, divergences, stage_agreement
 from .lines import NO_CALLS
-from .optimizers.clips_of_step import is_empty
+from .optimizers.clips_of_step import changes_by_hand, is_empty
 from .optimizers.skipped_steps import align_skipped, have_same_rates
 from .optimizers.step_alignment import align_optimizers, join_steps, number_calls
 from .optimizers.step_differences import step_differences
@@ -204,13 +204,9 @@ def _distinct_names(a: str | Path, b: str | Path) -> tuple[str, str]:
 
 
 def _changed_by_hand(run: RecordedRun) -> str:
-    step = next((step for step in run.optimizer_steps if step.changed), None)
-    if step is None:
-        return ""
-    return (
-        f" Other code changed {step.changed} gradients before step {step.step} of the optimizer, as a clip by hand "
-        "does. Use unified-clip verify, which records such clips, or replace this code by a function of unified_clip."
-    )
+    changes = changes_by_hand(run)
+    remedy = "Use unified-clip verify, which records such clips, or replace this code by a function of unified_clip."
+    return changes and f" {changes[0].upper()}{changes[1:]}. {remedy}"
 
 
 def check_clipped(run: RecordedRun) -> None:

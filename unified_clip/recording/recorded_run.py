@@ -190,6 +190,9 @@ class OptimizerStep(RecordedTable):
     empty_because: str | None = None
     """Why a clip got no gradient: "no parameters" were passed, or "other parameters" than those of the optimizer."""
 
+    hooks: Annotated[int, Field(ge=0)] = 0
+    """The number of parameters with hooks of `Tensor.register_hook`, which can clip gradients in the backward pass."""
+
     decayed: tuple[int, int] | None = None
     """(number of elements with weight decay, number of elements of all changed parameters). The field is set only if
     some parameters have no weight decay."""

@@ -100,12 +100,12 @@ class StepWatcher:
         optimizer: str,
         settings: Mapping[str, Any],
         is_cleared: Callable[[], bool],
-        decayed: Mapping[str, Sequence[Any]],
+        fields: Mapping[str, Any],
         *,
         has_gradients: bool,
         is_users: bool = False,
     ) -> None:
-        passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared.get(key), **decayed}
+        passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared.get(key), **fields}
         if self.changed is not None:
             passes["changed"] = self.changed
         if self._empty_clips:

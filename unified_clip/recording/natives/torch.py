@@ -160,12 +160,14 @@ def _record_step(optimizer: Any) -> None:
     module = kind.__module__ if is_users else "torch.optim"
     changed = [(group, each) for group in groups for each in group["params"] if each.grad is not None]
     sizes = ((group.get("weight_decay"), each.numel()) for group, each in changed)
-    decayed = decayed_elements(sizes, (MODELS.name_of(each) for _, each in changed))
+    fields: dict[str, Any] = {**decayed_elements(sizes, (MODELS.name_of(each) for _, each in changed))}
+    if hooks := sum(bool(each._backward_hooks or each._post_accumulate_grad_hooks) for _, each in changed):
+        fields["hooks"] = hooks
     is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)
     name = f"{module}.{'AdamW' if is_adamw and not is_users else kind.__name__}"
     is_cleared, has_gradients = partial(_is_cleared, weak), bool(changed)
     WATCHER.after_step(
-        id(optimizer), name, settings, is_cleared, decayed, has_gradients=has_gradients, is_users=is_users
+        id(optimizer), name, settings, is_cleared, fields, has_gradients=has_gradients, is_users=is_users
     )
 
 

@@ -53,16 +53,31 @@ EMPTY: Mapping[str | None, tuple[str, str]] = {
 """The problem and the advice for each value of `empty_because`."""
 
 
+def changes_by_hand(run: RecordedRun) -> str:
+    """Describe code of the user that changes gradients, or might change them. Return "" if there is none."""
+    clipped = {line.step for line in run.lines}
+    are_for_logs = any(step.hooks and step.step in clipped for step in run.optimizer_steps)
+    for step in run.optimizer_steps:
+        place = f"before step {step.step} of the optimizer"
+        if step.changed:
+            return f"other code changes {step.changed} gradients of {run.name} {place}, as a clip by hand does"
+        if step.hooks and not are_for_logs:
+            return (
+                f"{place}, {counted(step.hooks, 'parameter')} of {run.name} had hooks of Tensor.register_hook, which "
+                "can clip gradients"
+            )
+    return ""
+
+
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
     """If `step` is None, the run never clips."""
     clips = f"{other.name} clips by {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
-    if changed := next((each for each in run.optimizer_steps if each.changed), None):
+    if changes := changes_by_hand(run):
         sentence = (
-            f"other code changes {changed.changed} gradients of {run.name} before step {changed.step} of the "
-            f"optimizer, as a clip by hand does. {clips}. This report does not compare clips by hand. Use "
-            "`unified-clip verify`, which compares them, or replace this code by a function of unified_clip"
+            f"{changes}. {clips}. This report does not compare clips by hand. Use `unified-clip verify`, which "
+            "compares the updates, or replace this code by a function of unified_clip"
         )
         return Cause("clip by hand", sentence)
     steps = [each for each in run.optimizer_steps if step in (None, each.step)]
@@ -88,7 +103,7 @@ def left_out_clip(
 
 
 def are_without_clips(steps: Sequence[OptimizerStep]) -> bool:
-    changes = {step.changed for step in steps} - {None}
+    changes = {step.changed for step in steps} - {None} | {step.hooks for step in steps}
     return changes == {0} and all(step.optimizer.startswith(LIBRARIES) for step in steps)
 
 

@@ -310,6 +310,7 @@ def _join(steps: Sequence[OptimizerStep]) -> OptimizerStep:
         "decayed": None,
         "undecayed": (),
         "empty_clips": sum(step.empty_clips for step in steps),
+        "hooks": sum(step.hooks for step in steps),
         "repeated_rows": sum(rows) if rows else None,
         "losses": tuple(loss for step in steps for loss in step.losses),
         "calls": steps[-1].calls,
