@@ -88,7 +88,7 @@ def test_a_step_without_change_is_no_left_out_clip_if_other_steps_clip_by_hand(t
 
 @pytest.mark.parametrize(
     ("lines", "reason"),
-    [(BY_HAND, "Other code changed 1 gradients before step 1"), ([], "No clip calls were recorded")],
+    [(BY_HAND, "Other code changes 1 gradients of a.jsonl before step 1"), ([], "No clip calls were recorded")],
     ids=["clip by hand", "recorded nothing"],
 )
 def test_two_runs_without_a_recorded_clip_are_rejected(

@@ -103,8 +103,12 @@ def left_out_clip(
 
 
 def are_without_clips(steps: Sequence[OptimizerStep]) -> bool:
-    changes = {step.changed for step in steps} - {None} | {step.hooks for step in steps}
-    return changes == {0} and all(step.optimizer.startswith(LIBRARIES) for step in steps)
+    changes = {step.changed for step in steps} - {None}
+    return (
+        changes == {0}
+        and not any(step.hooks for step in steps)
+        and all(step.optimizer.startswith(LIBRARIES) for step in steps)
+    )
 
 
 def compare_clips(

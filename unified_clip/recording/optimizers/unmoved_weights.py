@@ -9,6 +9,7 @@ from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference, numbers
 from ..pairs.calls import CallPair, greatest_setting
 from ..recorded_run import RecordedCall, RecordedRun
+from ..rounding import PRODUCT, distance
 
 MOST_NETWORKS = 6
 """The largest number of networks with equal names and shapes that `unmoved_weights` distinguishes by their weights."""
@@ -37,15 +38,20 @@ def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -
 
 
 def _moved(before: CallPair, after: CallPair) -> tuple[int, int]:
-    """Count the weights that change between two clips of the same parameters, in both runs."""
-    weights = zip(numbers(before, "weight"), numbers(after, "weight"), strict=False)
-    moved = [(a != later_a, b != later_b) for (_, a, b), (_, later_a, later_b) in weights]
-    return sum(a for a, _ in moved), sum(b for _, b in moved)
+    """Count the weights that change between two clips of the same parameters, in both runs.
+
+    If a run changes at most half of the weights, or changes weights only by rounding, the result is (1, 1).
+    """
+    weights = [[both for _, *both in numbers(pair, "weight")] for pair in (before, after)]
+    moved = [[distance(old[side], new[side]).relative for old, new in zip(*weights, strict=False)] for side in (0, 1)]
+    counts = [sum(change > PRODUCT for change in side) for side in moved]
+    is_known = all(not any(side) or 2 * count > len(side) for side, count in zip(moved, counts, strict=True))
+    return (counts[0], counts[1]) if is_known else (1, 1)
 
 
 def _has_update(run: RecordedRun, call: RecordedCall) -> bool:
     """Return whether an optimizer has to change the weights of a call: no number of the update is 0."""
     steps = [step for step in run.optimizer_steps if step.step == call.step]
-    has_rate = any("lr" not in step.settings or greatest_setting(step, "lr") for step in steps)
+    has_rate = any(greatest_setting(step, "lr") for step in steps)
     norms, coefs = call.known_norms(), call.known_coefs()
     return has_rate and any(norms) and all(map(math.isfinite, [*norms, *coefs])) and (not coefs or any(coefs))
