@@ -14,7 +14,7 @@ NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
 
 SLACK = 0.5
-"""The load of background processes that hardly changes the results."""
+"""A load of background processes up to this number hardly changes the results."""
 
 BUSY = (
     "The times and ratios are unreliable, because the machine was busy: other processes had a load average of {load:g} "

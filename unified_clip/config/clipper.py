@@ -243,9 +243,9 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (gradients in one list, writer, range of each part of the configuration).
+        """Return (gradients, writer of the results, range of gradients for each part of the configuration).
 
-        If the result is None, the caller uses a `Leaf` for each gradient.
+        Return None if this fast path cannot be used. The caller then creates a `Leaf` for each gradient.
         """
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None

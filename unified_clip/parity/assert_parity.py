@@ -50,10 +50,9 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
 def problems(
     case: Case, outcomes: Mapping[str, CallOutcome | Failure], interpreters: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Return two lists: messages about missing frameworks, and messages about results.
+    """Return (messages about missing frameworks, messages about results).
 
-    The second list contains messages about wrong results. If all results are correct, the second list contains messages
-    about frameworks with different bits.
+    The second list reports wrong results. If all results are correct, it reports frameworks with different bits.
     """
     right = oracle.expect(case)
     absent, wrong = [], []
@@ -74,10 +73,7 @@ def problems(
 
 
 def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
-    """Return a message for each framework whose bits differ from the bits of the first framework.
-
-    If norm_type is 1, 2 or inf, the correct results of all frameworks have the same bits.
-    """
+    """Return a message for each framework whose bits differ from the bits of the first framework."""
     results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, CallOutcome)}
     first, *others = results or [""]
     texts = (diff.describe(results[name], results[first], (name, first)) for name in others)

@@ -217,7 +217,7 @@ def _run(suite: Suite) -> ParityReport:
 def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported: ReadPorted) -> int:
     """Run a suite, write its report, and print a summary. Return the exit status.
 
-    All other input files are read before the run, so that an invalid file is reported at once.
+    The files of `--baseline`, `--recorded` and `--ported` are read first, so that an invalid file is reported at once.
     """
     from . import second_call
     from .report import baseline, build, github, terminal, write

@@ -42,7 +42,7 @@ Progress = Callable[[str, int], Any]
 
 
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityReport:
-    """If the run is interrupted, all workers are ended."""
+    """Run all cases, and return the report. If the run is interrupted, all workers are ended."""
     expected = ExpectedResults()
 
     def work(name: str, items: Sequence[WorkItem]) -> WorkerResults:
@@ -120,7 +120,7 @@ def _notes_on_run(suite: Suite, results: Mapping[str, WorkerResults]) -> list[st
 
 
 def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """If the frameworks use different versions of a package, each framework gets a key, such as "numpy (torch)"."""
+    """Return {package: version}. For a package with different versions, the keys are names such as "numpy (torch)"."""
     by_package = dict[str, dict[str, str]]()
     for framework, versions in by_framework.items():
         for package, version in versions.items():
@@ -206,7 +206,7 @@ def _has_number(gradient: Gradient) -> bool:
 def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[KnownDifferenceResult]:
     """Look up the frameworks' functions in the list of known differences, and return a result for each entry.
 
-    A framework with any failed result gets no entries, because an entry for a failed case would look stale.
+    The result has no entries of a framework that failed in any case, because an entry for this case would look stale.
     """
     natives: dict[Place, NativeResult] = {}
     complete = set(results)

@@ -49,7 +49,10 @@ def unexplained_results(report: ParityReport) -> list[tuple[str, str]]:
 
 
 def call_again(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
-    """`places` contains (framework, case name) for each result."""
+    """Call functions again, and store the comparisons in the report.
+
+    places: (framework, case name) for each call.
+    """
     cases = {case.name: case for case in suite.cases}
     results = {case.name: case.natives for case in report.cases}
     places = [place for place in places if not results[place[1]][place[0]].second_call]

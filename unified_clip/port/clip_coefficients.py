@@ -34,7 +34,7 @@ def clip_coefficient_in_call(module: Module, call: cst.Call) -> Iterator[FoundCl
 
 
 def clip_coefficients(module: Module, node: cst.BinaryOperation) -> Iterator[FoundClip]:
-    """Yield a clip for an operation that computes a clip coefficient, but not for operations inside of it."""
+    """Yield a clip if an operation computes a clip coefficient, and is not a part of a larger such operation."""
     if _is_quotient(module, node):
         around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.BinaryOperation)]
         if not any(_is_quotient(module, outer) for outer in around):

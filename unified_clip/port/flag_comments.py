@@ -63,7 +63,7 @@ def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
 
 
 def _same_code(content: bytes, tree: ast.Module) -> bool:
-    """A comment inside a string would make the syntax trees differ."""
+    """Return whether the content has this syntax tree. A comment that was inserted in a string changes the tree."""
     try:
         return ast.dump(ast.parse(content)) == ast.dump(tree)
     except SyntaxError:

@@ -87,7 +87,7 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """None stands for a missing argument."""
+        """The arguments with the threshold or the bounds. None stands for a missing argument."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 

@@ -100,7 +100,7 @@ def _without_clip(path: Path, read: Read) -> Result | None:
 
 
 def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
-    """After a crash of a process, `work` is repeated for the remaining files, one at a time."""
+    """Yield the result of `work` for each path. After a crash, `work` runs for one file at a time."""
     if len(paths) <= FEW_FILES:
         yield from map(work, paths)
         return
@@ -242,7 +242,7 @@ def _commit(folder: Path, add: str) -> str:
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """After an error or Ctrl-C, all files have the old content."""
+    """Write the changed files, and return their paths. After an error or Ctrl-C, all files have the old content."""
     changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
     current = Path()
     copies: dict[Path, Path] = {}

@@ -58,7 +58,7 @@ class PortedClip:
 
 @dataclass(frozen=True)
 class PortedFile:
-    """The fields `before` and `after` can be empty if the file has no clips."""
+    """A file, before and after its clips are ported. Both contents can be empty if the file has no clips."""
 
     path: Path
     before: bytes

@@ -44,7 +44,7 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
 def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
     """Return [threshold] or [upper bound, lower bound], with None for a missing argument.
 
-    For a function for all tensors, such as torch.clamp, a missing bound is infinite.
+    For functions that also clip tensors other than gradients, such as torch.clamp, a missing bound is infinite.
     """
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):
@@ -77,7 +77,7 @@ def has_several_limits(module: Module, clip: FoundClip) -> bool:
 
 
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
-    """An empty string stands for an unknown rule or family."""
+    """Return (rule, family) for an argument of a Keras optimizer. An empty string stands for an unknown value."""
     if is_off_in_keras(module, clip):
         return "", ""
     if not is_standalone_clipnorm(module, clip):

@@ -14,7 +14,10 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 
 
 def clips_in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """A missing argument is also a clip if the trainer clips by default, or reads the value from outside the file."""
+    """Yield the clips that a call switches on by its arguments, or by leaving out an argument.
+
+    A missing argument is a clip if the trainer clips by default, or if the value is set outside the file.
+    """
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
     passed = keywords_of(call)
@@ -72,7 +75,8 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def clips_in_bases(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """The threshold is unknown, because a parser often sets the threshold at run time."""
+    """Yield a clip for each base class that is a trainer's class of arguments. The threshold is unknown, because a
+    parser often sets it at run time."""
     for base in node.bases:
         name = module.full_name(base.value)
         if (setting := setting_of(name)) is not None and (setting.default or name in setting.elsewhere):

@@ -101,7 +101,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """NumPy's dtype V2 is named "bfloat16", because np.savez and h5py write bfloat16 as V2."""
+    """Return the name of a dtype. NumPy's V2 is named "bfloat16", because np.savez and h5py write bfloat16 as V2."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 

@@ -41,7 +41,7 @@ class Document:
     """Keys that occur twice in this file. The field `data` has the last value of each key."""
 
     layers: tuple[Layer, ...] = ()
-    """Later files replace keys of earlier files."""
+    """The merged files. Later files replace keys of earlier files."""
 
     @property
     def files(self) -> tuple[Path, ...]:

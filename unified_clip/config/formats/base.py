@@ -144,7 +144,7 @@ class Format(ABC):
     def write(self, settings: Settings, version: Version) -> Any:
         """Return the data of a file. By default, the data has only the first clip key.
 
-        NotRepresentableError: A setting is not supported.
+        Raise NotRepresentableError if a setting is not supported.
         """
         threshold = self.export_threshold(settings)
         data = self.off if threshold is None else threshold

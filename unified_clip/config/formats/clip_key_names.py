@@ -21,7 +21,7 @@ CLIP_NAME = re.compile(
     r"|(global)?clip(ping)?(by|max)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_max_norm
     r"|clip(by)?value"  # clip_value, Keras' clipvalue, clip_by_value
 )
-"""Names are compared in lower case and without punctuation."""
+"""A pattern for names of clip keys, in lower case and without punctuation."""
 
 NUMBERS = re.compile(
     r".+ grad(ient)?norm"
@@ -35,7 +35,7 @@ number.
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
-"""Keys are compared in lower case and without punctuation."""
+"""Endings of clip keys whose value can be `true`, in lower case and without punctuation."""
 
 
 def is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:

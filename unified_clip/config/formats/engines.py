@@ -20,7 +20,7 @@ UNDER = {
     "mmengine": f"{DEEPSPEED} or {COLOSSAL}",
     "torchtitan": "pipeline parallelism",
 }
-"""Maps each format to engines. Under these engines, the advice `Format.instead` does not work."""
+"""Maps each format to the engines under which the advice `Format.instead` does not work."""
 
 OWN = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
 """Maps a format to the engine that the format always uses. This engine clips."""

@@ -32,7 +32,7 @@ class Unimportable:
 
 
 class Returned(NamedTuple):
-    """The result of a framework's function. None means that the function returned no norm, or no tensors."""
+    """The result of a framework's function. A field is None if the function does not return this value."""
 
     norm: Any = None
     tensors: Sequence[Any] | None = None
@@ -46,11 +46,10 @@ class Adapter(TensorConverter, Protocol):
 
     packages: Sequence[str] = ()
     families: Sequence[str] = ()
-    """The families of clip rules that the framework has functions for. `public_calls.Call.family` lists the
-    families."""
+    """The frameworks whose clip rules the adapter's functions follow, as in `PublicCall.family`."""
 
     writes: bool = False
-    """If False, in-place functions replace the tensors in a container."""
+    """Whether in-place functions write into the tensors. Otherwise, they replace the tensors in the container."""
 
     writes_from_graphs: bool = True
     """Whether an in-place function inside a graph writes into tensors outside the graph."""
@@ -141,7 +140,7 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_units(self, invocation: Invocation, rule: AGC) -> Returned | None:
-        """Clip by unit. `invocation.gradients` contains all gradients, and then all parameters."""
+        """Apply adaptive gradient clipping. `invocation.gradients` contains all gradients, and then all parameters."""
         return None
 
     def has_native(self, invocation: Invocation) -> bool:
@@ -225,7 +224,7 @@ class Invocation:
     """The name of the framework's function that the adapter called, or '' if there is no function."""
 
     cache: dict[str, Any] = field(default_factory=dict)
-    """The cached values of properties. `cached_property` has a lock, which cannot be traced into a graph."""
+    """The values that `once` caches. The lock of `functools.cached_property` cannot be traced into a graph."""
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self.cache:

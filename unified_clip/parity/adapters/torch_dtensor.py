@@ -19,7 +19,7 @@ PATIENCE = timedelta(minutes=1)
 """The maximum time that a rank waits for another rank during a case."""
 
 WAIT = PATIENCE * 1.5
-"""The maximum time that a rank waits for a text from another rank."""
+"""The maximum time that a rank waits for another rank in `all_gather_text`."""
 
 PLAIN_EVERY = 4
 """Every fourth gradient of a list stays a plain tensor."""
@@ -75,7 +75,7 @@ class ShardedAdapter(FrameworkAdapter):
 
 @contextmanager
 def process_group(rank: int, size: int, meeting: Path) -> Iterator[ShardedAdapter]:
-    """Join a process group, and yield an adapter that makes DTensors. During this time, PyTorch uses one thread.
+    """Join a process group, and yield an adapter that makes DTensors. Inside the `with` block, PyTorch uses one thread.
 
     meeting: The file for `torch.distributed.FileStore`. All ranks pass the same path.
     """

@@ -34,7 +34,7 @@ class Expected(ClipTensors):
 
 
 def expect(case: Case) -> Expected:
-    """If the call should raise an error, all fields are None."""
+    """Return the exact result of a case. If the call should raise an error, all fields are None."""
     if case.options.raises:
         return Expected()
     if case.call.is_adaptive:
@@ -90,7 +90,7 @@ def counted_norm(case: Case, extreme: int = 0) -> float:
 
 
 def after_sgd_step(gradient: Dense | None) -> Dense | None:
-    """Before the step, all parameters are 1."""
+    """Return the parameter after one SGD step. Before the step, all elements of the parameter are 1."""
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):

@@ -56,17 +56,16 @@ LARGEST_WITHIN = 10.0
 
 @dataclass(frozen=True)
 class NativeDeviation:
-    """The deviation of a framework's function from the exact result. `results.NativeResult` has the same fields, and
-    describes them."""
+    """The deviation of a framework's function from the exact result. `results.NativeResult` describes the fields."""
 
     function: str
     kind: DifferenceKind | Literal[""] = ""
     finite_size: float = 0.0
-    """For the kind "touched", the size also contains differences by rounding."""
+    """For the kind "touched", this size includes rounding errors."""
 
     norm: float | None = None
     gradients: float | None = None
-    """None if `norm` or `gradients` were not compared, and inf if only one side has inf or NaN."""
+    """`norm` and `gradients` are None if they were not compared, and inf if only one side has inf or NaN."""
 
     not_finite: NotFinite = ""
     lacks_norm: bool = False
@@ -196,7 +195,7 @@ class KnownDifference(schema.SuiteTable):
         return named is not None and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        """The size is not compared."""
+        """Return whether the entry applies to a difference. The size of the difference is ignored."""
         same = self.is_unbounded or difference.not_finite == self.not_finite
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
         return same and accepted and self.is_for(framework, case, difference)

@@ -74,10 +74,10 @@ def _is_same_entry(table: Any, known: KnownDifference) -> bool:
 def _update(
     table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport
 ) -> list[Table]:
-    """Update the size and cases of an entry.
+    """Update the size and cases of an entry, and return new entries.
 
-    The results of the entry can have several values of `not_finite`. The entry keeps the greatest value, and each other
-    value gets a new entry.
+    If the covered results have several values of `not_finite`, the entry keeps one of these values. For each other
+    value, a new entry is returned.
     """
     groups: dict[NotFinite, dict[Place, NativeResult]] = {}
     for place, native in covered.items():

@@ -104,7 +104,7 @@ def check_digests(path: Path, report: ParityReport) -> None:
 def changes(
     old: ParityReport, new: ParityReport, *, strict_bits: bool = False, is_partial: bool = False
 ) -> list[Change]:
-    """Changes that fail the run come first. With `strict_bits`, changed bits fail the run.
+    """Return the changes, beginning with changes that fail the run. With `strict_bits`, changed bits fail the run.
 
     is_partial: Whether the run has the option `--frameworks` or `--without`.
     """

@@ -17,7 +17,7 @@ from . import baseline, compared_functions
 def build_report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """`fields` has further fields of `ParityReport`, such as `versions`."""
+    """Return the report of a run. `fields` contains further fields of `ParityReport`, such as `versions`."""
     defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
     defaults |= {"verdict": "", "exit_code": 0, "baseline": None, "problems": []}
     result = ParityReport(
@@ -116,7 +116,7 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
 
 
 def _problems(report: ParityReport) -> list[Problem]:
-    """Cases that fail for the same reason share a problem."""
+    """Return the failures of the run. Cases that fail for the same reason share a problem."""
     problems = _joined(problem for case in report.cases for problem in _problems_of(report, case))
     untested = [_problem(f"nothing tests {what}", UNTESTED) for what in report.untested]
     losses = [

@@ -122,7 +122,7 @@ def plot_norms(report: ParityReport) -> Markup | None:
 
 
 def _marks(points: Sequence[NormPoint], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[Markup]:
-    """Points of one framework at the same pixel share a mark."""
+    """Yield a mark for each point. Points of one framework at the same pixel share a mark."""
     places: dict[tuple[str, int, int], list[NormPoint]] = {}
     for point in points:
         places.setdefault((point.framework, round(x(point.elements)), round(y(point.error))), []).append(point)

@@ -18,7 +18,7 @@ MOST_CASES = 40
 
 
 def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = None) -> None:
-    """For `--format github`, `annotations` are printed instead of the problems."""
+    """Print the report. For `--format github`, `annotations` are printed instead of the problems."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200

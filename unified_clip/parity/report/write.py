@@ -34,7 +34,7 @@ def remove(out: Path, keep: Path | None) -> None:
 
 
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
-    """After an error, none of the files exists."""
+    """Write all files of a report. After an error, none of these files exists."""
     out.mkdir(parents=True, exist_ok=True)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
     texts = (data, page.render(report, recorded, ported), markdown.as_markdown(report))

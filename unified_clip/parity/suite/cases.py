@@ -46,7 +46,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
 
 
 def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
-    """In the dict `call`, the key `call` is the name of the function."""
+    """Return a case with one call. In the dict `call`, the key "call" has the name of the function."""
     table = CasesTable(gradients=[name], calls=[dict(call)])
     (case,) = _cases(table, {name: gradients}, name, Path())
     check(case, name)
@@ -146,7 +146,7 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """Booleans are accepted only if `kinds` is bool."""
+    """Return whether the type of a value is in `kinds`. A boolean is accepted only if `kinds` is bool."""
     if isinstance(value, bool) and kinds is not bool:
         return False
     return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)

@@ -1,4 +1,4 @@
-"""The reason why a worker fails, and the cases that do not run after failures."""
+"""Find the reason why a worker failed, and leave out further cases of functions that failed too often."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_FAILED_FUNCTIONS = 4
 """After this number of consecutive failed functions, no further case runs."""
 
 FAILURE_WEIGHTS = {"timed out": 2}
-"""{kind of failure: weight}. All other kinds have the weight 1."""
+"""{kind of failure: number of failures that it counts as}. All other kinds count as one failure."""
 
 
 def failure_of(end: Exit, timeout: float) -> Failure | None:

@@ -63,7 +63,7 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
 
 
 def call_native(invocation: Invocation, user_function: UserFunction | None = None) -> CallResult:
-    """If the framework has no function for the case, the name in the result is empty."""
+    """Call the framework's function, or the user's function. If there is no function, the result's name is empty."""
     if user_function is not None:
         call_it = _call_for_gradients if user_function.returns == "gradients" else call_public_name
         result = observe(call_it, invocation, user_function.bound_to(invocation), None)

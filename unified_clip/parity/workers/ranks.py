@@ -47,7 +47,10 @@ def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[
 
 
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
-    """Raise SystemExit if the ranks are at different steps. A step has a name such as "the end of a call"."""
+    """Return the text of each rank. Raise SystemExit if the ranks are at different steps.
+
+    step: The name of this rank's step, such as "the end of a call".
+    """
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:
         where = ", ".join(f"rank {rank} reached {each}" for rank, each in enumerate(steps))

@@ -173,7 +173,7 @@ def _run_once(
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
-    """A worker waits while the pipe is full, so all its output is read."""
+    """Read all output of a worker, because a worker waits while the pipe is full. Keep the first part in `printed`."""
     with stdout:
         while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
             printed += chunk[: KEPT_BYTES - len(printed)]

@@ -24,7 +24,8 @@ FORMS = {
     "measure": "the norm",
     "each": "the clipped gradient",
 }
-"""The result that a function of the user has to return. The key "gradients" is for a function that returns no norm."""
+"""{style of the call: result that a user's function has to return}. The key "gradients" is for functions that return no
+norm."""
 
 
 class UserFunctionError(Exception):
@@ -193,7 +194,7 @@ def _has_norm(returned: Any) -> bool:
 
 
 def _in_order(clipped: Any, container: Any) -> Any:
-    """Some functions sort dicts by key."""
+    """Return a dict in the key order of the container, because some functions sort dicts by key."""
     if isinstance(clipped, dict) and isinstance(container, dict) and clipped.keys() == container.keys():
         return {key: clipped[key] for key in container}
     return clipped

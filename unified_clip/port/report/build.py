@@ -69,7 +69,7 @@ def build_report(
 def writer(path: Path) -> Callable[[Report], str]:
     """Return the function that formats a report for a file. The suffix of the file defines the format.
 
-    ReportError, UsageError: the suffix is unknown, or the file cannot be written.
+    Raise ReportError or UsageError if the suffix is unknown, or if the file cannot be written.
     """
     if path.suffix.lower() not in WRITERS:
         suffixes = " or ".join(WRITERS)
@@ -121,7 +121,7 @@ WRITERS: Mapping[str, Callable[[Report], str]] = {".txt": terminal.as_text, ".js
 
 
 class _Tables:
-    """Each clip refers to entries by number."""
+    """The numbered entries of a report. A clip contains the numbers of its entries."""
 
     def __init__(self) -> None:
         self.meanings: dict[Hashable, model.ClipMeaning] = {}

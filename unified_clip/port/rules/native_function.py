@@ -42,7 +42,7 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def torch_function(rule: str) -> str:
-    """For the rule `norm`, the code has to call the function for each tensor."""
+    """Return the name of PyTorch's function. For the rule "norm", the new code calls the function for each tensor."""
     return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
 
 

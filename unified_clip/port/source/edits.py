@@ -192,7 +192,7 @@ def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
 
 
 def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
-    """Comments of a removed line move to the next statement, or to the end of the block."""
+    """Remove the statements `gaps` from a block. Their comments move to the next statement, or to the end."""
     body: list[Any] = []
     above: list[cst.EmptyLine] = []
     for statement in block.body:
@@ -235,7 +235,7 @@ def _after_imports(body: Sequence[Any], name: str) -> int:
 
 
 def _imports(statement: cst.CSTNode) -> bool:
-    """The import of LibCST's matchers would take half a second, so this function does not use them."""
+    """Return whether a statement is an import, or a `try` that begins with an import."""
     if isinstance(statement, cst.Try):
         first = next(iter(statement.body.body), None)
         return isinstance(first, cst.SimpleStatementLine) and isinstance(first.body[0], IMPORTS)

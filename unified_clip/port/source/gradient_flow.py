@@ -219,7 +219,10 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """If `place` is None, return the kind that all elements share. Elements of a gradient are gradients, too."""
+    """Return the kind of the element at an index, or None. Elements of a gradient are gradients, too.
+
+    place: The index. If None, return the kind that all elements share.
+    """
     if isinstance(kind, TupleOf):
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None

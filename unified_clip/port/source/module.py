@@ -20,7 +20,8 @@ SELF = ("self", "cls")
 MAX_ALIASES = 10
 
 MAX_NAMES = 100
-"""The largest number of full names, such as `torch.clamp`, of one name. A name with more full names is unknown."""
+"""The largest number of functions or classes, such as `torch.clamp`, that one name can stand for. A name that can stand
+for more is unknown."""
 
 PROJECT_DEPTH = 6
 """The number of parent folders to search for an imported module."""
@@ -100,7 +101,10 @@ class Module(SyntaxTree):
         return names or {""}
 
     def _is_redefined(self, assignments: set[BaseAssignment]) -> bool:
-        """Definitions inside an `if` or a `try` do not count, because they often handle a failed import."""
+        """Return whether the file itself defines the function or class.
+
+        Definitions inside an `if` or a `try` do not count, because they often handle a failed import.
+        """
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         own = [node for node in nodes if isinstance(node, cst.FunctionDef | cst.ClassDef)]
         return any(isinstance(self.parents.get(node), cst.Module) for node in own)
@@ -180,7 +184,8 @@ class Module(SyntaxTree):
 
     @cached_property
     def _attributes(self) -> dict[tuple[cst.ClassDef, str], list[cst.CSTNode]]:
-        """Names in the body of a class are attributes, too."""
+        """Map (class, attribute) to the nodes that set or read the attribute. Names in the body of a class are
+        attributes, too."""
         attributes: dict[tuple[cst.ClassDef, str], list[cst.CSTNode]] = {}
         for node in self.nodes:
             owner = self.enclosing(node, cst.ClassDef) if isinstance(node, Target) else None

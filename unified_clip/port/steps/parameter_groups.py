@@ -15,7 +15,10 @@ PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
 
 def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool:
-    """Groups are dicts. `depth` counts the assignments between the first expression and `node`."""
+    """Return whether an expression can contain dicts, which are parameter groups.
+
+    depth: The number of assignments between the first expression and `node`.
+    """
     match node:
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
             return any(_may_be_group(module, element, depth) for element in elements)

@@ -50,7 +50,7 @@ class TapeStep:
 
 @dataclass(frozen=True, eq=False)
 class StepRange:
-    """For lines that cannot be ported, `step` is None."""
+    """The first and the last line of a training step. If the step cannot be ported, `step` is None."""
 
     first: int
     last: int

@@ -275,8 +275,8 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
 def load_function(path: Path, name: str) -> Callable[..., Any]:
     """Return the function `name` of a Python file.
 
-    UnreadableError: The file cannot be imported, or has no such function.
-    ModuleNotFoundError: A package is missing.
+    Raise UnreadableError if the file cannot be imported, or has no such function. Raise ModuleNotFoundError if a
+    package is missing.
     """
     try:
         return function_in(path, name)

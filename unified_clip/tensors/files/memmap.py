@@ -29,11 +29,11 @@ ALIGNMENT = 64
 """Each tensor in the file `TENSORS` begins at a multiple of this number of bytes."""
 
 SMALL = 1 << 25
-"""Files of at least this number of bytes are mapped."""
+"""Files with fewer bytes are read into memory. All other files are mapped."""
 
 
 def open_map(path: Path) -> Raw:
-    """Map each file only once, because every map keeps the file open."""
+    """Return a memory map of a file. Map each file only once, because every map keeps the file open."""
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 

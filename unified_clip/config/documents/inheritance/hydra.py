@@ -99,7 +99,7 @@ class _Node:
 class _Composition:
     files: Files
     choices: dict[str, Default] = field(default_factory=dict)
-    """The keys are names such as "trainer" or "db@source"."""
+    """Maps a group, such as "trainer" or "db@source", to the entry that chooses its file."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
