@@ -58,7 +58,7 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """If the parameter of a gradient is unknown, the gradient keeps its own name."""
+    """A function that names a gradient by its parameter. A gradient of an unknown parameter keeps its own name."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
@@ -140,11 +140,11 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
 class ClipEvent:
     """The fields of a recorded clip. `complete_fields` adds the fields that a device computes later.
 
-    Keep this code short. After a clip of long gradients, the CPU has to load the code into its caches again.
+    Every recorded clip runs this code, so keep it short.
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
-        """Record the clip. In a compiled graph that cannot report values, record only the settings.
+        """Record the clip. If a compiled graph cannot report values, record only the settings.
 
         names: Maps the name of each gradient to its index. If `names` is None, record no norms per gradient.
         new: The names that the recording does not contain yet.
@@ -320,7 +320,7 @@ def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Convert the groups of parameters in one call to lines of the recording.
+    """Convert the parameter groups of one call to lines of the recording.
 
     Consecutive groups share a line if they have the same settings and no total norm.
     """

@@ -55,8 +55,8 @@ class RecordingComparison:
     """How closely the runs agree in each number, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None
-    """The first pair of coefficients that differ because of eps, and the cause. The field is None if both runs have the
-    same eps, or if eps changes no coefficient. `max_ulp` has no effect on this field."""
+    """The first two coefficients that differ because of eps, and the cause. None means that the runs have the same eps,
+    or that eps changes no coefficient. `max_ulp` has no effect on this field."""
 
     @property
     def runs(self) -> tuple[RecordedRun, RecordedRun]:
@@ -74,7 +74,7 @@ class RecordingComparison:
 
     @property
     def unreported_eps(self) -> tuple[Divergence, Cause] | None:
-        """`other_eps`, or None if `findings` already contains a cause about eps."""
+        """The field `other_eps`, or None if a reported cause is already about eps."""
         return None if any(each.kind == "another eps of the clip" for each in self.findings) else self.other_eps
 
     @property
@@ -175,7 +175,7 @@ class _PairedRuns(NamedTuple):
     missing: MissingCalls | None
     skipped: list[StepDifference]
     is_one_schedule: bool
-    """Whether both runs have the same learning rates. The value is used only if `skipped` has items."""
+    """Whether both runs have the same learning rates. The value is used only if a run skips steps."""
 
 
 def _pair_runs(left: RecordedRun, right: RecordedRun, names: Names, has_effect: Effect | None) -> _PairedRuns:

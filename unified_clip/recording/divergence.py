@@ -40,7 +40,7 @@ class Divergence:
 
     ulps: float | None = None
     relative: float | None = None
-    """`ulps` and `relative` are the distance of two numbers. For other values, both fields are None."""
+    """`ulps` and `relative` are the distance of two numbers. For values that are not numbers, both fields are None."""
 
     ulps_at_its_size: float | None = None
     """The distance of the two numbers, in ULP of the following number:
@@ -62,7 +62,7 @@ class StepDifference(NamedTuple):
 
 
 class Agreement(ReportModel):
-    """The first and the greatest difference between two runs at one stage, over all steps."""
+    """How closely two runs agree at one stage, over all steps."""
 
     stage: str
     compared: int
@@ -70,14 +70,13 @@ class Agreement(ReportModel):
     greatest_ulps: Real
     greatest_relative: Real
     greatest_at_step: int | None
-    """The step of the largest difference in ULP, or null if both runs have equal numbers at this stage."""
+    """The step of the largest difference in ULP, or null if the runs have equal numbers."""
 
     beyond_rounding_at_step: int | None
-    """The first step at which numbers differ by more than 64 ULP, or null if no step has such a difference."""
+    """The first step at which two numbers differ by more than 64 ULP, or null if there is no such step."""
 
     noise: list[str]
-    """The parameters whose numbers differ only by rounding noise. The differences in the other fields do not include
-    these parameters."""
+    """The parameters whose numbers differ only by rounding noise. All other fields ignore these parameters."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,8 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
-    """For each pair of calls, yield its divergences in the order of the stages. Causes then come before consequences.
+    """For each pair of calls, yield its divergences in the order of the stages, so that causes come before
+    consequences.
 
     max_ulp: Numbers that differ by up to this many ULP agree. If `max_ulp` is at least ROUNDING, rounding noise is not
         yielded.

@@ -105,7 +105,7 @@ class RecordedCall(RecordedTable):
     """The number of sparse gradients that a framework's function clips."""
 
     watched: bool = False
-    """Whether the recorded function belongs to a framework, not to unified_clip. In recordings of `verify`, the
+    """Whether a framework's function clipped, not a function of unified_clip. In recordings of `verify`, the
     coefficient of such a call has rounding errors, because it is computed from clipped gradients."""
 
     returned_norm: Real | None = None
@@ -119,10 +119,10 @@ class RecordedCall(RecordedTable):
     function returns no norm, `coef` follows from this norm."""
 
     after: str | None = None
-    """The file with the gradients after the clip, for a watched call."""
+    """The file with the gradients after the clip. Only calls with `watched` have this file."""
 
     is_gradient: bool | None = None
-    """Whether a watched call clipped gradients. None means that the answer is unknown."""
+    """Whether the call clipped gradients. None means that the answer is unknown."""
 
     error: str | None = None
     """The exception that the call raised. After an exception, all fields about the clip are missing."""
@@ -154,7 +154,7 @@ class RecordedCall(RecordedTable):
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def used_norms(self) -> list[float]:
-        """Return the norms from which the coefficients were computed."""
+        """Return the norms from which the function computed its coefficients."""
         others = (self.passed_norm, self.returned_norm, self.stored_norm)
         return _listed(next((norm for norm in others if norm is not None), self.norm))
 
@@ -200,7 +200,8 @@ class OptimizerStep(RecordedTable):
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The number of clip calls since the previous step. The field is None if the calls are reported in order."""
+    """The number of clip calls since the previous step. None means that these calls are the lines between the two
+    steps."""
 
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
     """The number of IndexedSlices that contain a row more than once. None means that the number is unknown."""

@@ -12,7 +12,7 @@ ROUNDING = 64
 """The largest difference in ULP that counts as rounding. Frameworks add numbers in different orders."""
 
 GROWTH = 16
-"""Rounding errors can grow from step to step. A new error is at most GROWTH times the largest earlier difference."""
+"""Rounding errors grow from step to step. A larger factor than GROWTH between two differences has another cause."""
 
 NEAR = 4
 """Two norms count as equal if they differ by up to NEAR ULP. Each norm contains rounding errors."""
@@ -31,7 +31,8 @@ class Distance(NamedTuple):
 
 
 def distance(a: float, b: float) -> Distance:
-    """Two NaN have the distance 0. An infinite number or NaN has the distance inf from any other number."""
+    """Return the distance of two numbers. Two NaN have the distance 0. Any other distance from NaN or infinity is
+    inf."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):

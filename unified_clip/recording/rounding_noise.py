@@ -40,10 +40,9 @@ class NoiseTracker:
                     self._moved[self.key(name)] = self._moved.get(self.key(name), 0.0) + moved
 
     def key(self, name: str | None) -> Key:
-        """Return a key for a parameter. The key is the same at all steps.
+        """Return a key for a parameter that is the same at all steps.
 
-        Each clip call of a step has positions such as "0". So the key of a position also contains the number of the
-        call.
+        A position such as "0" exists in each clip call. So its key also contains the number of the call.
         """
         return (self._number if name is not None and name.isdecimal() else 0, name)
 
@@ -54,7 +53,8 @@ class NoiseTracker:
 
 
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return (number of elements that are rounding noise, bound of the norm of the difference of both gradients).
+    """Return (number of elements that are rounding noise, upper bound for the norm of the difference between the
+    gradients).
 
     For a gradient above rounding noise, return (0, 0.0).
     """

@@ -146,9 +146,9 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
-    """Return a cause if a port copies at least one weight with a wrong transpose.
+    """Return a cause if a port copies a weight with the wrong order of elements.
 
-    A port that transposes only the rectangular weights might forget the square weights.
+    If the port transposes only the weights that are not square, the square weights are a possible cause.
 
     orders: Maps each weight to the order of its elements in the port: "same", "transposed", "reshaped" or "permuted".
         The order "permuted" is always wrong, because no framework uses it.
@@ -192,10 +192,10 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
 
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
-    """Return the cause that follows from the recorded weights.
+    """Return the cause that follows from equal and different numbers at this point.
 
-    If both runs have equal weights and different gradients, the cause is the loss, the data, or a second network. If
-    the gradients agree and the next weights differ, the cause is the optimizer.
+    If the weights agree and the gradients differ, the cause is the loss, the data, or a second network. If the
+    gradients agree and the next weights differ, the cause is the optimizer.
     """
     if point.index >= len(point.pairs):
         return None
@@ -300,7 +300,7 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
 
 
 def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
-    """Return whether the run clips parameters that `line` does not clip, such as the parameters of a second network."""
+    """Return whether the run also clips parameters of another network, which the call `line` does not clip."""
     own = {(name, tuple(each.shape)) for name, each in separate(line)}
     every = {(name, tuple(each.shape)) for call in run.lines for name, each in call.parameters.items()}
     return bool(every - own)

@@ -12,7 +12,7 @@ from ..rounding import PRODUCT, ROUNDING, distance, single
 from ..rounding_noise import noise_floor
 
 TINY = 1e-10
-"""If gradients of float64 differ by less than this fraction, other data cannot be the cause."""
+"""Different data causes larger relative differences than this number between float64 gradients."""
 
 
 def largest_difference(pair: CallPair) -> float:

@@ -16,13 +16,14 @@ from . import before_clips
 
 Explained = Mapping[Divergence, Sequence[Cause]]
 
-BEFORE = ("steps", "gradients cleared", "backward passes", "clips")
-"""Stages of an optimizer step that happen before the clip, or that reveal a missing clip."""
+STAGES_BEFORE_CLIP = ("steps", "gradients cleared", "backward passes", "clips")
+"""Stages of an optimizer step before its clip. The stage "clips" reveals a missing clip."""
 
 CHANGED = NUMBERS[:-1]
-"""The stages whose numbers depend on earlier optimizer steps. Coefficients depend only on norms and clip settings."""
+"""The stages at which numbers depend on earlier optimizer steps. Coefficients depend only on norms and clip
+settings."""
 
-SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
+SPECIFIC_CAUSES: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
 """Maps a general cause to specific causes. A report with a specific cause leaves out the general cause."""
@@ -53,7 +54,7 @@ def join(
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
         steps = [each for each in steps if each.divergence.parameter != "weight_decay"]
-    steps = [each for each in steps if not known & {each.cause.kind, *SHOWN_BY.get(each.cause.kind, ())}]
+    steps = [each for each in steps if not known & {each.cause.kind, *SPECIFIC_CAUSES.get(each.cause.kind, ())}]
     explained, steps = _accumulated(points, explained, steps)
     joined = _in_order(_without_consequences(explained, steps), steps)
     return _by_elimination(points, joined)
@@ -78,12 +79,12 @@ def _consequences(divergence: Divergence) -> set[str]:
 def effective(
     steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
 ) -> Iterator[StepDifference]:
-    """Yield each difference between optimizer steps that changes recorded norms by more than ROUNDING ULP.
+    """Yield the differences between optimizer steps that change recorded norms by more than ROUNDING ULP.
 
-    Without norms to compare, all differences are yielded. A difference of momentum rules is not yielded if the next
-    weights agree.
+    If no norms were recorded, all differences are yielded. Different momentum rules are not yielded if the next weights
+    agree.
 
-    has_effect: A function that returns whether a difference has an effect. None means that the norms are compared.
+    has_effect: A function that returns whether a difference has an effect. It replaces the comparison of norms.
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
@@ -118,10 +119,10 @@ def effective(
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Keep only one explanation for different numbers of backward passes in a step.
+    """Keep only one cause if the runs have different numbers of backward passes in a step.
 
-    If the backward passes explain the factor between the gradients, the cause "scaled gradients" is removed. Otherwise,
-    the explanation by backward passes is removed.
+    If these numbers explain the factor between the gradients, the cause "scaled gradients" is removed. Otherwise, the
+    cause about backward passes is removed.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
@@ -168,7 +169,7 @@ def _in_order(explained: Explained, steps: Sequence[StepDifference]) -> dict[Div
 
 
 def _acts_first(divergence: Divergence) -> bool:
-    return divergence.stage in BEFORE
+    return divergence.stage in STAGES_BEFORE_CLIP
 
 
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:

@@ -22,7 +22,7 @@ from ..rounding import PRODUCT
 from .before_clips import names_text
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""{cause: rule of the run that does not clip by the total norm}."""
+"""Maps each cause to the clip rule of the run that does not clip by the total norm."""
 
 
 def clipped_twice(point: DivergencePoint) -> Cause | None:
@@ -42,11 +42,11 @@ def clipped_twice(point: DivergencePoint) -> Cause | None:
     return Cause("clipped twice", sentence)
 
 
-Again = tuple[float, float, float]
-"""The norm and the coefficient of the first call, and the norm of the second call."""
+RepeatedClip = tuple[float, float, float]
+"""(norm of the first call, coefficient of the first call, norm of the second call)."""
 
 
-def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again | None]]:
+def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, RepeatedClip | None]]:
     missing = point.missing
     if missing is None:
         for run in (point.a, point.b):
@@ -57,7 +57,7 @@ def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again
     yield run, next(filter(None, itertools.starmap(_clips_again, pairs)), None)
 
 
-def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Again | None:
+def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> RepeatedClip | None:
     if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
         return None
     norms = [(before.norms()[0], line.norms()[0])]

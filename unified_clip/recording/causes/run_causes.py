@@ -38,7 +38,7 @@ RULES = {
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""Differences at a stage are measured in ULP of this number."""
+"""For each stage, the name of the number whose ULP is the unit of differences."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
@@ -148,7 +148,10 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
-    """Search the norms for missing, swapped or scaled gradients. Norms up to the run's number in `floors` are noise."""
+    """Search the norms of two runs for missing, swapped or scaled gradients.
+
+    floors: The largest norm that counts as rounding noise, for each run.
+    """
     expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
     observed = [0.0 if norm <= floors[1] else norm for norm in observed]
     if len(expected) != len(observed):  # it is unknown which noise is missing
@@ -224,7 +227,7 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether two total norms with different norm types are possible for the same gradients."""
+    """Return whether the same gradients can have both total norms, which have different norm types."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -265,7 +268,7 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """The results of the call `reference` are the expected results of the observation."""
+    """Return the call `line` as an observation. The results of the call `reference` are the expected results."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):

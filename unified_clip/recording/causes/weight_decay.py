@@ -14,16 +14,17 @@ from ..rounding import PRODUCT, is_near
 from .before_clips import names_text
 
 EXACT, LOSS_ERROR = 1e-3, 1e-6
-"""EXACT is the largest relative error of the regularizer. LOSS_ERROR is the largest relative error of the loss."""
+"""EXACT is the largest relative error of a measured weight decay. LOSS_ERROR is the largest relative error of a
+loss."""
 
 FACTOR_ERROR = 0.01
 """The largest relative error of a weight decay that is measured in gradients."""
 
 CLOSE = 1.5
-"""The largest factor between the optimizer's weight decay and a bound that the norms give."""
+"""A bound is near the optimizer's weight decay if their quotient is below this number."""
 
 Norms = Mapping[str, tuple[float, float, float]]
-"""(norm of the weight, norm of the gradient with weight decay, norm of the gradient without weight decay)."""
+"""Maps each weight to (norm of the weight, norm of its gradient with weight decay, norm of its gradient without)."""
 
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -53,19 +54,19 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
     return None
 
 
-Shown = tuple[Sequence[str], Sequence[str], str]
+Evidence = tuple[Sequence[str], Sequence[str], str]
 """(names of weights with weight decay, names of weights without a clear result, evidence as text)."""
 
 
 def _regularizer(
     own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms
-) -> tuple[float, Shown] | None:
-    """Return (weight decay that `own` adds to its gradients, evidence), or None.
+) -> tuple[float, Evidence] | None:
+    """Return (weight decay that the run of `own` adds to its gradients, evidence), or None.
 
-    decay: The weight decay of the optimizer of `step`. A port might forget that the derivative of w**2 is 2 w. So the
-        double and the half of this number are also tried. If `decay` is 0, the losses give the weight decay.
+    decay: The weight decay of the other run's optimizer. If it is 0, the losses give the weight decay. The double and
+        the half are also tried, because a port might forget that the derivative of w**2 is 2 w.
     """
-    fitting: Iterator[tuple[float, Shown | None]]
+    fitting: Iterator[tuple[float, Evidence | None]]
     if decay:
         by_losses = ((each, _by_losses(own, step, each, pair, norms)) for each in (decay, 2 * decay, decay / 2))
         fitting = itertools.chain(by_losses, [(decay, _by_norms(decay, norms))])
@@ -74,7 +75,7 @@ def _regularizer(
     return next(((factor, shown) for factor, shown in fitting if shown is not None), None)
 
 
-def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms) -> Shown | None:
+def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms) -> Evidence | None:
     if not _have_losses(own, step):
         return None
     loss, least = math.fsum(own.losses), math.fsum(step.losses)
@@ -115,11 +116,11 @@ def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms:
             yield from (each for each in rounded if math.isclose(each, decay, rel_tol=error))
 
 
-def _by_norms(decay: float, norms: Norms) -> Shown | None:
-    """Bound the factor c of a gradient g + c w by the norms of g, w and g + c w.
+def _by_norms(decay: float, norms: Norms) -> Evidence | None:
+    """Return the weights whose norms agree with this weight decay, or None.
 
-    c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|) / |w|. Return None if the norms show no weight
-    decay.
+    The gradient of one run is g + c w. The factor c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|)
+    / |w|. The weight decay must be near both bounds.
     """
     names = _differing(norms)
     unknown = _without_effect(decay, norms)

@@ -41,7 +41,8 @@ def start(settings: ProcessSettings) -> None:
 
 
 class ProcessRecording(Recording):
-    """The first recorded line creates the file. Each forked process writes its own file."""
+    """The recording of one process. The first recorded line creates the file. Each forked process writes its own
+    file."""
 
     records_forks = True
 

@@ -31,7 +31,7 @@ RECENT = 100
 MOST_ROWS = 8
 
 SHARE = 3
-"""The view takes at most 1 / SHARE of the lines of a terminal."""
+"""The view needs a terminal with at least SHARE times as many lines."""
 
 COLUMNS = ("rank", "step", "norm", "threshold", "clipped", f"last {RECENT}", "loss", "learning rate")
 

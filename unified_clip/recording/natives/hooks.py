@@ -19,7 +19,7 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
-"""Each key is a module that a program can import. Each value is (module with hooks, function that adds the hooks)."""
+"""Maps a module that a program can import to (module with hooks, function that adds the hooks)."""
 
 Home = tuple[Any, str]
 """(module or class, name of a function)."""
@@ -45,7 +45,7 @@ class Hooks:
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
-        homes: All places of the function. A place that contains another object stays unchanged.
+        homes: All places of the function. If a place contains another function, the place stays unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:
@@ -61,7 +61,8 @@ class Hooks:
             on()
 
     def switch(self, is_on: bool) -> None:
-        """A module that imported a hooked function by `from ... import` also gets the replacement."""
+        """Put the hooks in place, or restore the functions. This includes modules that imported a function by `from ...
+        import`."""
         if is_on == self._is_on:
             return
         self._is_on = is_on
@@ -78,7 +79,10 @@ class Hooks:
             (on if is_on else off)()
 
     def add_imported(self, *ended: str) -> None:
-        """Add the hooks of the frameworks that have been imported completely. Modules in `ended` count as complete."""
+        """Add the hooks of all frameworks that are completely imported.
+
+        ended: Modules that count as completely imported, although Python still marks them as incomplete.
+        """
         if self._missing is None:
             return
         for name in list(self._missing):

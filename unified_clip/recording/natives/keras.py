@@ -117,7 +117,7 @@ def _marking_scaled(function: Callable[..., Any]) -> Callable[..., Any]:
 def _class_name(optimizer: Any) -> str:
     """Return the name of the class that defines an optimizer's update, such as "keras.optimizers.Adam".
 
-    A class of the user counts only if it has its own `update_step`. Otherwise, Keras' class counts.
+    A user's class without its own `update_step` gets the name of Keras' class.
     """
     kinds = type(optimizer).__mro__
     kind = next(kind for kind in kinds if kind.__module__.startswith("keras.") or "update_step" in vars(kind))

@@ -68,7 +68,7 @@ class NativeCall:
 
 @dataclass(frozen=True)
 class ObservedTensors:
-    """The gradients before and after a call, with their weights. No list has an entry for a gradient that is None."""
+    """The gradients before and after a call, with their weights. Gradients that are None are left out."""
 
     before: Sequence[Dense]
     """The gradients before the call. On TensorFlow, the arrays are empty if the recordings need only the returned
@@ -104,7 +104,7 @@ class ObservedTensors:
 
 
 def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
-    """`observed` must contain all gradients after the call."""
+    """Return the fields of a line in the recording. `observed` must contain all gradients after the call."""
     p = call.norm_type or 2.0
     norms = [exact_norm([each], p) for each in observed.before]
     line: dict[str, Any] = {
@@ -140,7 +140,7 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients. Return None if the exact norm has the same value.
+    """Return the norm over the stored rows of sparse gradients, or None if it is equal to the exact norm.
 
     For the rule "each", return a list with the norm of each gradient.
     """
@@ -158,7 +158,7 @@ def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[fl
 def _multiplied(observed: ObservedTensors) -> tuple[list[Dense], list[Dense]]:
     """Return (tensors before the multiplication by the coefficient, tensors after the multiplication).
 
-    A function multiplies the stored rows of a sparse gradient before it adds repeated rows.
+    The tensor of a sparse gradient is its stored rows, because repeated rows are added after the multiplication.
     """
     before, after = list(observed.before), list(observed.after)
     for index, (rows, clipped_rows) in observed.rows.items():
@@ -193,9 +193,8 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
     """Return the coefficient that turned `before` into `after`. Return None if no coefficient explains all elements.
 
-    Because of rounding, each element of `after` agrees with an interval of coefficients. In the intersection of all
-    intervals, the result is the number nearest to `formula`. If `formula` is None, the result is the middle of the
-    intersection.
+    Because of rounding, each element agrees with an interval of coefficients. Return the number in all intervals that
+    is nearest to `formula`. If `formula` is None, return the middle of these numbers.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

@@ -38,7 +38,8 @@ class NativeCallObserver:
 
     @contextmanager
     def outermost(self) -> Iterator[bool]:
-        """Yield False for calls inside a recorded call or inside a function of unified_clip, which are not recorded."""
+        """Yield whether to record a call. A call inside a recorded call or inside a function of unified_clip is not
+        recorded."""
         if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
             yield False
             return
@@ -113,7 +114,7 @@ class RunningNativeCall:
                     self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
-        """If `__init__` got `observed`, `after` is ignored."""
+        """`after` is ignored if the gradients were passed to `__init__` as `observed`."""
         for recorder, event in self._events:
             with _reported(recorder.recording, self._call):
                 event.end(returned_norm)
@@ -163,7 +164,11 @@ def clip_parameters(
     on_empty: Callable[[Sequence[Any]], object] = lambda parameters: None,
     **kwargs: Any,
 ) -> Any:
-    """Clip the gradients of the first argument. `value_of` converts the returned norm to a plain tensor."""
+    """Call a framework's clip function with parameters as its first argument, and record the call.
+
+    value_of: A function that converts the returned norm to a plain tensor.
+    on_empty: A function that is called with the parameters if none of them has a gradient.
+    """
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)
     (first, passed), *_ = bound.arguments.items()

@@ -162,9 +162,9 @@ def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str 
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to a number, a bool or a list of numbers for JSON. Return None if the conversion is impossible.
+    """Convert a value to a number, a bool or a list of numbers for JSON. Return None if the value cannot be converted.
 
-    NaN in a tensor becomes None, and NaN as a Python float stays NaN.
+    NaN in a tensor becomes None. NaN as a Python float stays NaN.
     """
     if isinstance(value, bool | int | float):
         return value

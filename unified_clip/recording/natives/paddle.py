@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def install_unified_clip() -> None:
-    """Add hooks for unified_clip's Paddle classes in static programs. Classes in dynamic mode need no hooks."""
+    """Add hooks for unified_clip's Paddle classes in static programs. In dynamic mode, the classes need no hooks."""
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
@@ -231,7 +231,7 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_cleared(reference: ref[Any]) -> bool:
-    """A deleted optimizer counts as cleared."""
+    """Return whether all gradients are None or zero. A deleted optimizer counts as cleared."""
     optimizer = reference()
     tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)

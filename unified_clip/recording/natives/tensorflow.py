@@ -99,9 +99,9 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any
 
 
 def _after(report: Any, gradients: Any) -> Any:
-    """Make the first gradient depend on the operation `report`.
+    """Make the first gradient depend on the operation `report`, so that a graph runs `report` early.
 
-    A graph then runs `report` before the `tf.cond` in which a LossScaleOptimizer writes variables.
+    The operation must run before the `tf.cond` in which a LossScaleOptimizer writes variables.
     """
     flat = tf.nest.flatten(gradients)
     present = [index for index, gradient in enumerate(flat) if gradient is not None]
@@ -112,7 +112,7 @@ def _after(report: Any, gradients: Any) -> Any:
 
 
 def _describe_sources(sources: Any) -> list[GradientSource | None]:
-    """Return each variable with its name, and None for other sources. If names are equal, their positions become
+    """Return each variable with its name, and None for other sources. Variables with equal names get their positions as
     suffixes."""
     variables = tf.nest.flatten(sources)
     if not tf.executing_eagerly():  # TensorFlow 1's optimizers pass the tensors of the variables
@@ -156,8 +156,8 @@ def _is_marked(tensor: Any) -> bool:
 def from_tape(tensor: Any) -> bool | None:
     """Return whether a tensor is a gradient, or was computed from a gradient in the same graph.
 
-    An argument of a graph might be a gradient. Return None if the tensor depends on an argument, and the graph has no
-    known gradients.
+    Return None if the tensor might be a gradient: it depends on an argument of the graph, and the graph has no known
+    gradients.
     """
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):

@@ -58,7 +58,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_capturing() -> bool:
-    """While a CUDA graph is captured, numbers cannot be read."""
+    """Return whether a CUDA graph is captured. Numbers cannot be read during the capture."""
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
@@ -172,7 +172,7 @@ def _record_step(optimizer: Any) -> None:
 
 
 def _is_cleared(reference: ref[Any]) -> bool:
-    """A deleted optimizer counts as cleared."""
+    """Return whether all gradients are None or zero. A deleted optimizer counts as cleared."""
     optimizer = reference()
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
     gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective

@@ -20,7 +20,7 @@ State = tuple[int, int]
 
 
 class GradientVersions:
-    """The state of each gradient after the last backward pass. PyTorch counts the in-place changes of a tensor."""
+    """Detects gradients that changed after the last backward pass. PyTorch counts in-place changes."""
 
     def __init__(self) -> None:
         self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by `id`: some have no hash
@@ -82,7 +82,7 @@ class ModelNames:
         return self._names.get(parameter)
 
     def _search(self) -> None:
-        """The smallest model that contains a parameter gives its name."""
+        """Name each parameter after the smallest model that contains the parameter."""
         objects = gc.get_objects()
         kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, SEARCHED)}  # `isinstance` may run code
         objects = [each for each in objects if type(each) in kinds]

@@ -50,8 +50,8 @@ class ShardedNorm:
         return total_norm
 
     def value_of(self, norm: Any) -> Any:
-        """Return the value of a norm as a plain tensor. For the result of the last clip, return the combined norm of
-        all ranks."""
+        """Return the value of a norm as a plain tensor. If the last clip returned this norm, return the combined norm
+        of all ranks."""
         norms = getattr(self._thread, "norms", None)
         if norms is None or norm is not norms[0]:
             return norm

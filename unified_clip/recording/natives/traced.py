@@ -24,8 +24,7 @@ class TracedStep:
 
 
 class TracedOrder:
-    """The order in which JAX traces clips and optimizer steps. The reports of a compiled graph can have another
-    order."""
+    """The order in which JAX traces clips and optimizer steps. A compiled graph can report them in another order."""
 
     def __init__(self) -> None:
         self._reset()
@@ -75,9 +74,8 @@ def report_call(
 ) -> None:
     """Record a call. Every run of a compiled graph records the call.
 
-    The lists of tensors must not contain None.
-
     describe: A function that gets the value of `threshold`, and returns the settings of the call.
+    before, after, weights: Tensors. None is not allowed.
     """
     OBSERVER.wait_with(jax.effects_barrier)
     TRACED.on_clip()

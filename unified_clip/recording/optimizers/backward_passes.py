@@ -37,7 +37,7 @@ def compare_accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[
 def _cleared(run: RecordedRun, step: OptimizerStep, other: OptimizerStep) -> bool | None:
     """Return whether a run clears its gradients before a step, or None if the answer is unknown.
 
-    New gradients from each backward pass count as cleared. For such a framework, `backward_calls` is None.
+    Frameworks except PyTorch and Paddle compute new gradients in each backward pass. These gradients count as cleared.
     """
     is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
     return True if is_new and other.cleared is False else step.cleared

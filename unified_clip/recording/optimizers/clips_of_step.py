@@ -15,12 +15,15 @@ from .names import LIBRARIES
 
 
 def is_empty(call: RecordedCall) -> bool:
-    """Return whether a call surely got no gradient, for example because the call came before the backward pass."""
+    """Return whether a call certainly got no gradient, for example because the call came before the backward pass."""
     return call.count == 0 and call.ranks is None and call.error is None
 
 
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
-    """Each removed empty call is counted in `empty_clips` of the next optimizer step."""
+    """Return the run with only the calls whose item in `kept` is True.
+
+    Removed calls without gradients are counted in `empty_clips` of the next optimizer step.
+    """
     if all(kept):
         return run
     before = [0, *itertools.accumulate(kept)]
@@ -72,7 +75,11 @@ def changes_by_hand(run: RecordedRun) -> str:
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
-    """If `step` is None, the run never clips."""
+    """Return the cause that a run leaves out clips of the other run.
+
+    calls: The clips of the other run.
+    step: The optimizer step without a clip. None means that the run never clips.
+    """
     clips = f"{other.name} clips by {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
     if changes := changes_by_hand(run):
         sentence = (
@@ -146,7 +153,7 @@ def have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _has_positions(call: RecordedCall) -> bool:
-    """Return whether a call has a position such as "0" in place of a gradient's name.
+    """Return whether a gradient of a call has a position such as "0" instead of a name.
 
     In recordings of `verify`, words can follow the position.
     """

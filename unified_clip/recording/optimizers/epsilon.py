@@ -69,10 +69,10 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Convert a step's epsilon to the equivalent epsilon after the bias correction.
+    """Return the eps after the bias correction that has the same effect as the step's eps.
 
-    Return None if there is no such epsilon, or if the epsilon is unknown. The first recorded step must be the
-    optimizer's first step.
+    Return None if there is no such eps, or if the eps is unknown. The first recorded step must be the optimizer's first
+    step.
     """
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:
@@ -89,11 +89,10 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 
 
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
-    """Compare the epsilons of two optimizers that add epsilon at different places.
+    """Compare the eps of two optimizers that add eps at different places. Return (left value, right value, cause).
 
-    Return (left value, right value, cause). The values are the results of `after_correction`. If a result is None, both
-    values are names of places, such as "inside the root".
-    Return None if both epsilons have the same effect, or if an epsilon was not recorded.
+    The values are the results of `after_correction`. If one of them is None, the values are the places, such as "inside
+    the root". Return None if both eps have the same effect, or if an eps was not recorded.
     """
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
@@ -141,20 +140,22 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
     return EQUAL if math.isnan(beta2) or beta2 >= 1 else EQUAL + 2.0**-25 / (1 - beta2)  # float32 is off by 2**-25
 
 
-def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
-    """Advise which eps of `late` has the same effect as the eps of `early`.
+def _advice(before: OptimizerStep, after: OptimizerStep) -> str:
+    """Advise which eps after the bias correction has the same effect as an eps before the bias correction.
 
-    The numbers are printed with all digits, because 0.999 as float32 is another number in float64.
+    The numbers have all digits, because 0.999 as float32 is another number in float64.
+
+    before, after: Steps of the optimizers that add eps before and after the bias correction.
     """
-    eps = early.settings["eps"]
+    eps = before.settings["eps"]
     own = "(eps of the group)" if isinstance(eps, tuple) else repr(eps)
-    formula = f"{own} / (1 - {_beta2(early)!r}**t) ** 0.5"
-    if late.optimizer.startswith("torch."):
+    formula = f"{own} / (1 - {_beta2(before)!r}**t) ** 0.5"
+    if after.optimizer.startswith("torch."):
         return (
-            f". Before each optimizer.step() of {late.run}, with t = 1, 2, 3 and so on, type "
+            f". Before each optimizer.step() of {after.run}, with t = 1, 2, 3 and so on, type "
             f'`for group in optimizer.param_groups: group["eps"] = {formula}`'
         )
-    return f". For the same effect, set the eps of {late.run} to {formula} at each step t = 1, 2, 3 and so on"
+    return f". For the same effect, set the eps of {after.run} to {formula} at each step t = 1, 2, 3 and so on"
 
 
 def _beta2(step: OptimizerStep) -> float:

@@ -27,7 +27,7 @@ SAME = 1e-3
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
     """Number the steps by training iteration. Remove iterations in which only one run makes a step.
 
-    Return (a, b, differences). Each run that skips steps causes one difference.
+    Return (a, b, differences), with one difference for each run that skips steps.
     """
     a, b = _without_common_skips(a, b)
     b, a = _without_common_skips(b, a)
@@ -85,7 +85,7 @@ def _by_iteration(run: RecordedRun, other: RecordedRun) -> RecordedRun:
     numbers = [step.step for step in run.optimizer_steps]
     if numbers != list(range(1, len(numbers) + 1)) or is_late(run) or is_late(other):
         return run
-    skips = dict(_after_bad_gradients(run)) or _before_steps_of(other, run)
+    skips = dict(_after_bad_gradients(run)) or _skips_without_calls(run, other)
     if not skips:
         skips = dict(_after_more_passes(run))
         numbered = _numbered(run, skips)
@@ -124,10 +124,10 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
             yield step, count
 
 
-def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
-    """Return the skips of a run that might use optax.apply_if_finite. For other runs, return {}.
+def _skips_without_calls(run: RecordedRun, other: RecordedRun) -> Skips:
+    """Return the iterations that `run` skips without a clip call, as optax.apply_if_finite does.
 
-    For gradients that are not finite, optax.apply_if_finite makes no clip call and no step.
+    In these iterations, the gradients of the other run are not finite. If the run does not skip in this way, return {}.
     """
     missing = len(other.optimizer_steps) - len(run.optimizer_steps)
     is_known = any(step.backward_calls is not None for step in run.optimizer_steps)
@@ -142,7 +142,7 @@ def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Remove the clip calls of iterations that both runs skip, if only the first run has these calls.
 
-    For example, the second run clips inside optax.apply_if_finite, which does not clip gradients that are not finite.
+    For example, the second run clips inside optax.apply_if_finite, which skips gradients that are not finite.
     """
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))

@@ -21,7 +21,7 @@ Order = Sequence[int]
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 
 MOST_OPTIMIZERS = 6
-"""The largest number of optimizers in one run for which `iteration_sizes` finds one optimizer in the other run."""
+"""The largest number of optimizers in one run that are compared with a single optimizer in the other run."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "repeated_rows")
 
@@ -78,7 +78,7 @@ def _order_of_calls(
 
     Return None if a call has no match, or if two calls of one run share a gradient.
 
-    known: The result for an earlier iteration. It applies if names, shapes and norms fit several calls.
+    known: The indices of an earlier iteration. They are returned if names, shapes and norms allow several matches.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -152,7 +152,7 @@ def clipped_size(iteration: Iteration) -> float:
 def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
     """Return the number of optimizer steps in each training iteration, for both runs.
 
-    Without recorded backward passes, both runs are divided into the same number of iterations.
+    If no backward passes were recorded, both runs get the same number of iterations.
     """
     runs = (a, b)
     counts, known = [len(run.optimizer_steps) for run in runs], [_steps_per_backward(run) for run in runs]
@@ -178,10 +178,9 @@ def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
 
 
 def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int) -> bool:
-    """Return whether the steps of several optimizers in one run fit fewer steps of the other run.
+    """Return whether the runs clip the same gradients in each iteration, if an iteration has this number of steps.
 
-    For example, one run steps two optimizers after two backward passes. The other run steps one optimizer for both
-    networks.
+    sizes: The number of optimizer steps in an iteration of `a`, and in an iteration of `b`.
     """
     left, right = (
         [each for each in iterations_of(run, size) if len(each[0]) == size]
@@ -211,7 +210,7 @@ def _calls_of_steps(iteration: Iteration) -> list[list[RecordedCall]]:
 
 
 def _are_of_different_networks(calls: Sequence[RecordedCall]) -> bool:
-    """Return whether no two calls of an iteration clip the same parameters."""
+    """Return whether the calls of an iteration all clip different parameters."""
     lists = [[(name, each.shape, each.weight) for name, each in line.parameters.items()] for line in calls]
     return all(lists) and all(x != y for x, y in itertools.combinations(lists, 2))
 
@@ -342,7 +341,7 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """Remove the optimizer steps of a recording that contains only the first steps. This happens with
+    """If the recording has only the first optimizer steps of the run, remove these steps. An example is
     `torch.compile`."""
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
@@ -351,7 +350,7 @@ def _without_partial_steps(run: RecordedRun) -> RecordedRun:
 
 
 def _counts_calls(run: RecordedRun) -> bool:
-    """The recorder counts each clip call as a step if the script sets no steps."""
+    """Return whether the script sets no step numbers. The recorder then counts each clip call as a step."""
     steps = [line.step for line in run.lines]
     if not all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False)):
         return False

@@ -16,10 +16,9 @@ STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "c
 
 
 def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
-    """Compare the optimizer steps of two runs. For each kind of cause and each setting, return only the first
-    difference.
+    """Return the first difference between the optimizer steps of two runs, for each kind of cause and each setting.
 
-    If one run uses each learning rate one step later, return only this shift instead of the different learning rates.
+    If one run uses each learning rate one step later, this shift replaces the differences between learning rates.
     """
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if late := late_clips(a, b):

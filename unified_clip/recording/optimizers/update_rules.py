@@ -100,8 +100,8 @@ def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, C
 def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
     """Return (left rule, right rule, cause) if exactly one optimizer is Keras' SGD with momentum.
 
-    Keras' SGD multiplies each gradient by the current learning rate, and adds the product to the momentum. Every other
-    SGD multiplies the momentum by the current learning rate.
+    Keras' SGD multiplies the gradient by the learning rate, and adds the product to the momentum. Any other SGD
+    multiplies the momentum by the learning rate.
     """
     contain = [step.optimizer == "keras.optimizers.SGD" for step in (left, right)]
     is_known = all(step.optimizer.startswith(LIBRARIES) and _kind(step) == "sgd" for step in (left, right))

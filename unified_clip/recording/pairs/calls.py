@@ -26,7 +26,7 @@ def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
 
 @dataclass(frozen=True)
 class CallPair:
-    """Both calls have the same position in the same step."""
+    """A clip call of each run, with the same position in the same step."""
 
     a: RecordedCall
     b: RecordedCall
@@ -119,7 +119,7 @@ def orders_of(pair: CallPair) -> dict[str, str]:
 
 # -- the order of the calls of a step
 
-MIN_SHARE = 0.5
+MIN_COMMON_FRACTION = 0.5
 """The smallest fraction of common gradients at which two calls are paired."""
 
 Likeness = Sequence[Sequence[float | None]]
@@ -134,7 +134,7 @@ class MissingCalls(NamedTuple):
     is_first: bool
     calls: Sequence[RecordedCall]
     partners: Sequence[RecordedCall]
-    """The calls of the same run and step that have a partner in the other run."""
+    """The calls of this step that have a partner in the other run."""
 
     later: frozenset[int]
     """The indices of the pairs of calls after the first missing call. The first pair of the step has the index 0."""
@@ -182,7 +182,7 @@ def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> A
 def partners_of(
     a: Sequence[RecordedCall], b: Sequence[RecordedCall], names: Names
 ) -> tuple[Sequence[int] | None, bool]:
-    """Return (index of each call's partner in `b`, whether the order of the calls matters).
+    """Return (index in `b` of each call's partner, whether the order of the calls matters).
 
     The indices are None if a call has no partner. The order matters if two calls of a run can clip the same gradients.
     """
@@ -193,19 +193,22 @@ def partners_of(
 
 def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
     is_near = have_near_norms(call, other)
-    share = _share(call, other, names)
+    share = _common_fraction(call, other, names)
     if share is None:  # no gradient was recorded
         share = float(is_near or (call.count is not None and call.count == other.count))
     elif not (_named(call, {}) and _named(other, {})):
         share = max(share, float(is_near))
-    if share < MIN_SHARE:
+    if share < MIN_COMMON_FRACTION:
         return None
     is_same = [call.rule == other.rule, same(call.threshold, other.threshold), call.order == other.order]
     return 4 * share + 2 * is_near + sum(is_same) + (call.call == other.call) / 2
 
 
-def _share(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
-    """Return the fraction of common gradients, or None without recorded gradients. Without names, shapes count."""
+def _common_fraction(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
+    """Return the fraction of the gradients that both calls clip, or None if a call has no recorded gradients.
+
+    If the gradients of a call have no names, gradients with equal shapes count as equal.
+    """
     if not call.parameters or not other.parameters:
         return None
     sides: list[Counter[object]] = [Counter(_named(call, names)), Counter(_named(other, {}))]
@@ -228,7 +231,7 @@ def have_near_norms(a: RecordedCall, b: RecordedCall) -> bool:
 
 def _share_gradients(calls: Sequence[RecordedCall]) -> bool:
     for call, other in itertools.combinations(calls, 2):
-        share = _share(call, other, {})
+        share = _common_fraction(call, other, {})
         is_named = bool(_named(call, {}) and _named(other, {}))
         if share is None or (share > 0 if is_named else share == 1):
             return True

@@ -39,7 +39,10 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Return the calls of a step for each run, with loops merged. The lists in `rest` are changed."""
+    """Return the calls of a step for each run, with loops merged.
+
+    rest: The calls of each run. Both lists are changed.
+    """
     if _are_loops_over_other_parameters(*rest):
         return ([merge_calls(lines)] for lines in rest)
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
@@ -90,9 +93,9 @@ def count_mergeable(lines: Sequence[RecordedCall]) -> int:
 
 
 def _count_parts(lines: Sequence[RecordedCall], tensors: int) -> int:
-    """Count the calls at the start of the list that together clip this number of gradients, per tensor or by value.
+    """Count the calls at the start of the list that together clip `tensors` gradients, per tensor or by value.
 
-    The calls have equal settings and different gradients. Without such calls, the result is 0.
+    Return 0 if there are no such calls with equal settings and different gradients.
     """
     names: set[str] = set()
     counts = list(itertools.accumulate(map(_tensor_count, lines)))

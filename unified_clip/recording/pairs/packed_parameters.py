@@ -35,7 +35,10 @@ def packed(
 
 
 def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
-    """Pair each parameter outside `names` with one or more parameters of the other call, or return []."""
+    """Pair the parameters outside `names`: one parameter with one or more parameters of the other call.
+
+    Return [] if not all of them can be paired.
+    """
     rest_a = [name for name in a.parameters if name not in names]
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
     if not (rest_a and rest_b):
@@ -57,7 +60,7 @@ def _single_to_many(
 ) -> list[tuple[list[str], list[str]]]:
     """Split both lists of names into blocks with equal numbers of elements.
 
-    Return [] if a block has several names of both calls.
+    Return [] if a pair of blocks has several names on both sides.
     """
     sizes = [[call.parameters[name].elements for name in names] for call, names in ((a, names_a), (b, names_b))]
     blocks = [([names_a[i] for i in left], [names_b[i] for i in right]) for left, right in _blocks(*sizes)]
@@ -85,7 +88,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Join the calls of one run if the other run makes one call for the whole step, and clips each tensor by its norm.
+    """Join the calls of a step into one call per tensor, if the other run makes one such call.
 
     For example, PyTorch's GRU has two biases, and Keras' GRU has one bias. The run in PyTorch can clip its two biases
     by their total norm, in a separate call.
@@ -168,7 +171,7 @@ def by_stored_rows(
 
 
 def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Mapping[str, str]:
-    """Pair sparse gradients with gradients of the same shape. The lengths of the first axis can differ."""
+    """Also pair sparse gradients of the same shape. Their numbers of rows can differ."""
     if not (a.sparse or b.sparse):
         return names
     rest = [name for name in a.parameters if name not in names]

@@ -42,7 +42,7 @@ def match_parameters(
 
 
 def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
-    """A weight and its transpose have the same result."""
+    """Return the lengths of the axes in an order that is the same for a weight and its transpose."""
     return tuple(sorted(map(str, shape)))
 
 

@@ -50,7 +50,7 @@ def report_lines(comparison: RecordingComparison) -> list[str]:
 
 
 def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequence[str]]) -> Iterator[str]:
-    """The advice about a cause follows the first sentence about the cause."""
+    """Yield the sentences. Advice about a cause follows the first sentence about this cause."""
     rest = {kind.lower(): advice for kind, advice in remedies.items()}
     for sentence in described:
         yield sentence
@@ -95,8 +95,7 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[DivergenceText]:
-    """Yield the sentences about each divergence. Only the first sentence about a cause explains the cause. Later
-    sentences contain its name."""
+    """Yield the sentences about each divergence. A cause is explained once. Later sentences only name the cause."""
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):

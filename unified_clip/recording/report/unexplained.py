@@ -32,7 +32,7 @@ RULED_OUT: dict[CauseKind, str] = {
     "repeated parameter": "a repeated parameter",
     "shifted step": "a shifted step",
 }
-"""Every comparison tests these causes."""
+"""Causes that every comparison tests."""
 
 WHOLE_FACTOR: tuple[CauseKind, str] = ("scaled gradients", "an integer factor on all gradients")
 
@@ -53,7 +53,7 @@ ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
     "given norm": ["inexact norm"],
     "16 bits": ["inexact norm"],
 }
-"""Maps each reported cause to causes that affect the same numbers. The report does not rule out these causes."""
+"""Maps a reported cause to causes that change the same numbers. The report does not rule out these causes."""
 
 RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "left out": "a missing parameter",
@@ -61,7 +61,7 @@ RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "scaled gradients": "a factor on all gradients",
     "inexact norm": "an inexact norm of a framework's function",
 }
-"""Comparisons test these causes, too, if both recordings have norms of parameters."""
+"""Causes that a comparison tests only if both recordings have norms of parameters."""
 
 RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "another learning rate": "another learning rate",
@@ -71,7 +71,7 @@ RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "several clips before a step": "several clips before a step",
     "clipping after the step": "clipping after the step",
 }
-"""Comparisons test these causes, too, if both recordings have optimizer steps."""
+"""Causes that a comparison tests only if both recordings have optimizer steps."""
 
 ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
 
