@@ -110,7 +110,7 @@ class AdaptiveStates:
         self.lock = threading.RLock()
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
-    def fit(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
+    def set_places(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
         """Set `gradients.places` to the index of each gradient in the call, if the rule adagc needs the indices.
 
         Return False if the indices are unknown. The caller then collects the gradients one by one.

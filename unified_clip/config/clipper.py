@@ -165,7 +165,7 @@ class Clipper:
         whole = backend.collect_tensors(items[0], differentiable=True, in_place=False) if items else None
         if items is not None and whole is not None:
             plain, writer = from_path(whole, Functional(*items, reuse_unchanged=True))
-            if self._adaptive.fit(plain, items[0]):
+            if self._adaptive.set_places(plain, items[0]):
                 outcome = self._clip(backend, plain, [range(len(plain.values))], step, states)
                 return writer.result(), outcome
         tree = containers.flatten(backend, grads)
@@ -255,7 +255,8 @@ class Clipper:
         if not self.settings.uses_names:
             gradients, writer = collect_in_place(backend, parameters, "clip_", INSTEAD, plain=True, **self._options)
             ranges = [range(len(gradients.values))]
-            return (gradients, writer, ranges) if self._adaptive.fit(gradients, parameters, on_parameters) else None
+            fits = self._adaptive.set_places(gradients, parameters, on_parameters)
+            return (gradients, writer, ranges) if fits else None
         if self._adaptive.need_places or parts is None or on_parameters is None or self.spec.is_given:
             return None
         *included, excluded = parts

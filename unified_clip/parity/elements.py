@@ -15,7 +15,7 @@ Side = Literal["ours", "native"]
 SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
 
 WIDTH = 13
-"""The width of the column of names in a report as text."""
+"""The width of the column of names in a text report."""
 
 
 class Number(ReportModel):
@@ -50,7 +50,7 @@ class WorstElement(ReportModel):
     """The distances are measured in ULP of this dtype."""
 
     exact: Number
-    """The exact number, rounded as the contract specifies."""
+    """The exact number, rounded as docs/contract.md specifies."""
 
     ours: Number | None
     native: Number | None

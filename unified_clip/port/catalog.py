@@ -184,7 +184,8 @@ def class_checks() -> tuple[ClassCheck, ...]:
 
 
 def clip_function(full_name: str) -> ClipFunction | None:
-    """Names from old or internal modules are accepted, such as `tensorflow.compat.v1.clip_by_norm`."""
+    """Return the function with a full name. Names from old or internal modules are accepted, such as
+    `tensorflow.compat.v1.clip_by_norm`."""
     for pattern, short in MODULE_ALIASES:
         if match := pattern.match(full_name):
             full_name = short + full_name[match.end() :]

@@ -123,7 +123,7 @@ def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]
 
 @contextmanager
 def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
-    """If the `with` block raises an error, the processes are ended at once."""
+    """Yield a pool of processes. If the `with` block raises an error, the processes are ended at once."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
     try:
@@ -282,7 +282,10 @@ def is_written(ported: PortedFile) -> bool:
 
 
 def _write_beside(path: Path, content: bytes) -> Path:
-    """The file gets the mode of `path` and, if possible, the same owner."""
+    """Write the content to a new file in the directory of `path`, and return the new path.
+
+    The new file gets the mode of `path` and, if possible, the same owner.
+    """
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".unified-clip.", delete=False) as file:
         copy = Path(file.name)
         try:

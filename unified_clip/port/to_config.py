@@ -88,7 +88,10 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 
 
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
-    """Return None if no configuration has the same effect. Raise UnsureError if unified_clip rejects an argument."""
+    """Return the effect of a clip, or None if no clip configuration has the same effect.
+
+    Raise UnsureError if unified_clip rejects an argument.
+    """
     rule, family, limits = rule_of(module, clip)
     if not rule or not limits or limits[0] is None or clip.passed_as("axes") is not None:
         return None

@@ -250,10 +250,10 @@ class ClipEvent:
     @staticmethod
     def _arrange(backend: Backend, weight: Any, fields: dict[str, Any]) -> None:
         # this imports NumPy, which `import unified_clip` does not need
-        from ..tensors.arrangement import arrangement, sums_of
+        from ..tensors.arrangement import fingerprints_of, sums_of
 
         array, dtype = backend.to_numpy(weight), backend.dtype(weight)
-        if (fingerprints := arrangement(array, dtype)) is not None:
+        if (fingerprints := fingerprints_of(array, dtype)) is not None:
             fields["fingerprints"] = fingerprints
         if (sums := sums_of(array, dtype)) is not None:
             fields["sums"] = sums

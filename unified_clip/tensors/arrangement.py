@@ -12,7 +12,7 @@ from .._core.validation import COMPLEX
 from .arithmetic import Float64s
 from .types import Dense
 
-Arrangement = Sequence[float]
+Fingerprints = Sequence[float]
 """The fingerprints of a weight. The first fingerprint is for the stored order of axes, and the second is for the
 flattened weight. The next fingerprints are for the remaining orders in `axis_orders`."""
 
@@ -29,7 +29,7 @@ SAME_TOLERANCE = 1e-6
 """The largest difference between fingerprints of equal weights, divided by the norm of the weight."""
 
 
-def arrangement(array: Any, dtype: str) -> Arrangement | None:
+def fingerprints_of(array: Any, dtype: str) -> Fingerprints | None:
     """Return the fingerprints of a weight, or None for a complex weight.
 
     A fingerprint is a sum of the elements, weighted by factors that depend on the indices.
@@ -44,8 +44,8 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
     split = min(range(weight.ndim + 1), key=lambda axis: math.prod(shape[:axis]) + math.prod(shape[axis:]))
     rows, columns = math.prod(shape[:split]), math.prod(shape[split:])
     places = [{axis: place for place, axis in enumerate(order)} for order in orders]
-    of_rows = [*_turned(rows, columns), *(_factors(shape[:split], 0, each) for each in places)]
-    of_columns = [*_turned(columns, 1, sign=1), *(_factors(shape[split:], split, each) for each in places)]
+    of_rows = [*_cosines_and_sines(rows, columns), *(_factors(shape[:split], 0, each) for each in places)]
+    of_columns = [*_cosines_and_sines(columns, 1, sign=1), *(_factors(shape[split:], split, each) for each in places)]
     sums, height = np.zeros(len(of_rows)), max(1, SLICE // max(1, columns))
     matrix, left, right = weight.reshape(rows, columns), np.stack(of_rows), np.stack(of_columns)
     for start in range(0, rows, height):
@@ -85,7 +85,7 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
     """Return all orders of axes that frameworks use for a weight. The first order is (0, 1, 2, ...).
 
     A convolution kernel has the axes (output, input, height, width) in PyTorch and Paddle, and (height, width, input,
-    output) in Keras, TensorFlow and JAX. Axes of length 1 are not numbered.
+    output) in Keras, TensorFlow and JAX. Axes of length 1 are left out.
     """
     last = len(shape) - 1
     orders = [tuple(range(len(shape)))]
@@ -110,8 +110,8 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
     return product
 
 
-def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """Yield the cosines, and then the sines, of the angles of all rows or columns.
+def _cosines_and_sines(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
+    """Yield the cosines, and then the sines times `sign`, of the angles of all rows or columns.
 
     An element with row angle x and column angle y has the factor cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
     """
@@ -123,13 +123,13 @@ def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
 Frameworks = tuple[str | None, str | None]
 
 
-def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
+def may_be_channels_last(frameworks: Frameworks) -> tuple[bool, bool]:
     """For each of two weights, return whether the weight can be a convolution kernel with channels last."""
     of_a, of_b = (CHANNELS_LAST.get(framework) for framework in frameworks)
     return (True, True) if None in (of_a, of_b) or of_a == of_b else (bool(of_a), bool(of_b))
 
 
-def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks = (None, None)) -> Order:
+def order_of(a: Fingerprints, b: Fingerprints, norm: float, frameworks: Frameworks = (None, None)) -> Order:
     """Compare the order of the elements of two weights by their fingerprints.
 
     The result is "transposed" if the weights differ only by the usual order of axes in each framework. The result is
@@ -141,7 +141,7 @@ def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks
     tolerance = SAME_TOLERANCE * norm
     if abs(a[0] - b[0]) <= tolerance:
         return "same"
-    converted = [each[2:] if can else () for each, can in zip((a, b), convertible(frameworks), strict=True)]
+    converted = [each[2:] if can else () for each, can in zip((a, b), may_be_channels_last(frameworks), strict=True)]
     if any(
         abs(own - other) <= tolerance
         for own, others in ((b[0], converted[0]), (a[0], converted[1]))

@@ -12,7 +12,7 @@ from support.recordings import cause_kinds, clip_line, write_and_compare
 
 from unified_clip.recording.compare import RecordingComparison
 from unified_clip.recording.report import sentences
-from unified_clip.tensors.arrangement import arrangement, sums_of
+from unified_clip.tensors.arrangement import fingerprints_of, sums_of
 
 KERNEL = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
 GATES = np.concatenate([KERNEL[:, 3:6], KERNEL[:, :3], KERNEL[:, 6:]], axis=1).T.copy()
@@ -21,7 +21,7 @@ NEGATED = -GATES
 
 def weight(array: np.ndarray, norm: float) -> dict[str, Any]:
     fields = {"norm": norm, "shape": list(array.shape), "weight": float(np.linalg.norm(array))}
-    return {**fields, "fingerprints": arrangement(array, "float32"), "sums": sums_of(array, "float32")}
+    return {**fields, "fingerprints": fingerprints_of(array, "float32"), "sums": sums_of(array, "float32")}
 
 
 def bias(norm: float, *shape: int) -> dict[str, Any]:

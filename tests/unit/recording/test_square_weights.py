@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.recordings import cause_kinds, clip_line, with_steps
 
-from unified_clip.tensors.arrangement import arrangement
+from unified_clip.tensors.arrangement import fingerprints_of
 
 SQUARE, WIDE = (np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in ((5, 5), (5, 6)))
 
@@ -18,7 +18,7 @@ def run_of(name: str, norms: dict[str, float], loss: float | None, is_torch: boo
     line = clip_line(1, {name: norms["square"], "wide": norms["wide"], "c": 12.0})
     for own, array in ((name, SQUARE), ("wide", WIDE.T.copy() if is_torch else WIDE)):
         size = {"shape": list(array.shape), "weight": float(np.linalg.norm(array))}
-        line["parameters"][own] |= {**size, "fingerprints": arrangement(array, "float32")}
+        line["parameters"][own] |= {**size, "fingerprints": fingerprints_of(array, "float32")}
     line["framework"] = "torch" if is_torch else "paddle"
     return with_steps([line], **({"losses": [loss]} if loss is not None else {}))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unified_clip.tensors import arrangement as module
-from unified_clip.tensors.arrangement import arrangement, order_of
+from unified_clip.tensors.arrangement import fingerprints_of, order_of
 
 SHAPES = [(), (5,), (0,), (1, 1), (3, 7), (0, 4), (300, 40), (6, 4, 3), (8, 3, 5, 2), (1, 4, 2, 3), (4, 2, 2, 3, 3)]
 
@@ -18,7 +18,7 @@ def weight_of(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def order(a: np.ndarray, b: np.ndarray) -> str:
-    of_a, of_b = (arrangement(each, "float32") for each in (a, b))
+    of_a, of_b = (fingerprints_of(each, "float32") for each in (a, b))
     assert of_a
     assert of_b
     return order_of(of_a, of_b, float(np.linalg.norm(a)))
@@ -31,7 +31,7 @@ def test_slices_give_the_fingerprints_of_the_whole(
 ) -> None:
     monkeypatch.setattr(module, "SLICE", elements)
     weight = weight_of(shape)
-    result = arrangement(weight, "float32")
+    result = fingerprints_of(weight, "float32")
     places = [axis for axis, length in enumerate(shape) if length != 1]
     factors = np.ones(shape)
     for place, axis in enumerate(places, 1):
@@ -92,7 +92,7 @@ def test_one_column_has_the_order_of_a_vector_and_of_a_row() -> None:
 def test_a_large_weight_is_not_copied_whole() -> None:
     weight = np.ones((3, 3, 1 << 10, 1 << 10), np.float32)
     tracemalloc.start()
-    arrangement(weight, "float32")
+    fingerprints_of(weight, "float32")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < weight.size * 8 / 2, "bytes of half of the weight in float64"

@@ -27,7 +27,7 @@ NAMES = ("dense.weight", "dense.bias", "conv.weight", "conv.bias")
 """The names of example parameters for configurations without patterns."""
 
 STANDINS = ("weight", "bias")
-"""The words that replace `*` in a pattern, in the example names."""
+"""The words that replace `*` in a pattern, to create names that match the pattern."""
 
 PAIRED = 30
 """The maximum number of patterns that are combined in pairs."""

@@ -221,8 +221,7 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether an allowed error of the norms explains the result of an adaptive rule.
 
-    Results of `adagc` contain no norms of tensors. So the allowed error is ADAGC_FACTOR times the allowed error of a
-    norm.
+    For `adagc`, the numbers in the result can have ADAGC_FACTOR times the allowed error of a norm.
     """
     if outcome.gradients is None or expected.gradients is None:
         return False

@@ -40,7 +40,7 @@ WITH_NUMBERS = (*SIZED, "form", "elements")
 """The kinds of differences whose numbers are compared."""
 
 ERRORS = ("raises", "error")
-"""For these kinds, the function raises an error."""
+"""The kinds of differences in which the function raises an error that it should not raise."""
 
 WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
 

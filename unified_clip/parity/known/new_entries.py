@@ -65,8 +65,8 @@ def set_numbers(table: Table, natives: Collection[NativeResult], within: float) 
 
 
 def _size(natives: Collection[NativeResult], within: float) -> float:
-    """Return the largest size of the results. It is rounded to three digits if this changes it by at most `within`, a
-    factor."""
+    """Return the largest size of the results, rounded to three digits. It is not rounded if rounding would change it by
+    more than the factor `within`."""
     greatest = max(difference.finite_size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest

@@ -98,7 +98,7 @@ def _update(
 def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
     """Set the cases, the size and `not_finite` of an entry from the results that it covers.
 
-    Names of cases replace patterns that also match a difference of another entry.
+    If a pattern in `cases` also matches another difference, the names of the covered cases replace all patterns.
     """
     names = sorted(case for _, case in covered)
     gone = known.unmatched_patterns(names)

@@ -123,7 +123,7 @@ def _problems(report: ParityReport) -> list[Problem]:
         _problem(_place(report, each, with_case=False) or "the suite", each.why, [each.case])
         for each in baseline.losses(report)
     ]
-    stale = [_stale(report, known, number) for known, number in baseline.numbered(report.known) if known.problem]
+    stale = [_stale(report, known, suffix) for known, suffix in baseline.numbered(report.known) if known.problem]
     raising = [_problem(f"nothing of {name} was compared", ALWAYS_RAISES) for name in always_raising(report)]
     return [*untested, *raising, *problems, *_joined(losses), *stale]
 
@@ -188,15 +188,15 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
                 yield problem(f"{framework}, {native.function}", native.problem, place, native, **names)
 
 
-def _stale(report: ParityReport, known: KnownDifferenceResult, number: str) -> Problem:
-    """`number` is the suffix of the entry's title, from `baseline.numbered`."""
+def _stale(report: ParityReport, known: KnownDifferenceResult, suffix: str) -> Problem:
+    """Return the problem of a stale entry. `suffix` is from `baseline.numbered`."""
     return Problem(
         what=f"known difference {known.framework}, {known.function}, {known.reason!r}",
         detail=known.problem,
         framework=None,
         mode=None,
         function=known.function,
-        excused=baseline.excuses(report, (known.framework, f"{baseline.known_title(known)}{number}", "")),
+        excused=baseline.excuses(report, (known.framework, f"{baseline.known_title(known)}{suffix}", "")),
         cases=[],
     )
 

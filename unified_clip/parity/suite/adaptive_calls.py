@@ -11,7 +11,7 @@ from ...config.documents.model_errors import no_such
 from ...tensors.types import Gradient
 
 FUNCTIONS = {"adagc": "adaptive.clip_by_tensor_norm", "agc": "adaptive.clip_by_unit_norm"}
-"""All rules except adagc and agc use the function `adaptive.clip_by_global_norm`."""
+"""{adaptive rule: function}. All other rules use the function `adaptive.clip_by_global_norm`."""
 
 OF_CALLS = ("rule", "steps", "clip_norm")
 

@@ -19,8 +19,7 @@ MAX_REPEATED = 80
 """The largest length of a text that is printed each time. A longer text is printed in full only the first time."""
 
 NUMBER_KINDS = ("value", "touched")
-"""The kinds of known differences that change a number in a result. The report lists each of these differences. All
-other differences are only in the HTML report."""
+"""The kinds of known differences that change a number in a result. Only these differences are printed in full."""
 
 VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 

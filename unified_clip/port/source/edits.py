@@ -53,7 +53,7 @@ class Edits(cst.CSTTransformer):
     # -- collecting
 
     def replace(self, node: cst.BaseExpression, code: str) -> None:
-        """Parentheses around the expression are kept."""
+        """Replace an expression by new code. Parentheses around the expression are kept."""
         self._replaced[node] = cst.parse_expression(code, config=self._module.tree.config_for_parsing)
 
     def pass_by_keyword(self, argument: cst.Arg, keyword: str) -> None:

@@ -82,7 +82,7 @@ class SyntaxTree:
         """All nodes except white space, comments and punctuation, in the order of the text."""
 
     def position(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Lines and columns are counted from 1."""
+        """Return (line, column), both counted from 1."""
         start = self._range(node).start
         return start.line, start.column + 1
 
@@ -106,7 +106,7 @@ class SyntaxTree:
     # -- surroundings
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """The innermost node comes first."""
+        """Yield all nodes that contain a node, beginning with the innermost node."""
         while (parent := self.parents.get(node)) is not None:
             yield parent
             node = parent
@@ -212,7 +212,7 @@ def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | No
 
 
 def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Ten times as fast as LibCST's `children`, which also yields white space, comments and punctuation."""
+    """Yield the children of a node, ten times as fast as LibCST. White space, comments and punctuation are left out."""
     for name in _fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, cst.CSTNode):

@@ -26,7 +26,7 @@ SELECTING_ARGUMENTS = {
     "group_name": "is used in static programs only. Remove it.",
     "auto_skip_clip": "skips clips that change nothing, and clips by a norm that is NaN. Remove it.",
 }
-"""Maps each argument that PyTorch's functions lack to the end of a message about the argument."""
+"""{argument of Paddle's clips that PyTorch's functions lack: end of an error message about it}"""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class PaddleClips:
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
-        """A base class might set an attribute that the file sets only inside an `if`."""
+        """Return whether a base class might set the attribute, because the file sets it only inside an `if`."""
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
         return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)

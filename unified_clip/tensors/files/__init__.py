@@ -176,7 +176,7 @@ def _kind(path: Path) -> tuple[Path, str]:
 def _convert(
     kind: str, source: str, scratch: Path, python: str, setting: str, only: Sequence[str] = ()
 ) -> dict[str, Gradient]:
-    """Return the gradients by name.
+    """Read a file or call a function in another process, and return the gradients by name.
 
     kind: A key of `NEEDED`.
     source: The path of the file, or FILE:FUNCTION for the kind "function".

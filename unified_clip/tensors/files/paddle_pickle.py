@@ -114,7 +114,7 @@ class Whole:
         self.file, self.size = file, size
 
     def read(self, count: int) -> bytes:
-        """The size is checked before memory is reserved."""
+        """Read bytes. Raise EOFError before memory is reserved if the file has too few bytes."""
         if count > self.size - self.file.tell():
             raise EOFError("the file ends early")
         return self.file.read(count)

@@ -9,7 +9,7 @@ from ...causes.cause import Cause
 from ...recording.causes.before_clips import names_text, untransposed
 from ...recording.rounding import PRODUCT
 from ...tensors.arithmetic import FORMATS, Float64s
-from ...tensors.arrangement import Frameworks, axis_orders, convertible
+from ...tensors.arrangement import Frameworks, axis_orders, may_be_channels_last
 from ..cause_limits import MISFIT_FACTOR, RELATIVE_TOLERANCE, STORAGE_ULPS
 from ..normalize import NormalizedRecording
 from ..step_pairing import StepPairing
@@ -157,7 +157,7 @@ class InitialWeights:
                 continue
             nearest = new.transpose(axes)
             is_reshaped = old.shape != new.shape and 2 * _apart(old, new.reshape(old.shape)) < _apart(old, nearest)
-            order = _order_of_axes(axes, old.shape, new.shape, convertible(frameworks))
+            order = _order_of_axes(axes, old.shape, new.shape, may_be_channels_last(frameworks))
             orders[name] = "reshaped" if is_reshaped or (order == "same" and old.shape != new.shape) else order
         return orders
 
