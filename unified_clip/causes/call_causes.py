@@ -33,7 +33,7 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 
 
 def find_cause(call: Observation) -> Cause | None:
-    """Return None if the call is correct, or if the cause is unknown."""
+    """Return the cause of a wrong result. Return None if the call is correct, or if the cause is unknown."""
     with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):
             return cause
@@ -49,7 +49,8 @@ def forms_differ(call: Observation) -> bool:
 
 
 def shown_in_tensors(call: Observation) -> Cause | None:
-    """The results must have the correct shapes and dtypes."""
+    """Return a cause that the elements of the results show, such as wrong signs. The results must have the correct
+    shapes and dtypes."""
     last = wrong_bounds if call.by == "value" else by_value
     checks = (beyond_range, wrong_nan, zeroed_gradients, wrong_signs, not_clipped, norm_after, last)
     return next(filter(None, (check(call) for check in checks)), None)
@@ -171,7 +172,7 @@ def _log2(norm: float, p: float) -> float:
 
 
 def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
-    """If the gradients are not clipped by this norm, the kind of the cause is "coefficient"."""
+    """Return a cause for a wrong norm. If the gradients are not clipped by this norm, the kind is "coefficient"."""
     for number, _, _, result in call.sides():
         scaling = call.scalings[number]
         as_by_norm = scaling.is_unchanged if call.norm == 0 else scaling.is_zero

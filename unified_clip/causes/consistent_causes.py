@@ -1,8 +1,8 @@
 """Choose one cause for all wrong results of one function.
 
-Several causes can explain the result of one simple case. Therefore, this module tests each cause on all cases of the
-function. If a cause contradicts the result of any case, this module rejects the cause. The report names the remaining
-cause that explains the most differences.
+Several causes can explain the result of one simple case. Therefore, each cause is tested on all cases of the function.
+A cause is rejected if it contradicts the result of any case. The report names the remaining cause that explains the
+most differences.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from .counted_gradients import twice, without
 from .eps import OR_WITH_EPS
 from .observation import NAMES, Hypothesis, Observation, common_cause
 from .sums import NARROW
-from .wrong_settings import lists_of, or_simple_threshold, wrong_settings
+from .wrong_settings import count_lists, or_simple_threshold, wrong_settings
 
 SLACK = 1e-5
 """Two numbers are equal if their relative difference is at most SLACK."""
 
 BY_KIND = ("clipped twice", "need_clip", "rows")
-"""For these kinds, causes of two calls count as equal even if their sentences differ."""
+"""Two causes of one of these kinds count as equal even if their sentences differ."""
 
 LEFT_OUT = ("left out", "not scaled", "repeated parameter")
-"""Kinds of causes that apply only to some gradients."""
+"""Kinds of causes that change only some gradients."""
 
 ALSO_HYPOTHESES = ("not clipped", "another eps of the clip")
-"""`call_causes` finds causes of these kinds in the tensors of one call."""
+"""If the tensors of a call show a cause of these kinds, other hypotheses are tested too."""
 
 OF_ROUNDING = ("float32", "touched", "16 bits", "scaled gradients")
 """Kinds of causes that are reported only if no wrong setting explains the results."""
@@ -47,7 +47,7 @@ SETTINGS = (
     "another threshold",
     "scaled gradients",
 )
-"""Kinds of causes that have an effect with every dtype of the gradients."""
+"""Kinds of causes that are the same for every dtype of the gradients."""
 
 ROUNDING = ("float32", "")
 """Kinds of causes whose effect depends on the order of a sum. The kind '' stands for rounding."""
@@ -62,7 +62,7 @@ INTEGERS: Mapping[str, Callable[[float], int]] = {
 class Diagnosis(NamedTuple):
     cause: Cause | None = None
     contradiction: str = ""
-    """A sentence that explains why a cause was rejected. If no cause was rejected, the sentence is empty."""
+    """A sentence that explains why a cause was rejected, or '' if no cause was rejected."""
 
 
 class _Call:
@@ -71,7 +71,8 @@ class _Call:
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        """float32 replaces float64, because most causes have the same effect in both dtypes."""
+        """The dtypes of the gradients. float64 is replaced by float32, because most causes have the same effect in both
+        dtypes."""
         dtypes = (gradient.dtype for gradient in self.call.counted.values())
         return frozenset("float32" if dtype == "float64" else dtype for dtype in dtypes)
 
@@ -120,11 +121,11 @@ class _Call:
         return self.call.explains(Hypothesis(), self.slack)
 
     def can_judge(self, other: _Call) -> bool:
-        """Return whether this call is a test for a cause of the call `other`.
+        """Return whether this call can disprove a cause of the call `other`.
 
-        Both calls must have the same settings. A call with sparse gradients is not a test for a call with dense
-        gradients, because a framework has separate code for sparse gradients. A call with repeated gradients is not a
-        test for a call without them.
+        Both calls must have the same settings. A call with sparse gradients does not test a call with dense gradients,
+        because a framework has separate code for sparse gradients. In the same way, a call with repeated gradients does
+        not test a call without them.
         """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
@@ -157,7 +158,11 @@ def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
 
 
 def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]) -> dict[str, Diagnosis]:
-    """`calls` contains all calls of one function by case. `differing` contains the cases with a wrong result."""
+    """Return a diagnosis for each case in `differing`.
+
+    calls: All calls of one function, by case.
+    differing: The cases with a wrong result.
+    """
     with np.errstate(all="ignore"):
         everything = {name: _Call(name, call) for name, call in calls.items()}
         failing = [everything[name] for name in differing]
@@ -214,11 +219,11 @@ def _is_by_value(this: _Call, others: Sequence[_Call]) -> bool:
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
     """Return a call that disproves a hypothesis, or None.
 
-    One contradicting call with a correct result is enough. Without such a call, `contradicting` needs at least as many
-    lists of gradients as `explained`.
+    One contradicting call with a correct result is enough. If all contradicting calls are wrong, they must have at
+    least as many lists of gradients as the explained calls.
     """
     correct = next((each for each in contradicting if each.is_correct), None)
-    lists = [lists_of(each.call for each in calls) for calls in (contradicting, explained)]
+    lists = [count_lists(each.call for each in calls) for calls in (contradicting, explained)]
     return correct or (contradicting[0] if contradicting and lists[0] >= lists[1] > 0 else None)
 
 
@@ -270,10 +275,9 @@ def _mistake(hypothesis: Hypothesis) -> tuple[str, str, bool]:
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return hypotheses that both calls leave out the same gradients.
+    """Return hypotheses that the call `target` leaves out the same gradients as the call `source`.
 
-    The first hypothesis matches gradients by index, name and shape. The second hypothesis counts positions from the
-    end.
+    One hypothesis finds the gradients by index, name and shape. Another hypothesis counts positions from the end.
     """
     here, there, left = source.call, target.call, hypothesis.about
     same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]

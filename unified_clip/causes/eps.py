@@ -27,9 +27,8 @@ IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
 Interval = tuple[float, float]
 
 IntervalOf = Callable[[Observation, float, Interval], Interval]
-"""Returns the interval of the numbers that explain one call. The arguments are the call, a norm, and the interval of
-clip coefficients for this norm.
-"""
+"""Returns the interval of numbers that explain one call. The arguments are the call, its norm, and the interval of its
+coefficients."""
 
 
 def other_eps(call: Observation) -> Iterator[Hypothesis]:
@@ -104,7 +103,7 @@ def eps_sentences(
     """Yield a sentence for each wrong eps that explains several calls.
 
     wrong_number: A function that returns the wrong eps that explains the calls, or None. The arguments are a function
-        for the interval of one call, the correct eps, and the values of eps that are tried first.
+        for the interval of one call, the correct eps, and the values of eps to try first.
     """
     common = (*COMMON_EPS, *IN_ROOT)
     sentences: dict[IntervalOf, Callable[[float], str]] = {

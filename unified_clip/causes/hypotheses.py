@@ -30,7 +30,7 @@ from .sums import (
 )
 
 SCALED = 1e-3
-"""A factor that differs from 1 by at least this number is not caused by rounding."""
+"""The smallest difference from 1 of a factor that rounding cannot cause."""
 
 CLIPPED_BY: dict[By, str] = {
     "global": "the total norm",
@@ -48,12 +48,11 @@ QUOTIENT = "as with the coefficient {}(1, norm / threshold) instead of min(1, th
 TWICE = "as when the coefficient is applied twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""Descriptions of the orders in which `_float32_norm` adds up squares. The parameter `way` is an index of this
-tuple."""
+"""For each way in which `_float32_norm` can add up squares, a description of the order of the sum."""
 
 
 def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Simple hypotheses come first."""
+    """Yield hypotheses about wrong settings and wrong norms. Simple hypotheses come first."""
     if call.by == "per slice":
         yield from _other_norms(call)
         return
@@ -91,8 +90,8 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
     """Return the norm over the gradients with the indices `numbers`. The squares are added up in float32.
 
     values: The elements of each gradient, by index.
-    way: An index of SUMS. For 0 to 3, each gradient has its own sum of squares. For 1 and 3, the norm of each gradient
-        is rounded to float32. For 4, all gradients have one common sum.
+    way: An index of SUMS. In the ways 0 to 3, each gradient has its own sum of squares. In the ways 1 and 3, the norm
+        of each gradient is rounded to float32. In the way 4, all gradients have one sum.
     """
     squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]
     if way < 4:
@@ -199,7 +198,8 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """If a wrong norm explains the same results, the kind of the cause is "coefficient"."""
+    """Yield a wrong threshold. If a wrong norm explains the same results, the kind of the hypothesis is
+    "coefficient"."""
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
         return

@@ -1,4 +1,4 @@
-"""Test hypotheses about the cause of a wrong clip result."""
+"""Compare the observed result of a clip call with hypotheses about the cause of a wrong result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NORM_TOLERANCE = 1e-6
 """If the returned norm differs from the exact norm by at most this fraction, the difference counts as rounding."""
 
 CLEAR_FACTOR = 8
-"""A difference of at most CLEAR_FACTOR times the allowed error counts as rounding, and has no cause."""
+"""A difference counts as rounding if it is at most CLEAR_FACTOR times the allowed error."""
 
 
 NAMES = "{names}"
@@ -55,11 +55,12 @@ class Hypothesis(NamedTuple):
     """The indices of the gradients that the cause affects. An empty sequence stands for all gradients."""
 
     is_rare: bool = False
-    """Whether any other cause of the same calls is more likely."""
+    """Whether every other cause that explains the same calls is more likely."""
 
 
 def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | None:
-    """Return None if the hypotheses have different kinds, or if the kind stands for rounding."""
+    """Return the cause of all these hypotheses. Return None if they have different kinds, or if the kind stands for
+    rounding."""
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
         return None
@@ -76,7 +77,7 @@ def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | No
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """An index identifies each gradient."""
+    """A clip call with its settings, its gradients and its results. Methods identify a gradient by its index."""
 
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
@@ -102,7 +103,7 @@ class Observation:
     names: Sequence[str] = ()
     groups: Sequence[object] = ()
     need_clip: Sequence[bool | int] = ()
-    """Whether to clip each gradient. An empty sequence means that all gradients are clipped."""
+    """Whether each gradient is to be clipped. An empty sequence means that all gradients are clipped."""
 
     times: Sequence[int] = ()
     """How many times the list contains each gradient. The sequence is empty if the list contains no gradient twice."""
@@ -188,9 +189,9 @@ class Observation:
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
-        """Return the norm that clips each gradient.
+        """Return the norm by which each gradient is clipped. For the rules "per slice" and "value", return its own
+        norm.
 
-        For the rules "per slice" and "value", return the norm of each gradient.
         measure: A function that takes indices and returns the norm of these gradients. The default is `norm_over`.
         """
         size, members = len(self.before), dict[object, list[int]]()
@@ -202,10 +203,9 @@ class Observation:
 
     @cached_property
     def total_norm(self) -> float:
-        """The norm that determines the correct coefficient.
+        """The norm that determines the correct coefficient: the passed norm, or the returned norm, or the exact norm.
 
-        This is the passed norm, if there is one. A returned norm is used if its error is only rounding. Otherwise, the
-        exact norm is used.
+        The returned norm is used only if its error is a rounding error.
         """
         if self.passed_norm is not None:
             return self.passed_norm
@@ -215,7 +215,7 @@ class Observation:
 
     @cached_property
     def norms(self) -> Sequence[float]:
-        """If the call clips per slice, these are the norms of the whole gradients."""
+        """The norm by which each gradient is clipped. For a clip per slice, this is the norm of the whole gradient."""
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
@@ -236,7 +236,10 @@ class Observation:
     # -- tests
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains results that are wrong. `slack` is the allowed relative error."""
+        """Return whether a hypothesis explains results that the correct settings do not explain.
+
+        slack: The allowed relative error.
+        """
         by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
         is_shown_by_norm = not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
         if not is_shown_by_norm and (self.gradients_match_norm or self.expected_fits(hypothesis.tolerance)):
@@ -279,7 +282,7 @@ class Observation:
     def gradients_match_norm(self) -> bool:
         """Whether each coefficient matches the correct norm. The returned norm is not compared.
 
-        If the call clips by value or per slice, every result must be correct bit for bit.
+        If the call clips by value or per slice, the property is whether every result is correct bit for bit.
         """
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong

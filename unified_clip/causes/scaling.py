@@ -38,10 +38,11 @@ def combined_norm(norms: Sequence[float], p: float) -> float:
 
 
 def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
-    """Return the clip coefficient min(1, threshold / (n + eps)).
+    """Return the clip coefficient min(1, threshold / (n + eps)), where n is the norm.
 
     If the threshold is infinite, the coefficient is 1, even if the norm is NaN. If the norm and the threshold are 0,
     the coefficient is 0.
+
     infinite_norm_gives_nan: Whether the coefficient of an infinite norm is NaN, not 0.
     """
     if threshold == math.inf:
@@ -85,7 +86,7 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The coefficients by which a call might have scaled one gradient."""
+    """The coefficients that explain how a call scaled one gradient."""
 
     dtype: str
     low: float
@@ -102,8 +103,8 @@ class Scaling:
     def allows(self, coef: float, slack: float) -> bool:
         """Return whether a coefficient explains the clipped gradient.
 
-        slack: The allowed relative error of the coefficient. If the coefficient is exactly 1 and `slack` is not above
-            EXACT, the gradient must be unchanged bit for bit.
+        slack: The allowed relative error of the coefficient. If the coefficient is 1 and `slack` is at most EXACT, the
+            gradient must be unchanged bit for bit.
         """
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged

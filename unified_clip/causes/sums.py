@@ -17,7 +17,7 @@ IN_FLOAT32 = 2.0**-22
 """The largest relative error of a coefficient that is computed in float32."""
 
 NARROW = ("bfloat16", "float16")
-"""The 16-bit dtypes. A number that fits both dtypes counts as bfloat16."""
+"""The 16-bit dtypes. If a number fits both dtypes, bfloat16 is chosen."""
 
 NEAR_STEPS = 8
 """The largest error, in half ULPs, of a norm that is computed in a 16-bit dtype."""
@@ -135,7 +135,8 @@ def _root_of_sums(sums: Mapping[int, float], dtype: str, numbers: Sequence[int])
 LONGEST_SEQUENCE = 100_000
 
 BLOCK = 512
-"""The size of the blocks in which `_one_after_the_other` skips squares that are too small to change the sum."""
+"""`_one_after_the_other` reads this number of squares at once, and skips squares that are too small to change the
+sum."""
 
 
 def _root_of_sequence(call: Observation, dtype: str, numbers: Sequence[int]) -> float:
@@ -198,7 +199,7 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
     """Return {way: flag} for each way in WAYS that explains the results.
 
-    The flag is True if the norm must be computed from squares that are added up in `dtype`.
+    The flag is True if only a norm with squares that are added up in `dtype` explains them.
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)

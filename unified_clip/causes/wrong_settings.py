@@ -1,8 +1,7 @@
 """Find a wrong number, such as a wrong threshold, from several calls of one function. `eps.py` finds a wrong eps.
 
-For each call, this module computes the interval of the numbers that explain the result. A wrong number must also
-explain the correct calls. The reported number therefore lies in the intervals of all correct calls, and in most
-intervals of the wrong calls.
+For each call, an interval of numbers explains the result. A wrong number must lie in the intervals of all correct
+calls, and in most intervals of the wrong calls.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ CONDITIONS = {
     "the square of the norm is above the threshold": (2, 1),
     "the norm is above the square of the threshold": (1, 2),
 }
-"""Each value contains the exponents of the norm and of the threshold."""
+"""Maps a wrong condition for clipping to the exponents of the norm and of the threshold."""
 
 ROUNDING = 1e-5
 """If a coefficient is larger than 1 by more than this number, the call does not limit its coefficients to 1."""
 
 MIN_LISTS = 2
-"""The smallest number of lists of gradients that show that all norms are wrong by the same factor."""
+"""The smallest number of lists of gradients that prove a wrong factor on all norms."""
 
 MIN_CALLS = 2
-"""The smallest number of calls that show a setting with any number of digits."""
+"""The smallest number of calls that prove a setting with any number of digits."""
 
 NARROW = 0.05
-"""A call shows a setting if the interval of this setting is narrower than this fraction of the setting."""
+"""An interval is narrow enough to prove a setting if its width is below this fraction of the setting."""
 
 ONE_DIGIT = 0.005
-"""One call shows a setting of one digit if the interval is narrower than this fraction of the setting. Such an interval
-contains a number of one digit by chance with a probability of 2 %."""
+"""One call proves a setting of one digit if the interval is narrower than this fraction of the setting. Such an
+interval contains a number of one digit by chance with a probability of 2 %."""
 
 DIGITS = (1, 2, 3, 6, 17)
 
@@ -114,17 +113,17 @@ class _Calls(NamedTuple):
     """Further calls. A setting must explain most of these calls."""
 
     def strict(self) -> _Calls:
-        """A setting must explain each call."""
+        """Return the same calls with the condition that a setting must explain every call."""
         return _Calls([*self.required, *self.differing], ())
 
     def common(self, interval_of: IntervalOf) -> Interval | None:
         return _common(*self, partial(_numbers, interval_of=interval_of))
 
     def wrong_number(self, interval_of: IntervalOf, correct: float, preferred: Sequence[float] = ()) -> float | None:
-        """Return the wrong number that explains the calls. If no wrong number is needed or found, return None.
+        """Return the wrong number that explains the calls. Return None if the correct number explains them, or if no
+        number is found.
 
-        Some number explains each random result. So a single call must show a preferred number, or a number of one
-        digit.
+        A single call proves only a preferred number or a number of one digit, because some number explains any result.
         """
         interval = self.common(interval_of)
         if interval is None or interval[0] <= correct <= interval[1]:
@@ -158,7 +157,7 @@ def _scaled_norm(
         return
     contradicting = [each for each in calls if not _explains_scaled_norm(each, factor)]
     number = _simple((factor * (1 - ROUNDING), factor * (1 + ROUNDING)), (), digits)
-    if number and this not in contradicting and 2 * lists_of(contradicting) < lists_of(calls) >= min_lists:
+    if number and this not in contradicting and 2 * count_lists(contradicting) < count_lists(calls) >= min_lists:
         yield Cause("coefficient", f"as with a norm that is {factor:.6g} times as large")
 
 
@@ -217,17 +216,17 @@ def _common(
             common = overlap
         else:
             contradicting.append(call)
-    is_most = 2 * lists_of(contradicting) < lists_of([*required[:1], *differing])
+    is_most = 2 * count_lists(contradicting) < count_lists([*required[:1], *differing])
     return common if common[0] <= common[1] and is_most else None
 
 
-def lists_of(calls: Iterable[Observation]) -> int:
-    """Lists with the same total norm count once."""
+def count_lists(calls: Iterable[Observation]) -> int:
+    """Count the different lists of gradients. Lists with the same total norm count once."""
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 
 def _overlap(left: Interval, right: Interval) -> Interval:
-    """In an empty intersection, the lower end is above the upper end."""
+    """Return the intersection. If the intersection is empty, the lower end is above the upper end."""
     return max(left[0], right[0]), min(left[1], right[1])
 
 
@@ -240,7 +239,7 @@ def _numbers(call: Observation, interval_of: IntervalOf) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the interval of the unlimited coefficients, which can be above 1."""
+    """Return the interval of the coefficients before they are limited to 1."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if low <= 1 + ROUNDING and high >= 1 else high
 
@@ -288,9 +287,9 @@ def _clipped_norm(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float], digits: Sequence[int] = DIGITS) -> float | None:
-    """Return a preferred number in the interval, or a number near the middle with one of these numbers of digits.
+    """Return a preferred number in the interval, or the middle of the interval rounded to few digits.
 
-    If there is no such number, or if an end is infinite, return None.
+    Return None if the interval contains no such number, or if an end is infinite.
     """
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):

@@ -70,7 +70,10 @@ def compare_steps(
     max_ulp: float,
     rerun: Rerun | None = None,
 ) -> Verification:
-    """`rerun` repeats the new training step with some square weights transposed."""
+    """Compare two training steps that have run.
+
+    rerun: A function that repeats the new training step with some square weights transposed.
+    """
     for run in (old, new):
         reject_changing_outputs(run)
     pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))

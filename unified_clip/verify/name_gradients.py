@@ -132,8 +132,7 @@ def _matches(
 
 
 def _misfit(calls: Sequence[RecordedWeights], own: str, name: str) -> tuple[float, bool]:
-    """Return a measure of how badly a recorded name fits a parameter. The weights are compared first, and then the
-    names.
+    """Return (difference of the recorded weights, whether the names differ), which are 0 and False for a perfect fit.
 
     A recorded name can have additional parts in front: "net/bn/beta" fits "bn.beta".
     """
@@ -171,7 +170,8 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return {recorded name: gradient after the call}, or {} if numbers for the gradients are missing."""
+    """Return {recorded name: gradient after the call}. Return {} if the recording has too few numbers to compute
+    them."""
     if line.after:
         return safetensors.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):
@@ -183,7 +183,7 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Sparse gradients are never stored."""
+    """Return the gradients before the call by name. Sparse gradients are never stored."""
     return safetensors.load(directory / line.gradients) if line.gradients else {}
 
 

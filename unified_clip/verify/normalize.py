@@ -142,7 +142,10 @@ def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
 def _with_optimizers(
     lines: Sequence[RecordedCall], optimizer_steps: Sequence[OptimizerStep], recorded: Sequence[RecordedCall]
 ) -> list[RecordedCall | OptimizerStep]:
-    """`recorded` contains the calls in the order of the recording."""
+    """Merge the clip calls and the optimizer steps in the order of the steps.
+
+    recorded: The calls in the order of the recording. They decide whether an optimizer step comes before the clips.
+    """
 
     def place(item: RecordedCall | OptimizerStep) -> tuple[int, int]:
         if isinstance(item, RecordedCall):
@@ -157,8 +160,8 @@ Line = TypeVar("Line", RecordedCall, OptimizerStep)
 
 
 def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) -> Iterator[Line]:
-    """Yield the lines with their steps. If the function returns only after the last step, each step gets the same
-    number of lines."""
+    """Yield the lines with their steps. If the function returns only after the last step, each step gets equally many
+    lines."""
     if run.yields or len(lines) % steps:
         yield from lines
         return
@@ -210,9 +213,10 @@ def _merge_calls(
 
 
 def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[frozenset[str]]) -> bool:
-    """Return whether the other run clips the gradients `names` and `others` in separate calls.
+    """Return whether the other run clips the gradients `names` and the gradients `others` in separate calls.
 
-    At least one of the two calls must have several gradients.
+    At least one of these calls must clip several gradients.
+
     sets: The names of the gradients in each call of the other run.
     """
     places = [[each for each in sets if each & own] for own in (names, others)]
@@ -230,7 +234,7 @@ def _in_order_of(
 
 
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Frameworks sort parameters differently."""
+    """Sort the norms and coefficients of a call by name, because frameworks sort parameters differently."""
     names = list(line.parameters)
     if line.rule != "each" or len(line.norms()) != len(names):
         return line

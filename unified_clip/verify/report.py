@@ -25,8 +25,7 @@ MAX_ROWS = 12
 """Tables with at most this number of rows are printed in full."""
 
 FIRST_ROWS = 3
-"""Longer tables show FIRST_ROWS rows at the start, and FIRST_ROWS rows from the first difference on.
-"""
+"""A longer table shows this number of rows at its start, and this number of rows from the first difference on."""
 
 MOST_PARAMETERS = 3
 
@@ -133,7 +132,7 @@ def _uncompared(result: Verification) -> str:
 
 
 def _stages(result: Verification) -> list[str]:
-    """The sentence about the first difference comes first."""
+    """Return the sentences about each stage. The sentence about the first difference comes first."""
     why = [str(result.finding)] if result.finding else []
     clips = list(with_remedies(describe(result.clips), remedies(result.clips)))
     if not result.is_same:
@@ -181,7 +180,7 @@ def _distances(row: StepComparison, stage: Stage) -> Sequence[ParameterDistance]
 
 
 def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
-    """None stands for omitted rows."""
+    """Yield the rows to print, and None in place of omitted rows."""
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
     printed = {*range(FIRST_ROWS), *range(differ, differ + FIRST_ROWS), len(rows) - 1}

@@ -37,9 +37,9 @@ class TensorComparison(NamedTuple):
 class Sensitivity:
     """Decides whether differences of the clipped gradients explain the differences of the updates.
 
-    Adam and similar optimizers divide a mean of gradients by a mean of absolute gradients. If the old and the new
-    gradient of an element differ by a fraction r, the old and the new update differ by up to 2 * r times the largest
-    update. Rounding makes the fraction r large if the gradient is tiny.
+    Adam and similar optimizers divide by the size of the gradient. If the old and the new gradient of an element differ
+    by a fraction r, the updates differ by up to 2 * r times the largest update. For a tiny gradient, rounding makes r
+    large.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,8 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The stages are the norm, the coefficient, the clipped gradients ("tensors") and the update."""
+    """The differences between two training steps at one step: of the norm, the coefficient, the clipped gradients and
+    the update."""
 
     step: int
     old: Sequence[RecordedCall]

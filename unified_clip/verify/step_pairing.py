@@ -18,7 +18,7 @@ from .name_gradients import Parameters
 from .normalize import NormalizedRecording
 
 GREATEST = 2.0**127
-"""For a number above 2**127, the ULP of 2**127 is used."""
+"""Numbers above 2**127 are measured in the ULP of 2**127."""
 
 
 class ParameterDistance(NamedTuple):
@@ -63,7 +63,7 @@ class StepPairing:
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
         """Yield the old and the new clipped gradient of each parameter.
 
-        The results of the clip calls replace clipped gradients that a training step does not yield. If both training
+        If a training step does not yield clipped gradients, the results of its clip calls are used. If both training
         steps yield clipped gradients, 0 replaces a missing gradient.
         """
         sides, yielded = [], []
@@ -124,9 +124,9 @@ class StepPairing:
                 side.setdefault(name, np.zeros(shapes[name]))
 
     def updates(self, step: int) -> Iterator[TensorPair]:
-        """Yield the update of each parameter: the change of the parameter by one step.
+        """Yield the update of each parameter, which is the change of the parameter by one step.
 
-        If the function returns only once, the update is the sum of the changes of all steps.
+        If a function returns only once, the update is the change by all steps together.
         """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self.yields_each_step
@@ -214,7 +214,7 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
     """Leave out the updates of the parameters in `noise`.
 
     Adam divides a gradient by its own size. So a gradient that is only a rounding error gives an update of normal size.
-    An update in `noise` is kept if it is more than twice as large as all updates outside `noise`.
+    An update that is more than twice as large as all updates outside `noise` is kept.
     """
     sizes = {pair.name: max(map(greatest_of, (pair.old, pair.new))) for pair in updates}
     most = max((size for name, size in sizes.items() if name not in noise), default=0.0)
@@ -224,8 +224,8 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return two distances of the tensors: in ULP of float32, and divided by the largest element.
 
-    scale: The unit is the ULP of this number. For a difference above rounding, a smaller unit is possible: the ULP of
-        the largest element.
+    scale: The unit is the ULP of this number. For a difference above rounding, the unit can be the smaller ULP of the
+        largest element.
     ulp_scale: One ULP of the parameter's dtype, divided by one ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))

@@ -30,11 +30,10 @@ class FirstUpdate(NamedTuple):
 
 
 class Bounds:
-    """Bounds for the first update of an optimizer.
+    """Bounds for the first update of an optimizer, from the updates of other elements.
 
     In SGD, Adam and similar optimizers, a larger gradient never moves its element less than a smaller gradient. A
-    gradient of twice the size moves its element at most twice as far. So each known update gives bounds for the updates
-    of elements with other gradients.
+    gradient of twice the size moves its element at most twice as far.
     """
 
     def __init__(self, known: Collection[FirstUpdate]) -> None:

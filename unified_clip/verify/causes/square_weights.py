@@ -17,8 +17,7 @@ MOST_RUNS = 4
 """The largest number of times that the new step runs again."""
 
 Rerun = Callable[[Collection[str]], ScriptRun | None]
-"""The type of a function that transposes some weights and repeats the first step of the new run. The result is None if
-the run fails."""
+"""Transposes some weights, and repeats the first step of the new run. The result is None if the run fails."""
 
 
 def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:

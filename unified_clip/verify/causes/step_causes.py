@@ -89,7 +89,7 @@ def _other_gradients(
 ) -> Cause | None:
     """Return a cause for gradients that differ before the clip.
 
-    row: The first step with a difference. Before this step, all parameters agree, or the initial weights differ.
+    row: The first step with a difference. Before this step, either all parameters agree, or the initial weights differ.
     """
     if not row.parameters.update:
         return None

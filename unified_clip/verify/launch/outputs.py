@@ -79,7 +79,7 @@ def _reason(name: Any, error: Exception) -> str:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The field `gradients` is None if the training step yields only parameters."""
+    """The output of a training step. `gradients` is None if the training step yields only parameters."""
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
@@ -138,7 +138,7 @@ def _step_output(out: Path, number: int) -> StepOutput:
 
 
 def read_parts(path: Path) -> dict[str, dict[str, Dense]]:
-    """OUTPUT_PARTS lists the parts of an output."""
+    """Return {part: {name: tensor}}. The parts are listed in OUTPUT_PARTS."""
     parts: dict[str, dict[str, Dense]] = {}
     for key, tensor in safetensors.load(path).items():
         part, _, name = key.partition("/")

@@ -36,8 +36,10 @@ HOW = (
 def weight_copier(
     out: Path, names: Names, function: Callable[..., Any]
 ) -> Callable[[int, Any], Mapping[str, Any] | None]:
-    """Return a function that copies the old weights into the new training step. Its arguments are the step and the
-    output of the step. Its result is the value that `yield` returns in the new training step.
+    """Return a function that copies the old weights into the new training step.
+
+    The function takes the number of the step and the output of the step. It returns the value of `yield` in the new
+    training step.
 
     names: The contents of the file of `--map`.
     """
@@ -59,7 +61,7 @@ def weight_copier(
 
 
 class OldWeights:
-    """The old training step runs at the same time in another process."""
+    """Reads the weights of the old training step, which runs at the same time in another process."""
 
     def __init__(self, directory: Path, names: Names) -> None:
         self._directory, self._names = directory, names
@@ -68,8 +70,8 @@ class OldWeights:
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
         """Wait for the old weights of a step, and return them in the layout of the new weights.
 
-        Return None if the parameters do not match, or if the old training step ends before `step`. For these cases,
-        `unified-clip verify` raises an error later.
+        Return None if the parameters do not match, or if the old training step ends before this step. `unified-clip
+        verify` raises an error about this later.
         """
         path = self._directory / OUTPUT.format(step)
         while not path.exists():
@@ -110,7 +112,10 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 
 
 def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], object] | None:
-    """None means that the parameter might be a copy. `memory` returns the result of `_memory_of_models`."""
+    """Return a function that assigns an array to a parameter. Return None if the parameter might be a copy.
+
+    memory: A function that returns the result of `_memory_of_models`.
+    """
     framework = adapter_of(type(parameter))
     if framework == "torch":
         torch = sys.modules["torch"]
@@ -148,7 +153,7 @@ def takes_weights(function: Callable[..., Any]) -> bool:
 
 
 def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
-    """An assigned attribute or item counts as read."""
+    """Return whether code reads a variable that the statement assigns. An assigned attribute or item counts as read."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     inside = {id(node) for node in ast.walk(statement)}
     names = set()
