@@ -43,9 +43,10 @@ from . import (
     possible_clips,
     unused_configurations,
 )
-from .calls import attributes, config_calls, effect, options, parsed_arguments, switched_off, unified_clip_calls
+from .calls import attributes, config_calls, effect, never_runs, options, parsed_arguments, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
 from .steps import scaled_gradients, steps_without_clip
+from .steps.gradient_events import Place
 from .trainers import deepspeed
 
 _Known = tuple[Source, Mapping[str, config_calls.ConfigVariable]]
@@ -137,18 +138,29 @@ def _in_steps(
         except ConfigError:  # the file is not Python: another function reports that
             yield from clips
             continue
-        clips = [use for use in clips if not switched_off.is_off(source, (use.line, use.column - 1), paths)]
+        clips = [use for use in clips if not never_runs.is_switched_off(source, _place(use), paths)]
         own = _own_calls(known_own.get(path), config_calls.CLIPPING)
-        named = {(use.line, use.column - 1) for use in clips}
+        named = set(map(_place, clips))
+        if len(named | own) == 1:
+            clips = [_if_called(use, source, paths) for use in clips]
         reasons = scaled_gradients.by_accelerate(source, named | own, precisions.get(path, {}))
         for use in clips:
-            why = reasons.get((use.line, use.column - 1), "") if use.package == "torch" and not use.engine else ""
+            why = reasons.get(_place(use), "") if use.package == "torch" and not use.engine else ""
             yield _under_accelerate(use, why) if why else use
         for line, column in own & reasons.keys() - named:
             use = ClipUse(path, line, column + 1, f"{OWN}.ClipConfig", package=OWN)
             yield _under_accelerate(use, reasons[line, column])
         if clips:
             yield from steps_without_clip.read(source, path, named | own)
+
+
+def _place(use: ClipUse) -> Place:
+    return use.line, use.column - 1
+
+
+def _if_called(use: ClipUse, source: Source, paths: Sequence[Path]) -> ClipUse:
+    why = never_runs.why_uncalled(source, _place(use), paths) if use.config is not None and use.call else ""
+    return replace(use, config=None, why_unknown=why) if why else use
 
 
 def _under_accelerate(use: ClipUse, why: str) -> ClipUse:

@@ -14,7 +14,7 @@ from ....port.catalog import ClipFunction
 from ....port.ported_clip import Meaning
 from .. import clipped_parameters
 from ..steps import scaled_gradients
-from . import order, unused_result
+from . import never_runs, order, unused_result
 
 RUN_TIME = "The threshold, {code}, is only known at run time."
 NO_NUMBER = "The threshold is {value}, which is not a number. The call fails, or converts the value. Write a number."
@@ -28,7 +28,7 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
 
     Raise ConfigError if the call clips nothing, or if its effect is unknown.
     """
-    order.check_runs(source, call)
+    never_runs.check_condition(source, call)
     if kind == "attached":
         order.check_attached(source, call)
     if kind == "in place":

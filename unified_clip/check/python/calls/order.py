@@ -1,9 +1,8 @@
-"""Find clip calls that never run, run before the backward pass, or run after the optimizer's step."""
+"""Find clip calls that run before the backward pass, after the optimizer's step, or only in some steps."""
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from ..steps.gradient_events import MAX_DEPTH, Event, Timeline
 from ..steps.value_flow import LOOPS
 
 ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
-NEVER = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "
 SOME = "This clip runs only if {test}, but {step} in line {line} runs in other steps, too. Clip before each step. "
 LATE = "This clip comes after {step} in line {line}. The step has used the gradients already. Clip before the step. "
 EARLY = "This clip comes before {step} in line {line}. That line computes gradients. Clip after that line. "
@@ -160,26 +158,6 @@ def _replaced(source: Source, call: ast.Call) -> int | None:
             case ast.Assign(targets=[target], value=value) if end_of(value) > last and ast.unparse(target) == name:
                 if is_made(source, value) and not _timeline(source).exclude(node, call):
                     return node.lineno
-    return None
-
-
-def check_runs(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if a call never runs because of a constant condition, as in `if False`."""
-    inner: ast.AST = call
-    for outer in source.around(call):
-        if isinstance(outer, FUNCTIONS):
-            break
-        if isinstance(outer, ast.If | ast.While | ast.IfExp) and inner is not outer.test:
-            value = _value(source, outer.test)
-            body = outer.body if isinstance(outer.body, list) else [outer.body]
-            if value is not None and bool(value) is not (inner in body):
-                raise ConfigError(NEVER.format(test=shortened(outer.test)) + ADVICE)
-        inner = outer
-
-
-def _value(source: Source, test: ast.expr) -> object:
-    with contextlib.suppress(ConfigError):
-        return source.constant(test)
     return None
 
 

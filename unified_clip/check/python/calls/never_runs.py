@@ -1,22 +1,72 @@
-"""Find clips inside `if limit is not None`."""
+"""Find clips that never run: under a constant condition, in a function without a call, or if a limit is None."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ....config.formats.python_source import FUNCTIONS, Source
+from ....config.formats.python_source import FUNCTIONS, Source, shortened
+from ....errors import ConfigError
 from ...notebooks.cells import python_source, source_of
-from ..steps.gradient_events import Place, passed
+from ..steps.gradient_events import Place, Timeline, passed
+from .order import ADVICE
+
+CONSTANT = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "
+UNCALLED = (
+    "This clip never runs: it is in the function {name}, whose name occurs nowhere else in the checked files. Call "
+    "{name} before each step, or remove it. "
+)
 
 
-def is_off(source: Source, place: Place, paths: Sequence[Path]) -> bool:
+def check_condition(source: Source, call: ast.Call) -> None:
+    """Raise ConfigError if a call never runs because of a constant condition, as in `if False`."""
+    inner: ast.AST = call
+    for outer in source.around(call):
+        if isinstance(outer, FUNCTIONS):
+            break
+        if isinstance(outer, ast.If | ast.While | ast.IfExp) and inner is not outer.test:
+            value = _value(source, outer.test)
+            body = outer.body if isinstance(outer.body, list) else [outer.body]
+            if value is not None and bool(value) is not (inner in body):
+                raise ConfigError(CONSTANT.format(test=shortened(outer.test)) + ADVICE)
+        inner = outer
+
+
+def _value(source: Source, test: ast.expr) -> object:
+    with contextlib.suppress(ConfigError):
+        return source.constant(test)
+    return None
+
+
+def why_uncalled(source: Source, place: Place, paths: Sequence[Path]) -> str:
+    """Return a sentence if no file names the function of a clip, and steps in the same file do not use this clip."""
+    function = source.function(clip) if (clip := _call_at(source, place)) is not None else None
+    if not isinstance(function, FUNCTIONS[:2]) or not isinstance(source.parents[function], ast.Module):
+        return ""
+    timeline = Timeline(source, frozenset())
+    steps = [event.call for events in timeline.roots() for event in events if event.kind == "step"]
+    inside = [step for step in steps if function in source.around(step)]
+    called = {event.call for event in timeline.events(function)}.intersection(steps)
+    if not steps or inside or called or function.decorator_list:
+        return ""
+    name = re.compile(rb"\b%s\b" % re.escape(function.name.encode()))
+    is_named = sum(len(name.findall(python_source(path))) for path in paths) > 1 or function.name.startswith("test")
+    return "" if is_named else UNCALLED.format(name=function.name) + ADVICE
+
+
+def _call_at(source: Source, place: Place) -> ast.Call | None:
+    return next((call for call in source.calls if (call.lineno, call.col_offset) == place), None)
+
+
+def is_switched_off(source: Source, place: Place, paths: Sequence[Path]) -> bool:
     """Return whether a clip inside `if P is not None` never runs, because every caller passes None for P.
 
     Return False if no file calls the function, or if code passes the function as an argument.
     """
-    clip = next((call for call in source.calls if (call.lineno, call.col_offset) == place), None)
+    clip = _call_at(source, place)
     function = source.function(clip) if clip is not None else None
     if clip is None or not isinstance(function, FUNCTIONS[:2]):
         return False

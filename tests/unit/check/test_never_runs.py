@@ -1,4 +1,4 @@
-"""Clips in functions that every checked call switches off."""
+"""Clips in functions that every checked call switches off, or that no code calls."""
 
 from __future__ import annotations
 
@@ -62,3 +62,40 @@ def test_a_clip_that_a_call_may_switch_on_stays(check: Check, more: dict[str, st
     files = {"commons.py": HELPER.format(test="clip_value is not None"), "train.py": OFF, **more}
     findings = check({**RIGHT, **files}).findings
     assert [each.kind for each in findings if each.path == "commons.py"] == ["drift"]
+
+
+UNCALLED = """import torch
+
+
+def clip(model):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def train(model, optimizer, batches):
+    for batch in batches:
+        optimizer.zero_grad()
+        model(batch).sum().backward(){}
+        optimizer.step()
+"""
+
+
+def test_a_clip_in_a_function_that_no_code_calls_never_runs(check: Check) -> None:
+    finding = only_finding(check({"train.py": UNCALLED.format("")}))
+    assert (finding.kind, finding.line) == ("unknown", 5)
+    assert "it is in the function clip, whose name occurs nowhere else in the checked files" in finding.does
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train.py": UNCALLED.format("\n        clip(model)")},
+        {"train.py": UNCALLED.format(""), "main.py": "import train\n\ntrain.clip(model)\n"},
+        {"train.py": UNCALLED.format("").partition("def train")[0]},
+        {"train.py": UNCALLED.format("\n        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")},
+        {"train.py": UNCALLED.format("").replace("def clip", "@register\ndef clip")},
+        {"train.py": UNCALLED.format("").replace("1.0)", "1.0)\n    optimizer.step()")},
+    ],
+    ids=["called", "called elsewhere", "a module of functions", "another clip", "registered", "with its own step"],
+)
+def test_a_clip_in_a_function_that_may_be_called_is_no_such_finding(check: Check, files: dict[str, str]) -> None:
+    assert not [each for each in check(files).findings if "never runs" in each.does]
