@@ -33,18 +33,12 @@ def resnet50() -> list[Shape]:
     return [*shapes, (1000, 2048), (1000,)]
 
 
-def llama_layer() -> list[Shape]:
-    attention: list[Shape] = [(4096, 4096)] * 4
-    mlp: list[Shape] = [(11008, 4096), (11008, 4096), (4096, 11008)]
-    return [*attention, *mlp, (4096,), (4096,)]
-
-
 LISTS: Mapping[str, Sequence[Shape]] = {
     "10x10": [(10,)] * 10,
     "1000x100": [(100,)] * 1000,
     "ResNet-50": resnet50(),
     "GPT-2": gpt2(),
-    "Llama-7B-layer": llama_layer(),
+    "Llama-7B-layer": [*[(4096, 4096)] * 4, *[(11008, 4096)] * 2, (4096, 11008), (4096,), (4096,)],
 }
 """The shapes of each list. Small lists come first, because a framework could reuse the memory of a large list."""
 

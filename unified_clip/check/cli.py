@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,14 +41,17 @@ def add_parser(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from . import output
+
     outcome = "No report was written."
     try:
         report = _checked(options)
+        text = output.WRITERS[options.format](report)
         if options.out:
-            _write(options.out, _writer(options.format)(report))
+            _write(options.out, text)
             outcome = f"The report is in {options.out}."
         is_text = bool(options.out) or options.format == "text"
-        print(_printed_text(report) if is_text else _writer(options.format)(report), end="")
+        print(output.as_text(report, printed=True) if is_text else text, end="")
     except KeyboardInterrupt:
         complain(f"interrupted. {outcome}")
         return INTERRUPTED
@@ -86,15 +89,3 @@ def _write(out: Path, text: str) -> None:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise unwritable(out, error, "another file to --out") from None
-
-
-def _writer(format_: str) -> Callable[[CheckReport], str]:
-    from . import output
-
-    return output.WRITERS[format_]
-
-
-def _printed_text(report: CheckReport) -> str:
-    from . import output
-
-    return output.as_text(report, printed=True)

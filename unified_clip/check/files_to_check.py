@@ -45,6 +45,7 @@ KEY = re.compile(r"^\W*(rule|threshold|check|adaptive|groups)\b", re.MULTILINE)
 REPORT_WORDS = re.compile(rb'"headline"|"unified-clip"|"clip-|^\s*\[\s*\]\s*$')
 """Matches text that every JSON report contains. In a report for GitLab, an empty list stands for no findings."""
 
+RULES = {f"clip-{kind}" for kind in TITLES}
 KEYS = {"version", "config", "wanted", "headline", "clips", "findings", "notes"}
 
 
@@ -111,32 +112,24 @@ def is_report(path: Path) -> bool:
         data = json.loads(content) if REPORT_WORDS.search(content) else None
     except (OSError, ValueError, RecursionError):
         return False
-    return _is_json(data) or _is_sarif(data) or _is_gitlab(data)
-
-
-def _is_json(data: Any) -> bool:
-    return isinstance(data, dict) and KEYS <= data.keys() <= CheckReport.model_fields.keys()
+    is_json = isinstance(data, dict) and KEYS <= data.keys() <= CheckReport.model_fields.keys()
+    return is_json or _is_sarif(data) or _is_gitlab(data)
 
 
 def _is_sarif(data: Any) -> bool:
     try:
         (run,) = data["runs"]
-        rules = run["tool"]["driver"]["rules"]
-        is_own = run["tool"]["driver"]["name"] == "unified-clip" and {each["id"] for each in rules} <= _rules()
+        name: str = run["tool"]["driver"]["name"]
+        return name == "unified-clip" and set(data) == {"$schema", "version", "runs"}
     except (KeyError, TypeError, ValueError):
         return False
-    return is_own and data.keys() == {"$schema", "version", "runs"}
 
 
 def _is_gitlab(data: Any) -> bool:
     keys = {"description", "check_name", "fingerprint", "severity", "location"}
     return isinstance(data, list) and all(
-        isinstance(each, dict) and each.keys() == keys and each["check_name"] in _rules() for each in data
+        isinstance(each, dict) and each.keys() == keys and each["check_name"] in RULES for each in data
     )
-
-
-def _rules() -> set[str]:
-    return {f"clip-{kind}" for kind in TITLES}
 
 
 def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:

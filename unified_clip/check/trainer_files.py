@@ -159,7 +159,8 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
             return use
         if not place and outer is not None:
             return ClipUse(path, 1, 1, title, set_elsewhere=str(outer), format=name, bases=bases)
-        place_of_error = _named_in(str(error), document) or path
+        named = (each for each in document.files[1:] if str(error).startswith((f"{each.name}:", f"{each.name},")))
+        place_of_error = next(named, path)
         values = _values(document) if error.code == MISPLACED else ()
         why = str(error).replace(f" {placement.BY_CODE}", "")  # the edit of the finding already has this advice
         unknown = replace(_unknown(place_of_error, title, why, name), read=path, bases=bases, values=values)
@@ -183,11 +184,6 @@ def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | 
     if not uses or None in meanings or any(meaning != meanings[0] for meaning in meanings):
         return None
     return replace(uses[0], bases=())  # the part is not a base file of itself
-
-
-def _named_in(message: str, document: Document) -> Path | None:
-    others = document.files[1:]
-    return next((path for path in others if message.startswith((f"{path.name}:", f"{path.name},"))), None)
 
 
 def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:

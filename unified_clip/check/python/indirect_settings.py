@@ -184,7 +184,8 @@ def _deepspeed(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
         case ast.keyword(arg="deepspeed", value=value):
             table = source.followed(value)
             is_complete = isinstance(table, ast.Dict) and None not in table.keys
-            if is_complete and _imports(source, "transformers") and not _has_constant(source, CLIPPING):
+            values = (node.value for node in source.nodes if isinstance(node, ast.Constant))
+            if is_complete and _imports(source, "transformers") and CLIPPING not in values:
                 yield IndirectSetting(value, f"deepspeed = {shortened(value)}", why=NO_CLIPPING)
         case ast.Dict():
             limits = [value for key, value in _items(node) if key == CLIPPING]
@@ -195,10 +196,6 @@ def _deepspeed(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
             | ast.keyword(arg="gradient_clipping", value=value)
         ):
             yield from _clipping(source, value)
-
-
-def _has_constant(source: Source, value: str) -> bool:
-    return any(isinstance(node, ast.Constant) and node.value == value for node in source.nodes)
 
 
 def _items(table: ast.Dict) -> Iterator[tuple[Any, ast.expr]]:

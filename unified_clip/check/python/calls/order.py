@@ -62,7 +62,8 @@ def check(source: Source, call: ast.Call, depth: int = 0) -> None:
         raise _wrong(LATE, before[-1])
     if after and after[0].kind == "backward" and _is_early(source, call, before, after):
         raise _wrong(EARLY, after[0])
-    if after and after[0].kind == "step" and _recomputes(source, after[0]):
+    kinds = [event.kind for event in _timeline(source).of_callees(after[0].call)] if after else []
+    if "backward" in kinds and "clip" not in kinds and after[0].kind == "step":
         raise _wrong(CLOSURE, after[0])
     if (step := _step_of_sum(source, call, events)) is not None and before and before[-1].kind == "backward":
         raise _wrong(PARTIAL, step)
@@ -85,11 +86,6 @@ def _is_early(source: Source, call: ast.Call, before: Sequence[Event], after: Se
     start, end = end_of(after[0].call), end_of(step.call)
     is_clipped = any(start < end_of(each) < end and _timeline(source).is_clip(each) for each in source.calls)
     return before[-1].kind == "backward" and len(owners) == 1 and not is_clipped
-
-
-def _recomputes(source: Source, step: Event) -> bool:
-    kinds = [event.kind for event in _timeline(source).of_callees(step.call)]
-    return "backward" in kinds and "clip" not in kinds
 
 
 def _step_of_sum(source: Source, call: ast.Call, events: Sequence[Event]) -> Event | None:

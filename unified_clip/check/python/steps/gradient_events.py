@@ -157,10 +157,12 @@ class Timeline:
         if name == "optimizer_step" and call.args:
             return [Event("step", call, ast.unparse(call.args[0]))]
         if name in OTHER_STEPS:
-            is_judged = name in APPLY and _has_gradients(call) and not self._callees(call)
+            has_gradients = bool(call.args) or any(each.arg == "grads_and_vars" for each in call.keywords)
+            is_judged = name in APPLY and has_gradients and not self._callees(call)
             return [Event("step", call, ast.unparse(owner) if is_judged else "")]
         if not self._is_optimizer(owner, last):
-            is_step = name == "step" and self._gets_optimizer(call) and not self._callees(call)
+            gets_optimizer = any(self._is_optimizer(each, last_name(each)) for each in call.args[:1])
+            is_step = name == "step" and gets_optimizer and not self._callees(call)
             return [Event("step", call, ast.unparse(call.args[0]))] if is_step else []
         is_scaler = is_scaler_name(owner) and call.args
         step = Event("step", call, ast.unparse(call.args[0] if is_scaler else owner))
@@ -190,9 +192,6 @@ class Timeline:
     def _is_tape(self, node: ast.expr) -> bool:
         calls = (each for each in self.flow.reached(node) if isinstance(each, ast.Call))
         return "tape" in last_name(node).lower() or any(last_name(each.func) == "GradientTape" for each in calls)
-
-    def _gets_optimizer(self, call: ast.Call) -> bool:
-        return any(self._is_optimizer(each, last_name(each)) for each in call.args[:1])
 
     def _is_optimizer(self, node: ast.expr, last: str) -> bool:
         return STEPPER.match(last) is not None or is_made(self.source, node)
@@ -227,10 +226,6 @@ class Timeline:
                 same = [each for each in same if self.source.function(each, SCOPES) in around]
             callees += same if len(same) == 1 else []
         return [each for each in callees if each is not self.function(call)]
-
-
-def _has_gradients(call: ast.Call) -> bool:
-    return bool(call.args) or any(each.arg == "grads_and_vars" for each in call.keywords)
 
 
 def is_scaler_name(node: ast.expr) -> bool:

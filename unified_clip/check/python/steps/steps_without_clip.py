@@ -120,12 +120,14 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
     `unclipped` is True if the gradients of the step are surely not clipped.
     """
     timeline = Timeline(source, clips)
-    if any(_is_in_hook(source, call) for call in source.calls if timeline.is_clip(call)):
+    around = (outer for call in source.calls if timeline.is_clip(call) for outer in source.around(call))
+    if any(isinstance(outer, ast.Call) and "hook" in last_name(outer.func) for outer in around):
         return []  # a hook clips the gradients of all steps
     steps = _Steps(source, timeline)
     judged: list[tuple[Event, int | None]] = []
     for events, index, event in steps_of(timeline):
-        if not _is_wrapper(timeline, event, events):
+        name = getattr(timeline.function(event.call), "name", "")
+        if "step" not in name or any(each.kind == "backward" for each in events):  # else a wrapper of an optimizer
             judged.append((event, steps.clip_of(event, events[:index])))
     clipped = [_Clipped(event.owner, line) for event, line in judged if line]
     uses = _of_steps(path, judged, clipped or steps.of_others)
@@ -155,13 +157,3 @@ def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: S
         place = path, event.call.lineno, event.call.col_offset + 1
         uses[event.call] = ClipUse(*place, step, why_unknown=why, unclipped=line == 0, package="torch")
     return list(uses.values())
-
-
-def _is_wrapper(timeline: Timeline, event: Event, events: Sequence[Event]) -> bool:
-    function = timeline.function(event.call)
-    return "step" in getattr(function, "name", "") and not any(each.kind == "backward" for each in events)
-
-
-def _is_in_hook(source: Source, call: ast.Call) -> bool:
-    calls = [outer for outer in source.around(call) if isinstance(outer, ast.Call)]
-    return any("hook" in last_name(outer.func) for outer in calls)

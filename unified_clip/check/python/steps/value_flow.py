@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -189,15 +189,14 @@ class Flow:
             new = {holder for holder in holders if holder[0] and (place, holder) not in seen}
             seen.update((place, holder) for holder in new)
             for name, slots in new:
-                later = [each for each in self._reads.get(name, ()) if self._gets(each, inner)]
+                later = [
+                    each for each in self._reads.get(name, ()) if inner.keys() & {*self.values(each), *self.items(each)}
+                ]
                 waiting += [(each, slots, place) for each in later]
         for place in list(users):
             if place in returned:
                 users[place] += users[returned[place]]
         return {place: calls for place, calls in users.items() if place not in returned.values()}
-
-    def _gets(self, read: ast.expr, values: Collection[ast.AST]) -> bool:
-        return any(value in values for value in (*self.values(read), *self.items(read)))
 
     def _uses(self, function: ast.AST | None) -> list[ast.expr]:
         name = getattr(function, "name", "")

@@ -88,7 +88,9 @@ class Paddle(PythonFormat):
                 raise source.wrong(keyword, f"{name} {problem}")
         _check_groups(source)
         for node in source.nodes:
-            if isinstance(node, ast.Attribute) and node.attr in ARGUMENTS and not _is_imported(source, node):
+            if isinstance(node, ast.Attribute) and node.attr in ARGUMENTS:
+                if source.dotted(node).partition(".")[0] in source.packages:
+                    continue
                 module = next(module for prefix, module in MODULES.items() if node.attr.startswith(prefix))
                 problem = f"cannot infer whether {ast.unparse(node)} is Paddle's class"
                 raise source.wrong(node, f"{problem}. Import the name: from {module} import {node.attr}.")
@@ -161,10 +163,6 @@ def _literal(bound: float) -> str:
 
 def _keywords(source: Source, name: str) -> list[ast.keyword]:
     return [node for node in source.nodes if isinstance(node, ast.keyword) and node.arg == name]
-
-
-def _is_imported(source: Source, node: ast.Attribute) -> bool:
-    return source.dotted(node).partition(".")[0] in source.packages
 
 
 def _check_groups(source: Source) -> None:
