@@ -178,7 +178,7 @@ def test_the_links_of_the_page_exist() -> None:
 
 
 def test_every_cause_with_a_fix_exists() -> None:
-    table = PAGE.partition("| cause | fix in the port |\n")[2].partition("\n\n")[0]
+    table = PAGE.partition("| cause | if | fix in the port |\n")[2].partition("\n\n")[0]
     causes = [cause for row in table.splitlines()[1:] for cause in row.split("|")[1].strip().split(", ")]
     assert len(causes) > 15
     assert set(causes) <= set(get_args(CauseKind))
