@@ -53,7 +53,7 @@ CALLS = {
     ("torch", "value"): ("", f"torch.nn.utils.clip_grad_value_(model.parameters(), {THRESHOLD})"),
     ("tensorflow", "global_norm"): ("tensorflow", f"gradients, norm = tf.clip_by_global_norm(gradients, {THRESHOLD})"),
 }
-"""Maps (package, rule) to the family of a framework's function, and to a call of this function."""
+"""Maps (package, rule) to (family of a framework's function, call of this function)."""
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
 
@@ -61,7 +61,7 @@ ARGUMENT_FORMATS = {
     "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
     "pytorch_lightning": "lightning", "timm": "timm", "transformers": "hf", "trl": "hf",
 }  # fmt: skip
-"""Maps a package to the format whose keys have the same names as the package's arguments in Python."""
+"""Maps a package to the format whose keys have the names of the package's arguments in Python."""
 
 REMOVE = (
     "Remove this clip, or remove the file from check.off. If the trainer's format is wrong, set the right one in "
@@ -186,8 +186,10 @@ class Advisor:
         return _lines(correction, f"{advice} to {self._file.name}:", text)
 
     def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
-        """Return the settings of a new entry in check.ignore, and advice about the entry. The advice begins after the
-        word "If", which the caller adds."""
+        """Return the settings of a new entry in check.ignore, and advice about the entry.
+
+        The advice continues a sentence that begins with "If".
+        """
         numbers = {each.value for each in use.values if is_number(each.value)}
         threshold, rules = self._config.threshold, allowed(use.values)
         if not numbers or not rules or not isinstance(threshold, float):

@@ -45,7 +45,7 @@ def check(
 
     paths: The paths that the user passed.
     files: All files below `paths`.
-    nearest: Whether to accept a clip that differs from the configuration only in family and eps.
+    nearest: Whether to accept a clip if only its family and its eps differ from the configuration.
     """
     config = ClipConfig.load(clip)
     rules = config.check or CheckRules()
@@ -137,7 +137,7 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> FoundClips:
     """Return the clips and the notes of all files.
 
-    A file that names a clip but cannot be parsed has one clip of unknown effect.
+    If a file names a clip but cannot be parsed, it has one clip of unknown effect.
     """
     file_uses = FoundClips()
     sources, scripts, configurations = list[Path](), list[Path](), set[Path]()
@@ -202,7 +202,7 @@ def _add_configuration(path: Path, uses: Sequence[ClipUse], file_uses: FoundClip
 def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: FoundClips) -> list[ClipUse]:
     """Replace the clip of a Lightning Trainer by a note if Hydra passes the Trainer's arguments from a file.
 
-    The check compares the clip of Hydra's file instead.
+    The clip in Hydra's file is compared instead.
     """
     own = {use.path for use in uses if use.is_own}
     kept = []
@@ -244,7 +244,7 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
 
 
 def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> None:
-    """Keep each inherited clip only once. Also set the fields `files`, `bases` and `repeats`."""
+    """Keep each inherited clip only once, and set the fields `files`, `bases` and `repeats`."""
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
     known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
     file_uses.files = {os.path.realpath(file) for use in known for file in use.files}
@@ -272,7 +272,8 @@ def _is_inherited(use: ClipUse) -> bool:
 
 
 def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
-    """Return (path, line, effect, index of the entry of `check.ignore`). Equal tuples stand for the same clip."""
+    """Return (path, line, effect, index of the entry of `check.ignore`). Two clips with equal tuples are the same
+    clip."""
     meaning = repr(use.config.meaning) if use.config is not None else ""
     file = os.path.realpath(use.path)  # resolve() fails for a link to itself
     return file, use.line, meaning, ignoring.index_of(rules.ignore, use, root)
@@ -281,7 +282,7 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
 def _leave_to_trainer(file_uses: FoundClips, root: Path) -> None:
     """If a file uses Trainer, replace clips in Accelerate's configuration files by notes.
 
-    Only clips without a threshold, or with the threshold "auto", are replaced. TrainingArguments sets their threshold.
+    This applies only if the clip has no threshold, or the threshold "auto". Then TrainingArguments sets the threshold.
     """
     trainers = [use for use in file_uses.uses if use.format in BY_TRAINER or use.package in BY_TRAINER]
     for use in [each for each in file_uses.uses if trainers and each.format == "accelerate" and not each.must_be_off]:

@@ -26,7 +26,7 @@ ONE_PER_GROUP = (
 
 
 class NamedValue(NamedTuple):
-    """A value of a clip key, or a value inside the table or list of a clip key."""
+    """A value of a clip key. If the value is a table or list, a value inside it."""
 
     name: str
     """The name of the key. A value in a table has a dotted name, such as "grad_clip.max_norm"."""
@@ -36,7 +36,7 @@ class NamedValue(NamedTuple):
 
 @dataclass(frozen=True)
 class ClipUse:
-    """A clip in a file, or a note that another file sets the clip.
+    """A clip in a file. If another file sets the clip, a note about this file.
 
     Exactly one of the fields `config`, `why_unknown` and `set_elsewhere` is set.
     """
@@ -52,24 +52,26 @@ class ClipUse:
 
     why_unknown: str = ""
     rule: ClipConfig | None = None
-    """The other settings of a clip whose threshold is unknown. The threshold of `rule` has no meaning."""
+    """The settings except the threshold, for a clip whose threshold is unknown. The threshold of this object has no
+    meaning."""
 
     rejected: str = ""
-    """The reason why a trainer rejects the threshold. For example, DeepSpeed's settings have a different threshold."""
+    """The reason why a trainer rejects the threshold, such as a different threshold in DeepSpeed's settings."""
 
     unclipped: bool = False
-    """Whether this is an optimizer without a clip, in a file that clips the gradients of another optimizer."""
+    """Whether this is an optimizer without a clip, in a file that clips for another optimizer."""
 
     option: str = ""
     values: tuple[NamedValue, ...] = ()
-    """The values of all clip keys in the file. The tuple is empty if a known trainer reads the clip key."""
+    """The values of all clip keys in the file, if no known trainer reads these keys. Otherwise, the tuple is empty."""
 
     read: Path | None = None
-    """The trainer's configuration file. For an inherited clip, `path` is the base file instead."""
+    """The trainer's configuration file. For an inherited clip, `path` is the base file, and `read` is the inheriting
+    file."""
 
     bases: tuple[Path, ...] = ()
     by_default: bool = False
-    """Whether the clip is the trainer's default, because the file gives no value to a clip key."""
+    """Whether the trainer's default sets the clip, because the file gives no value to a clip key."""
 
     has_key: bool = False
     """Whether a trainer's file has a clip key, even if the value is null."""
@@ -77,10 +79,10 @@ class ClipUse:
     needs_key: bool = False
     must_be_off: bool = False
     is_replaced: bool = False
-    """Whether a trainer's clip is off, and unified_clip clips in the same file."""
+    """Whether the trainer's clip is off, and unified_clip clips in the same file."""
 
     twice: str = ""
-    """The name and line of unified_clip's clip, if the trainer's own clip is also on."""
+    """If a trainer's own clip and unified_clip both clip: the name and line of unified_clip's clip. Otherwise ''."""
 
     is_set_outside: bool = False
     """Whether a trainer reads its clip from a file or the command line, as LightningCLI does."""
@@ -90,20 +92,20 @@ class ClipUse:
 
     format: str = ""
     document: Document | None = None
-    """The parsed configuration of a trainer. None means that a base file has an error."""
+    """The parsed configuration of a trainer. None means that one of its base files has an error."""
 
     version: Version | None = None
     engine: str = ""
-    """The training engine, such as "DeepSpeed", that restricts how Python code can clip."""
+    """The training engine of a clip in Python, such as "DeepSpeed". Not every clip works under an engine."""
 
     package: str = ""
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""
 
     unused: str = ""
-    """The name or the code of a configuration that no code uses. The name of an attribute begins with "."."""
+    """For a configuration that no code uses: its name or its code. The name of an attribute begins with "."."""
 
     users: tuple[Path, ...] = ()
-    """The checked files that might use this configuration, without the file of the configuration."""
+    """The checked files that might use this configuration, except its own file."""
 
     changes_nonfinite: bool = False
     note: str = ""
@@ -143,6 +145,6 @@ class FoundClips:
 
 
 def shown(path: Path) -> str:
-    """Return a path with "/" on all systems. Files below the working directory get a relative path."""
+    """Return a path with "/" on all systems. If the file is below the working directory, the path is relative."""
     relative = os.path.relpath(path)
     return path.as_posix() if relative.startswith("..") else Path(relative).as_posix()

@@ -33,7 +33,7 @@ WRITTEN = re.compile(
 """Matches a key of YAML or JSON with a number or a variable, for example in a heredoc or after echo."""
 
 MAY_BE_CLIP = re.compile(r"(?i)clip|grad|max[\W_]*norm")
-"""Matches every name of a clip. Most lines have no match, so they are skipped quickly."""
+"""Matches every name of a clip. Lines without a match are skipped, which saves time."""
 
 IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
 
@@ -45,17 +45,17 @@ OPTION = re.compile(r"--([\w-]+)")
 REPEATED = re.compile(
     r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
 )
-"""Matches an option that the same command repeats later. The last value of the option counts."""
+"""Matches an option that the same command repeats later. Only the last value of the option counts."""
 
 COMMAND_TRAINERS = {
     "swift": ("hf", "max_grad_norm"),
     "trl": ("hf", "max_grad_norm"),
     "megatron": ("megatron", "clip_grad"),  # of ms-swift
 }
-"""For each program: its format with the rule, and the option of the threshold."""
+"""Maps a program to (format with its clip rule, option of its threshold)."""
 
 DEFAULT_THRESHOLD = 1.0
-"""The default threshold of these programs."""
+"""The default threshold of the programs in COMMAND_TRAINERS."""
 
 COMMAND = re.compile(
     rf"(?<![\w./-])({'|'.join(COMMAND_TRAINERS)})\s+(dpo|grpo|kto|pt|reward|rlhf|rloo|sft)(?![\w.-])((?:\\\n|[^\n])*)"
@@ -65,7 +65,7 @@ CONFIGURATION = re.compile(r"^\s+\S+\.(?:json|ya?ml)\b|\s--config[=\s]")
 MEGATRON = re.compile(r"\b(pretrain_\w+\.py)((?:\\\n|[^\n])*)")
 SOURCED = re.compile(r"^\s*(?:source|\.)\s+\S", re.MULTILINE)
 OPTIONS = re.compile(r"(?<!\S)(--[\w-]+\s+)?[\"']?\$\{?([A-Za-z_]\w*)(?:\[@\])?\}?[\"']?(?!\S)")
-"""Matches a variable that is a whole word, with the option before the variable, if there is one."""
+"""Matches a variable that is a whole word. If an option comes before the variable, the match includes the option."""
 
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 RUN_TIME = ("$", "{")
@@ -123,8 +123,8 @@ def is_shell(path: Path) -> bool:
 def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] = ()) -> list[ClipUse]:
     """Return the clips that the command lines in `text` set.
 
-    read: The options that a trainer's format reads.
-    lines: The line numbers at which a trainer's format reads the overrides. Overrides in these lines are skipped.
+    read: The options that a trainer's format reads. They are skipped.
+    lines: The line numbers at which a trainer's format reads overrides. Overrides in these lines are skipped.
     """
     if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND, MEGATRON)):
         return []
@@ -190,7 +190,7 @@ def in_strings(path: Path, document: Document) -> list[ClipUse]:
 def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield (path of keys, text) for each string, and for each list of strings.
 
-    A Kubernetes variable such as {name: A, value: "1"} has the text A=1.
+    A Kubernetes variable such as {name: A, value: "1"} becomes the text A=1.
     """
     if isinstance(data, list) and all(isinstance(each, str) for each in data):
         data = " ".join(data)
@@ -220,9 +220,9 @@ def _document(setting: CommandLineSetting, value: Any) -> Document:
 
 
 def settings(text: str) -> Iterator[CommandLineSetting]:
-    """Yield each option and override, in the order of lines.
+    """Yield each option and each override, in the order of lines.
 
-    If the text assigns a number to NAME exactly once, the number replaces `$NAME`.
+    `$NAME` becomes a number if the text assigns a number to NAME, and assigns nothing else to NAME.
     """
     assigned = ASSIGNED.findall(text)
     changed = Counter(first or second for first, second in CHANGED.findall(text))

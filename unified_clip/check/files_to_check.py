@@ -33,7 +33,7 @@ TOO_LARGE = "It is larger than"
 UNREAD_SUFFIXES = (".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
 
 OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", ".zsh", ".bat", ".ps1", "dockerfile", "justfile")
-"""Files with these endings rarely contain clips. The check reports a file only if its text names a clip."""
+"""Endings of files that rarely contain clips. Such a file is reported only if its text names a clip."""
 
 HIDDEN = "in hidden directories"
 TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
@@ -43,7 +43,7 @@ KEY = re.compile(r"^\W*(rule|threshold|check|adaptive|groups)\b", re.MULTILINE)
 """Matches a key of a clip configuration, even if the configuration has mistakes."""
 
 REPORT_WORDS = re.compile(rb'"headline"|"unified-clip"|"clip-|^\s*\[\s*\]\s*$')
-"""Matches text that every JSON report contains. In a report for GitLab, an empty list stands for no findings."""
+"""Matches text that every JSON report of a check contains. In a report for GitLab, an empty list means no findings."""
 
 RULES = {f"clip-{kind}" for kind in TITLES}
 KEYS = {"version", "config", "wanted", "headline", "clips", "findings", "notes"}
@@ -60,7 +60,7 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
 
 
 def below(path: Path) -> list[Path]:
-    """Return the files below a directory whose suffix is in `SUFFIXES`. For a file, return only the file.
+    """Return the files below a directory whose suffix is in `SUFFIXES`. If `path` is a file, return only this file.
 
     Hidden directories, virtual environments and installed packages are skipped.
     """

@@ -71,8 +71,8 @@ class Judge:
         self._comparisons: dict[str, compare.ConfigComparison] = {}
 
     def judge(self, use: ClipUse, *, nearest: bool = False) -> tuple[Result, Finding | None]:
-        """Return the result of a clip, and the finding. For the results "same", "near" and "off", the finding is
-        None."""
+        """Return the result of the comparison, and the finding. Without a finding, the result is "same", "near" or
+        "off"."""
         if use.rejected and use.config is not None:
             is_drift = not use.must_be_off and family_difference(use.config, self.config) is None
             use = use if is_drift else replace(use, config=None, why_unknown=use.rejected, rejected="")
@@ -88,12 +88,14 @@ class Judge:
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
-            edit = self._with_hint(use, advisor.advice_by_code(use), without_callback=use.is_set_outside)
+            edit = self._with_advice_to_switch_off(
+                use, advisor.advice_by_code(use), without_callback=use.is_set_outside
+            )
             return "unknown", self._finding(use, "unknown", use.why_unknown, edit)
         family = family_difference(use.config, self.config)
         is_accepted = family is not None and (family.same or nearest)
         if is_accepted and use.needs_key:
-            edit = self._with_hint(use, advisor.settings(use), without_callback=False)
+            edit = self._with_advice_to_switch_off(use, advisor.settings(use), without_callback=False)
             return "missing", self._finding(use, "missing", NO_DEFAULT, edit)
         if use.config.not_finite:
             self._not_finite.setdefault((use.clip, use.config.not_finite), []).append(f"{shown(use.path)}:{use.line}")
@@ -122,7 +124,7 @@ class Judge:
             effect = family.sentence if family is not None else self._effect(config, compared.compared)
             effect = f"{effect}. {use.rejected}" if use.rejected else effect
         edit = advisor.edit(replace(use, config=config), differences)
-        edit = self._with_hint(use, edit, without_callback=is_off(config))
+        edit = self._with_advice_to_switch_off(use, edit, without_callback=is_off(config))
         does = f"{why.format(file=self._file.name)} {does}" if why else does
         return self._finding(use, "drift", does, edit, differences, effect)
 
@@ -136,11 +138,12 @@ class Judge:
         family = family_difference(config, self.config)
         return None if family is not None and (family.same or nearest) else config
 
-    def _with_hint(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Add advice to switch the trainer's clip off, if Python source clips by unified_clip in its place.
+    def _with_advice_to_switch_off(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
+        """Return `edit` with advice to switch the trainer's own clip off, if Python source clips by unified_clip.
 
-        With a `ClipCallback`, the edit that switches the clip off replaces `edit`. `without_callback` adds the advice
-        even if no `ClipCallback` belongs to the trainer.
+        If a `ClipCallback` belongs to the trainer, the returned edit switches the trainer's clip off.
+
+        without_callback: Whether to add the advice if no `ClipCallback` belongs to the trainer.
         """
         callback = self._callback(use)
         is_hinted = callback is not None or without_callback
@@ -171,7 +174,7 @@ class Judge:
             self._elsewhere.append(settings_from_files.note(use, right, self._file.name))
             return "same" if same else "near", None
         why = settings_from_files.why(use, files, self._file.name)
-        edit = self._with_hint(use, advisor.edit_of_files(use, files), without_callback=True)
+        edit = self._with_advice_to_switch_off(use, advisor.edit_of_files(use, files), without_callback=True)
         return "unknown", self._finding(use, "unknown", why, edit)
 
     def _is_accepted(self, use: ClipUse, *, nearest: bool) -> bool:
@@ -301,7 +304,7 @@ def without_clip(kind: Kind, file: Path, line: int, clip: str, why: str, edit: s
 
 
 def headline(findings: Sequence[Finding], ignored: int, clips: Sequence[Clip], file: str) -> str:
-    """Return a sentence with two facts: how many clips have each result, and how many findings concern no clip."""
+    """Return a sentence that counts the clips with each result, and the findings that are not about a clip."""
     results: Counter[str] = Counter("same" if clip.result in ("near", "off") else clip.result for clip in clips)
     others: Counter[str] = Counter([*(each.kind for each in findings), *["ignored"] * ignored]) - results
     rules = f"{'rule' if others['unused'] == 1 else 'rules'} without effect"

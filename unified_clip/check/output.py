@@ -33,7 +33,8 @@ def _escaped(report: CheckReport) -> CheckReport:
 
 
 def as_text(report: CheckReport, *, printed: bool = False) -> str:
-    """Return a report as text. Equal findings are printed once, with their places. Each ignored finding has one line.
+    """Return a report as text. Equal findings are printed once, with all their places. Each ignored finding has one
+    line.
 
     printed: Whether the text is for standard output. On a terminal, the text has colours.
     """

@@ -36,7 +36,10 @@ def relative(path: Path, root: Path) -> str:
 
 
 def is_near(one: Path, other: Path, root: Path) -> bool:
-    """Return whether two files probably belong to one project."""
+    """Return whether two files probably belong to one project.
+
+    They do if the folder of one file contains the other file, or if they share a folder below `root`.
+    """
     folders = [os.path.realpath(path.parent) for path in (one, other)]
     shared = Path(os.path.commonpath(folders))
     return str(shared) in folders or (shared != root and shared.is_relative_to(root))
@@ -57,7 +60,8 @@ def as_regex(glob: str, star: str) -> re.Pattern[str]:
 def advice(glob: str, root: Path, wrong: str = "") -> str:
     """Return advice for a pattern that has no effect.
 
-    wrong: The key that might be wrong in an entry of `check.ignore`, such as "path".
+    wrong: The key of an entry of `check.ignore` that might be wrong, such as "path". The value '' stands for a pattern
+        outside of `check.ignore`.
     """
     whole, correct = ("entry", f"its {wrong}") if wrong else ("pattern", "it")
     if BACKSLASH in glob:

@@ -40,7 +40,7 @@ def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]
 def why(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
     """Return the reason why the clip of a script is unknown.
 
-    files: The clips in the configuration files that the script might read.
+    files: The clips in the configuration files near the script.
     own: The file name of the clip configuration.
     """
     function, keyword = _parts(use)

@@ -46,7 +46,7 @@ CLIP_NAMES = [
 ]  # fmt: skip
 
 MISPLACED = "UC105"
-"""The code of an error: the trainer does not read the clip key, because the key is in the wrong place."""
+"""The code of the error that a clip key is in a place where the trainer does not read it."""
 
 LINE = re.compile(r", line (\d+)")
 
@@ -71,7 +71,7 @@ BY_DEFAULT = (
 def read(path: Path, format_: str = "") -> list[ClipUse]:
     """Return the clips that a configuration file sets. Only a shell script can have several clips.
 
-    If the check cannot read a file that names a clip, return one clip of unknown effect.
+    If the file names a clip and cannot be read, return one clip of unknown effect.
 
     format_: The format as "name" or "name@version", or '' to infer the format.
     """
@@ -88,7 +88,8 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
 
 def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
-    """Return a list with the one clip of a file. If formats disagree about the file, the clip has an unknown effect."""
+    """Return a list with the one clip of a file. If the possible formats of the file disagree, its effect is
+    unknown."""
     known = [use for use in uses if use.config is not None]
     meanings = [use.config.meaning for use in known if use.config is not None]
     if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
@@ -175,9 +176,9 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
 
 
 def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:
-    """Read a Hydra file as a part of each main configuration that might include the file.
+    """Return the clip of a Hydra file as a part of the main configurations that might include the file.
 
-    Return the clip, or None if the effect is unknown or differs between the main configurations.
+    Return None if the effect is unknown or differs between the main configurations.
     """
     uses = [_use(path, (trainer, document), version) for document in hydra.with_main(path)]
     meanings = [use.config.meaning if use.config is not None else None for use in uses]
@@ -192,9 +193,9 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 
 
 def _unrecognised(path: Path) -> list[ClipUse]:
-    """Return one clip of unknown effect if the file names a clip. Return [] if the file names no clip.
+    """Return one clip of unknown effect if the file names a clip. Otherwise, return [].
 
-    In TOML, YAML and JSON, the clip is the first key that is named like a clip.
+    In TOML, YAML and JSON, the clip is the first key with a name like a clip.
     """
     suffix = path.suffix.lower()
     if suffix not in DOCUMENT_KINDS:
@@ -290,7 +291,7 @@ def may_be_configuration(path: Path) -> bool:
 def _shows_own_key(trainer: Format, path: Path) -> bool:
     """Return whether the text of a file contains a key of `trainer.own_keys`, or a key for inheritance.
 
-    A trainer without `own_keys` always gives True.
+    For a trainer without `own_keys`, return True.
     """
     keys = [*(keys[-1] for keys in trainer.own_keys), *trainer.inheritance.keys, "read_base"]
     return not trainer.own_keys or any(key in _text(path) for key in keys)

@@ -56,7 +56,7 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
 
 
 def _unset(trainer: Format, document: Document) -> Path:
-    """Return the path of the missing clip key. Return () for a path with a name that the user chooses freely."""
+    """Return the path of a clip key that the file does not set. Return () if the user chooses a name in the path."""
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     best = placement.best_place(document, places) if places else ()
     return () if placement.ANY in best else tuple(best)
@@ -73,11 +73,11 @@ def _candidates(
 ) -> Iterator[tuple[Path, Changes]]:
     """Yield (prefix, changes) for each edit to try. The last edits also remove all other clip keys.
 
-    For an edit of this file, the prefix is (). For an edit of a base file, the prefix is the path of keys at which the
-    base file is included.
+    For an edit of this file, the prefix is (). For an edit of a base file, the prefix is the path of the key that
+    includes the base file.
 
     exported: The keys and values that `config export` writes.
-    own: The path of the first clip key that the document sets, or the path of the clip key to add.
+    own: The path of the first clip key in the document, or the path of the clip key to add.
     """
     source, inner = document.origin(own) if own else (document, own)
     threshold = {own: trainer.off if target.rule == "none" else target.threshold} if own else {}
@@ -105,8 +105,7 @@ def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]
 def _result(
     trainer: Format, document: Document, changes: Changes, target: ClipConfig, version: Version | None
 ) -> tuple[bool, str]:
-    """Try an edit of a file. Return two values: whether the edited file clips like `target`, and the problem as text or
-    ''."""
+    """Try an edit of a file. Return (whether the edited file clips like `target`, problem as text or '')."""
     data = document.data
     for path, value in changes.items():
         data = _with(data, path, value)

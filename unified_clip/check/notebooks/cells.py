@@ -23,7 +23,7 @@ PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python
 FILES = ("writefile", "file", "writetemplate")
 
 WRITTEN = "_written_file"
-"""The name of the function that wraps the code of a `%%writefile` cell, which the notebook never runs."""
+"""The name of a function that is put around the code of a `%%writefile` cell. The notebook never runs this code."""
 
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")
@@ -165,17 +165,17 @@ def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
 
 
 def _written(lines: Sequence[str], first: int) -> list[str]:
-    """Wrap the code of a `%%writefile` cell in a function.
+    """Put the code of a `%%writefile` cell into a function.
 
-    The line `def` replaces the line `%%writefile`. Line numbers do not change.
+    The line `def` replaces the line `%%writefile`, so that line numbers do not change.
     """
     return [*lines[:first], f"def {WRITTEN}():", *(f" {line}" if line else "" for line in lines[first + 1 :])]
 
 
 def _without_magics(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the lines of Python from the lines of commands.
+    """Return (lines of Python, lines of commands).
 
-    A line `pass` replaces each magic command. Line numbers do not change.
+    A line `pass` replaces each magic command, so that line numbers do not change.
     """
     code, commands = [], []
     is_continued = False

@@ -14,14 +14,14 @@ from . import cells
 from .cells import NOTEBOOK, Notebook, NotebookError
 
 LINE = re.compile(r"(?:(?P<file>[\w.-]+\.\w+), )?(?P<word>[Ll])ine (?P<line>\d+)")
-"""Matches a place in a reason, such as "line 3" or "train.py, line 3"."""
+"""Matches a line number in the reason of a finding, such as "line 3" or "train.py, line 3"."""
 
 NOT_PYTHON = "This cell names a clip, but is not valid Python. Correct it, or ignore it with a reason in check.ignore."
 NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignore it with a reason in check.ignore."
 
 
 def clips_outside_python(path: Path) -> list[ClipUse]:
-    """Return the clips of a notebook in command lines, and in cells of other languages than Python.
+    """Return the clips of a notebook in command lines, and in cells that are not Python.
 
     An invalid notebook that names a clip has one clip of unknown effect.
     """
@@ -41,8 +41,8 @@ def clips_outside_python(path: Path) -> list[ClipUse]:
 
 
 def with_cells(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the clips. For a clip in a notebook, `line` becomes the line in the notebook file, and `clip` gets the
-    number of the cell."""
+    """Yield the clips with their place in a notebook. `line` becomes the line in the file, and `clip` gets the number
+    of the cell."""
     notebooks: dict[Path, Notebook] = {}
     for use in uses:
         if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":

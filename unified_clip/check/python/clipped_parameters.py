@@ -40,8 +40,7 @@ NAMED = (
 def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
     """Return `config` with an `include` pattern for the parameters that a call clips.
 
-    For `model.encoder.parameters()`, the pattern is `encoder.*`. If the call clips all parameters, `config` stays
-    unchanged.
+    For `model.encoder.parameters()`, the pattern is `encoder.*`. If the call clips all parameters, return `config`.
 
     Raise ConfigError if the clipped parameters are unknown, or if a loop computes a separate norm for each parameter.
     """
@@ -55,7 +54,7 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
 
 
 def check_parameters(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if a clip that takes parameters gets gradients, as in `[p.grad for p in parameters]`."""
+    """Raise ConfigError if a call passes gradients instead of parameters, as in `[p.grad for p in parameters]`."""
     match tensors := source.followed(_tensors(source, call)):
         case ast.ListComp(elt=ast.Attribute(attr="grad")) | ast.GeneratorExp(elt=ast.Attribute(attr="grad")):
             raise ConfigError(GRADIENTS.format(gradients=shortened(tensors)))
@@ -68,9 +67,9 @@ def _tensors(source: Source, call: ast.Call) -> ast.expr:
 
 
 def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
-    """Return all calls. The keys are (line, column), where the columns count characters from 1.
+    """Return {(line, column): call}. Columns count characters from 1.
 
-    Of several calls at the same position, as in `model().clip()`, the dict contains the innermost call.
+    If several calls begin at one position, as in `model().clip()`, the dict contains the innermost call.
     """
     lines = re.split(r"\r\n?|\n", text)
     before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in source.calls]
@@ -78,7 +77,7 @@ def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
 
 
 def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
-    """Return the code of a clip call with THRESHOLD instead of its threshold.
+    """Return the code of a clip call with THRESHOLD in place of its threshold.
 
     limits: The names of the parameters that set the threshold. With two names, the code stays unchanged.
     """

@@ -16,10 +16,10 @@ CALLBACKS = {
     "integrations.transformers_callback.ClipCallback": ("transformers", "trl"),
     "integrations.lightning_callback.ClipCallback": ("lightning", "pytorch_lightning"),
 }
-"""For each callback of unified_clip: the packages of the trainers that call the callback."""
+"""Maps a callback of unified_clip to the packages of the trainers that call it."""
 
 ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "tf_keras")
-"""Packages of trainers and optimizers that clip by themselves. With `attach_to`, the gradients are clipped twice."""
+"""Packages of trainers and optimizers with their own clip. After `attach_to`, their gradients are clipped twice."""
 
 
 def packages_of_callbacks(path: Path) -> set[str]:
@@ -29,8 +29,7 @@ def packages_of_callbacks(path: Path) -> set[str]:
 
 
 def marked(source: Source, uses: Sequence[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a file. If unified_clip also clips the gradients of a trainer, set `twice` for the trainer's
-    clip."""
+    """Return the clips of a file. Set `twice` for a trainer's clip if unified_clip clips the same gradients."""
     own = _own_clips(source)
     off = {use.package for use in uses if use.config is not None and is_off(use.config)}
     return [_marked(source, use, own, is_other_off=use.package in off) for use in uses]

@@ -38,7 +38,7 @@ DEPTH = 5
 def is_used(source: Source, name: str, scope: ast.AST | None = None, depth: int = 0, *, stores: bool = True) -> bool:
     """Return whether code might call, pass, return or store the variable `name`.
 
-    scope: The function or class that has the variable, or None for a variable of the module.
+    scope: The function or class of the variable, or None for a variable of the module.
     stores: Whether `self.clip = name` counts as a use.
     """
     nodes = _references(source, name, scope)
@@ -108,8 +108,9 @@ def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:
 
 
 def _references(source: Source, name: str, scope: ast.AST | None) -> Iterator[ast.expr]:
-    """Yield the expressions that read the variable `name`. Calls such as `locals()` read all variables, except in
-    comprehensions, which collect settings to log.
+    """Yield the expressions that read the variable `name`. A call such as `locals()` reads all variables.
+
+    In a comprehension, `locals()` is ignored, because such code usually logs settings.
     """
     for node in source.nodes if scope is None else ast.walk(scope):
         match node:

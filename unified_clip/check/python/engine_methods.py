@@ -15,7 +15,7 @@ from .engine_of_clip import ACCELERATOR
 
 
 class Engine(NamedTuple):
-    """A class of a training library, such as Accelerate's `Accelerator`, whose methods clip by PyTorch's rule."""
+    """A class of a training library whose methods clip by PyTorch's rule, such as Accelerate's `Accelerator`."""
 
     classes: Sequence[str]
     methods: Mapping[str, Sequence[str]]
@@ -28,7 +28,7 @@ class Engine(NamedTuple):
     """The key of the class in `check.advice.ATTACH`."""
 
     raises: bool = False
-    """Whether a norm that is not finite raises an error by default. The argument `error_if_nonfinite` replaces the
+    """Whether a norm that is not finite raises an error by default. The argument `error_if_nonfinite` overrides the
     default."""
 
 
@@ -61,7 +61,7 @@ LIMITS = ("clip_val", "clip_value", "gradient_clip_val", "max_norm")
 
 
 def config(source: Source, call: ast.Call | None, threshold: float | None = None) -> ClipConfig | None:
-    """Return the clip configuration with the effect of an engine's method. For other calls, return None.
+    """Return the clip configuration with the effect of an engine's method. Return None for a call of another method.
 
     threshold: The number to use for a threshold that is only known at run time.
     """

@@ -14,7 +14,7 @@ ARGUMENTS = {
     "deepspeed_plugins": engines.DEEPSPEED,
     "megatron_lm_plugin": engines.MEGATRON,
 }
-"""For each argument of TrainingArguments or Accelerator: the engine that the argument chooses."""
+"""Maps an argument of TrainingArguments or Accelerator to the engine that the argument chooses."""
 
 ACCELERATOR = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 

@@ -108,10 +108,7 @@ def _set_by_text(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _in_clip_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code such as cfg.train.clip_grad.params.max_norm = value.
-
-    The format reads the changes in a configuration of mmengine.
-    """
+    """Yield a setting for code such as cfg.train.clip_grad.params.max_norm = value."""
     match node:
         case ast.Assign(
             targets=[ast.Attribute(attr="max_norm") | ast.Subscript(slice=ast.Constant(value="max_norm")) as target]
@@ -135,7 +132,7 @@ def _environment(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _excluding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code such as `p.need_clip = False`."""
+    """Yield a setting for code that excludes a parameter from clipping, such as `p.need_clip = False`."""
     match node:
         case ast.keyword(arg="need_clip", value=value):
             place: ast.expr = value
@@ -150,7 +147,7 @@ def _excluding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _layerwise(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code such as optim="lomo"."""
+    """Yield a setting for an optimizer that clips per layer, as in optim="lomo"."""
     match node:
         case ast.keyword(arg="optim", value=value):
             match source.followed(value):
@@ -167,7 +164,7 @@ def _layerwise(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _unpacked(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code such as keras.optimizers.Adam(**kwargs)."""
+    """Yield a setting for unknown arguments of an optimizer, as in keras.optimizers.Adam(**kwargs)."""
     if isinstance(node, ast.Call) and KERAS_OPTIMIZER.match(source.dotted(node.func)):
         for keyword in node.keywords:
             if keyword.arg is None and not isinstance(keyword.value, ast.Dict):
@@ -176,10 +173,7 @@ def _unpacked(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _deepspeed(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code such as deepspeed={"gradient_clipping": 0.5}.
-
-    Files that import a package of PORTED are skipped, because `unified-clip port` finds the key there.
-    """
+    """Yield a setting for code such as deepspeed={"gradient_clipping": 0.5}."""
     match node:
         case ast.keyword(arg="deepspeed", value=value):
             table = source.followed(value)
@@ -278,7 +272,7 @@ def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
 
 
 def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> str:
-    """Return the text of a string. RUN_TIME replaces each part that is only known at run time."""
+    """Return the text of a string. Parts that are only known at run time are replaced by RUN_TIME."""
     value = source.followed(node)
     is_endless = value in around or len(around) > MAX_ALIASES
     around += (value,) * (value is not node)
@@ -299,7 +293,7 @@ def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> 
 
 
 def _overriding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for a method that replaces Lightning's clip, in a class that clips nothing."""
+    """Yield a setting for a method that replaces Lightning's clip, if its class clips nothing."""
     match source.parents.get(node), node:
         case ast.ClassDef() as owner, ast.FunctionDef(name="configure_gradient_clipping" as name):
             called = [last_name(each.func).lower() for each in ast.walk(owner) if isinstance(each, ast.Call)]

@@ -16,13 +16,13 @@ from .steps.value_flow import APPENDING, Flow
 METHOD = "as_optax"
 CHAINS = ("optax.chain", "optax.named_chain")
 PASSES_ALL = ("with_extra_args_support", "GradientTransformationExtraArgs", "inject_hyperparams", *WRAPPERS)
-"""Functions of optax that wrap a transformation, and pass all gradients to the transformation."""
+"""Functions of optax that wrap a transformation, and pass all gradients to it."""
 
 KEEPS_GRADIENTS = ("optax.identity", "optax.zero_nans")
-"""Transformations that can come before a clip, because they return gradients and not updates."""
+"""Transformations that are allowed before a clip, because they return gradients and not updates."""
 
 HOLDERS = ("create", "Optimizer", "TrainState")
-"""Functions of flax that return an object with a transformation inside."""
+"""Functions of flax that return an object which contains a transformation."""
 
 CLIPS = ("optax.clip", "optax.clip_by_global_norm", "optax.clip_by_block_rms", "optax.adaptive_grad_clip")
 
@@ -47,7 +47,7 @@ Kind = Literal["transformation", "entry", "entries"]
 
 
 def misplaced(source: Source) -> dict[ast.Call, str]:
-    """Find the clips that have a wrong place in an `optax.chain`, and return the reason for each clip.
+    """Return {clip: reason} for each clip with a wrong place in an `optax.chain`.
 
     Before a clip, only other clips and transformations in KEEPS_GRADIENTS are allowed.
     """
@@ -100,7 +100,7 @@ def _condition(source: Source, clip: ast.Call) -> ast.expr | None:
 
 
 def _replacing(source: Source, chain: ast.expr) -> ast.expr | None:
-    """Return the condition under which code uses the optimizer without the clip, as in `if x: tx = adam`."""
+    """Return the condition under which other code replaces the optimizer with the clip, as in `if x: tx = adam`."""
     own = next(outer for outer in source.around(chain) if isinstance(outer, ast.stmt))
     names = {each.id for each in ast.walk(own) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
     for node in source.nodes if _results(own) else ():
@@ -116,14 +116,15 @@ def _replacing(source: Source, chain: ast.expr) -> ast.expr | None:
 
 
 def _results(node: ast.AST) -> str:
-    """Return the code of the variables that a statement assigns, "return", or ''."""
+    """Return the code of the variables that a statement assigns. For `return`, return "return". Otherwise, return
+    ''."""
     if isinstance(node, ast.Assign):
         return " ".join(map(ast.unparse, node.targets))
     return "return" if isinstance(node, ast.Return) else ""
 
 
 def _branches(source: Source, node: ast.AST) -> list[tuple[ast.expr, bool]]:
-    """Return the condition of each `if` statement around a node, and whether the node is in its body."""
+    """Return (condition, whether the node is in the body) for each `if` statement around a node."""
     pairs = itertools.pairwise([node, *source.around(node)])
     return [(outer.test, inner in outer.body) for inner, outer in pairs if isinstance(outer, ast.If)]
 
@@ -179,11 +180,11 @@ def _add_late(
     depth: int = 0,
     kind: Kind = "transformation",
 ) -> ast.expr | None:
-    """Add a reason to `reasons` for each clip in `node` that follows another transformation of the gradients.
+    """Add a reason to `reasons` for each clip in `node` that follows a transformation of the gradients.
 
     Return the first transformation that changes the gradients, or None.
 
-    before: The result of this function for the code before `node`.
+    before: The transformation that changes the gradients before `node`, or None.
     """
     parts: Sequence[ast.expr] | None
     source, inner = flow.source, kind
@@ -232,7 +233,7 @@ def _is_clip(source: Source, node: ast.expr) -> bool:
 
 
 def _has_optimizer(node: ast.expr) -> bool:
-    """With an optimizer, `as_optax` returns a transformation that clips and then updates."""
+    """Return whether a call of `as_optax` has an optimizer. Its result then clips and updates."""
     if not isinstance(node, ast.Call) or last_name(node.func) != METHOD:
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)

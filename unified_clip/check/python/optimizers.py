@@ -10,7 +10,7 @@ OTHER = (
     "Attention", "Block", "Client", "Dataset", "Decoder", "Embedding", "Encoder", "Error", "Exception", "Fault", "Net",
     "Handler", "Layer", "Loss", "Message", "Network", "Parser", "Request", "Response", "Server", "Service", "Test",
 )  # fmt: skip
-"""Names with one of these nouns are not optimizers, such as SOAPClient."""
+"""Nouns in names that are not optimizers, such as SOAPClient."""
 
 OPTIMIZER = re.compile(
     r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"
@@ -36,7 +36,8 @@ CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
 KERAS = {"keras", "keras_core", "keras_cv", "keras_hub", "keras_nlp", "tensorflow", "tf_keras"}
 
 COMPARING = ("TypeVar", "cast", "hasattr", "isinstance", "issubclass", "object", "super")
-"""Functions that can get the class of an optimizer without building an optimizer. `object` is `mock.patch.object`."""
+"""Functions that can take an optimizer's class without building an optimizer. `object` stands for
+`mock.patch.object`."""
 
 
 def is_made(source: Source, node: ast.expr) -> bool:
@@ -45,10 +46,9 @@ def is_made(source: Source, node: ast.expr) -> bool:
 
 
 def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the node and the full name of each optimizer that code builds, in the order of the source.
+    """Yield (node, full name) for each optimizer that code builds, in the order of the source.
 
-    The node is usually the call that builds the optimizer. For a class that code passes to a function, the node is the
-    name of the class.
+    The node is the call that builds the optimizer. If code passes the class to a function, the node is the class.
     """
     nodes = [(_call(source, node), source.dotted(node)) for node in source.nodes if _is_optimizer(source, node)]
     package = "tf_keras" if "tf_keras" in source.packages else "keras"

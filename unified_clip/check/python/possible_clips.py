@@ -25,7 +25,7 @@ MAX_NORM = re.compile(r"(?i)max_?norm")
 
 
 def read(path: Path) -> list[ClipUse]:
-    """Return a list with the first setting that is named like a clip, such as grad_clip = 1.0."""
+    """Return a list with the first setting whose name is like a clip, such as grad_clip = 1.0, or []."""
     try:
         tree = parse_tree(python_source(path).decode("utf-8", "replace"), path.name)
     except ConfigError:

@@ -89,8 +89,8 @@ def read(
     A file without a clip has one clip of unknown effect if it has a setting with a name such as `max_norm`. A file with
     invalid Python has one clip of unknown effect if it names a clip.
 
-    configurations: The files that were read as configurations of trainers.
-    precisions: For each Python file, the mixed precision in each Accelerate file near the Python file.
+    configurations: The Python files that are read as configurations of trainers.
+    precisions: For each Python file, the mixed precision in each Accelerate file near it.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source, edit=False)
     uses: list[ClipUse | None] = []
@@ -124,10 +124,9 @@ def _in_steps(
     known_own: Mapping[Path, _Known],
     precisions: Mapping[Path, Mapping[str, str]],
 ) -> Iterator[ClipUse]:
-    """Yield the clips of all files. For a file with a clip, also yield the optimizer steps and the optimizers without a
-    clip.
+    """Yield all clips. In a file with a clip, also yield the optimizer steps and the optimizers without a clip.
 
-    The effect of a clip is unknown if Accelerate might have scaled the gradients.
+    If Accelerate might have scaled the gradients, the effect of a clip becomes unknown.
     """
     by_path: dict[Path, list[ClipUse]] = {path: [] for path in known_own}
     for use in uses:
@@ -209,9 +208,9 @@ def _source(path: Path) -> Source:
 def _native_uses(
     file: PortedFile, configurations: Collection[Path], paths: Sequence[Path], *, is_replaced: bool
 ) -> list[ClipUse | None]:
-    """Return the frameworks' own clips in a file. An entry is None if the code does not clip.
+    """Return the frameworks' own clips in a file, with None for each found call that does not clip.
 
-    is_replaced: Whether the file clips by unified_clip, so that trainers' own clips should be off.
+    is_replaced: Whether the file clips by unified_clip. Trainers' own clips should then be off.
     """
     if not file.sites:
         return []
@@ -310,9 +309,9 @@ def _is_injected(source: Source, site: PortedClip) -> bool:
 
 
 def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse, paths: Sequence[Path]) -> ClipUse:
-    """Return a clip whose threshold is the default of a command line option.
+    """Return a clip with its threshold from the default of a command line option.
 
-    The default 0 is ignored, because an option with the value 0 often switches the clip off.
+    A default of 0 is ignored, because the value 0 often switches the clip off.
     """
     rule, option = use.rule, options.find(source, code)
     if rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):

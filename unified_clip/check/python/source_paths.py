@@ -71,9 +71,9 @@ def _of_call(source: Source, call: ast.Call, arguments: list[Path], file: Path, 
 
 
 def hydra_files(file: Path, line: int, column: int, sources: Sequence[Path]) -> list[Path]:
-    """Return Hydra's main configurations for a call such as `instantiate(cfg.trainer)`.
+    """Return the main configurations that `hydra.main` names, for a call such as `instantiate(cfg.trainer)`.
 
-    `hydra.main` names the configurations. A path that is only known at run time is returned as Path().
+    A path that is only known at run time is returned as Path().
     """
     if (source := _source(file)) is None:
         return []
@@ -93,7 +93,10 @@ def _is_table(node: ast.expr) -> bool:
 
 
 def _mains(file: Path, imported: str = "") -> Iterator[Path]:
-    """Yield the main configuration of each `@hydra.main(config_path="conf", config_name="train")` in a source."""
+    """Yield the main configuration of each `@hydra.main(config_path="conf", config_name="train")` in a source.
+
+    imported: A module. If the source does not import it, nothing is yielded.
+    """
     if (source := _source(file)) is None:
         return
     modules = {part for name in source.imports.values() for part in name.split(".")}

@@ -33,10 +33,10 @@ NOT_PASSED = (
 )
 
 
-def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
-    """Set `unused` if this file does not use the configuration that `call` creates.
+def mark_unused(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
+    """Set `unused` if this file does not use the configuration that `call` creates. Other files might still use it.
 
-    If no code can use the configuration, the effect of the clip is unknown.
+    If no other file can use the configuration, also set `why_unknown`.
     """
     value: ast.AST = call
     while isinstance(source.parents[value], configuration_uses.PASSES):
@@ -73,10 +73,9 @@ def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
 
 
 def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield each clip. For a clip with `unused`, search the other files in `paths` for uses of the configuration.
+    """Yield the clips. For a clip with `unused`, search the other files in `paths` for uses of its configuration.
 
-    If a file might use the configuration, `users` and a note replace `unused`. If no file uses the configuration, the
-    effect of the clip is unknown.
+    If a file might use the configuration, `users` and a note replace `unused`. Otherwise, `why_unknown` is set.
     """
     files: dict[Path, _File] = {}
     for use in uses:
@@ -102,7 +101,7 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
 
 
 def _users(name: str, module: str, others: Sequence[_File]) -> list[Path]:
-    """Return the files in `others` that can import `name` from a module, also through another file in `others`."""
+    """Return the files in `others` that can import `name` from a module, directly or through another file."""
     modules = {module}
     while added := {_module(file.path) for file in others if file.aliases(name, modules)} - modules:
         modules |= added  # other files may import the name from `added`

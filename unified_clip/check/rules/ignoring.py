@@ -27,7 +27,7 @@ NOT_APPROVED = (
 def index_of(rules: Sequence[Ignore], use: ClipUse, root: Path) -> int | None:
     """Return the index of the first entry that matches the file and the name of a clip, or None.
 
-    The entry for an inherited clip must match the inheriting file, not the base file.
+    For an inherited clip, the entry must match the inheriting file, not the base file.
     """
     file = use.read or use.path
     return next((index for index, rule in enumerate(rules) if _applies(rule, use, file, root)), None)
@@ -41,7 +41,8 @@ def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
 def applied(
     rules: Sequence[Ignore], use: ClipUse, finding: Finding, config: ClipConfig, root: Path, used: set[int]
 ) -> Finding:
-    """Add the reason of the matching entry to a finding. Add advice if the entry does not approve the effect."""
+    """If an entry matches a finding, add its reason. If the entry does not approve the effect of the clip, add
+    advice."""
     index = index_of(rules, use, root)
     if index is None:
         return finding
@@ -53,9 +54,10 @@ def applied(
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
-    """Move an inherited clip to the inheriting file if an entry matches only the base file.
+    """If an entry of `check.ignore` matches only the base file of an inherited clip, move the clip to the inheriting
+    file.
 
-    An entry for the base file does not cover the inheriting file.
+    The entry then does not cover the inherited clip.
     """
     if use.read is None or os.path.realpath(use.read) == os.path.realpath(use.path):
         return use
@@ -73,7 +75,7 @@ def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
 
 
 def approval(rule: Ignore, config: ClipConfig) -> str:
-    """Return the effect that an entry approves, as text. Return '' if the entry has no `rule` and no `threshold`."""
+    """Return the effect that an entry approves, as text. Return '' if the entry has neither `rule` nor `threshold`."""
     parts = {"rule": rule.rule, "threshold": rule.threshold}
     text = ", ".join(f"{name} = {value!r}" for name, value in parts.items() if value is not None)
     return text if rule.rule or rule.threshold is None else f"{text} with the rule {config.rule}"
@@ -83,9 +85,8 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` approves every
     effect.
 
-    The clip is compared with the entry. Settings that the entry does not have come from the shared configuration. The
-    family and the eps can differ. If no known trainer reads the clip keys, the names and the values of the keys are
-    compared instead.
+    Settings that are not in the entry must agree with the shared configuration. The family and the eps can differ. If
+    no known trainer reads the clip keys, the names and the values of the keys are compared.
     """
     if rule.threshold is None and rule.rule is None:
         return True
@@ -104,9 +105,9 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
 
 
 def _approves_values(rule: Ignore, values: Sequence[NamedValue], config: ClipConfig) -> bool:
-    """Return whether an entry of `check.ignore` accepts all clip keys of a file.
+    """Return whether an entry of `check.ignore` approves all clip keys of a file.
 
-    Each number must be equal to the threshold of the entry, or to 0 for the rule "none".
+    Each number must be equal to the threshold of the entry. For the rule "none", each number must be 0.
     """
     is_off = rule.rule == "none"
     threshold = 0 if is_off else rule.threshold

@@ -26,13 +26,13 @@ NAMES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
 """Patterns for names of keys, and the rules that a matching key can set. The first match decides."""
 
 ONLY_VALUE = re.compile(r"(clip_?)?value")
-"""Matches names such as CLIP_VALUE in Detectron2. There, CLIP_TYPE names the rule, and CLIP_VALUE is its threshold."""
+"""Matches names such as CLIP_VALUE in Detectron2. This key is the threshold, and the key CLIP_TYPE names the rule."""
 
 
 def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
     """Yield the values in nested tables and lists.
 
-    name: The name of `value`. A value inside a table has a dotted name.
+    name: The name of `value`. The name of a value in a table has a dot, such as "grad_clip.max_norm".
     """
     if isinstance(value, dict):
         for key, inner in value.items():

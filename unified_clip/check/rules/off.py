@@ -22,9 +22,9 @@ EDIT = (
 
 
 def marked(use: ClipUse) -> ClipUse:
-    """Set `must_be_off` for a trainer's own clip. Return any other `ClipUse` unchanged.
+    """Return a trainer's own clip with `must_be_off`. Return any other `ClipUse` unchanged.
 
-    If another file sets the clip, the effect becomes unknown.
+    If another file sets the clip, its effect becomes unknown.
     """
     if use.is_own or use.unclipped:
         return use
@@ -34,7 +34,7 @@ def marked(use: ClipUse) -> ClipUse:
 def not_understood(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
     """Yield a clip of unknown effect for each file of `check.off` without a known trainer.
 
-    Python files and base files are skipped if the pattern also matches a file with a known trainer.
+    If a pattern also matches a file with a known trainer, its Python files and base files are skipped.
     """
     shows = {os.path.realpath(file) for use in file_uses.uses if not use.is_own for file in use.files}
     shows |= file_uses.repeats

@@ -55,8 +55,9 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for required paths and patterns without a clip.
 
-    A clip of unknown effect counts as a clip. A clip in a file of `check.off` does not count as a clip. An unused
-    configuration and an ignored clip count for a required path. They do not count for a pattern.
+    - A clip of unknown effect counts as a clip.
+    - A clip in a file of `check.off` does not count.
+    - An unused configuration and an ignored clip count for a path, but not for a pattern.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)
@@ -90,9 +91,10 @@ def check(
 def each(
     globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path
 ) -> tuple[list[ClipUse], list[str]]:
-    """Return a `ClipUse` without a configuration for each Python file of `check.each` that trains without a clip.
+    """Return a `ClipUse` without a configuration for each Python file of `check.each` that trains without a clip. Also
+    return notes.
 
-    For a file that leaves its clip to a library's trainer, return a note instead.
+    A file that leaves its clip to a library's trainer gets a note instead of a `ClipUse`.
     """
     clips = [use for use in file_uses.uses if _is_clip(use)]
     clipping = _files(clips) | file_uses.files
@@ -135,7 +137,7 @@ def _is_clip(use: ClipUse) -> bool:
 def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
     """Yield a clip of unknown effect for each configuration file of `check.explicit` without a clip key.
 
-    For a pattern with a wildcard, files that do not look like a configuration are skipped.
+    If the pattern has a wildcard, files that do not look like a configuration are skipped.
     """
     shows = _files(file_uses.uses) | file_uses.files
     for file in files:

@@ -17,8 +17,8 @@ def find(
 ) -> Iterator[Finding]:
     """Yield a finding for each entry of the table `check` that has no effect.
 
-    If the user checks only a part of the directory of `clip`, only `check.ignore` is examined. Entries of
-    `check.ignore` that match no checked file are skipped, because they might match unchecked files.
+    If only a part of the directory of `clip` is checked, only the entries of `check.ignore` that match a checked file
+    are examined.
 
     used: The indices of the entries of `check.ignore` that match a finding.
     """

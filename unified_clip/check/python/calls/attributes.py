@@ -40,8 +40,8 @@ class Attribute(NamedTuple):
 def find(source: Source, clip: ast.Call | None, code: str, paths: Sequence[Path]) -> tuple[str, float] | None:
     """Return (option, number) for a threshold in an attribute. Return None if other code might change the threshold.
 
-    The number is the default of a parameter. The option is the name of the parameter, such as "Trainer.max_grad_norm".
-    For a constant, the option is ''.
+    For a parameter, the number is its default, and the option is its name, such as "Trainer.max_grad_norm". For a
+    constant, the option is ''.
     """
     owner, _, name = code.partition(".")
     around = source.around(clip) if clip is not None and owner == "self" else ()

@@ -35,9 +35,8 @@ class ConfigVariable(NamedTuple):
 def configurations(
     source: Source, uses: Sequence[ClipUse], imports: Mapping[str, ConfigVariable] = MappingProxyType({})
 ) -> dict[str, ConfigVariable]:
-    """Return the configuration or clipper of each variable, each attribute, and each call that creates a configuration.
-
-    The keys are code, such as "self.clip" or "ClipConfig.load('clip.toml')".
+    """Return {code: configuration or clipper}, for variables, attributes and calls, such as "self.clip" or
+    "ClipConfig.load('clip.toml')".
 
     imports: The configurations and clippers that the file imports.
     """
@@ -88,7 +87,7 @@ def unused_clippers(source: Source, path: Path, known: Mapping[str, ConfigVariab
                 continue
         if own is not None:
             use = ClipUse(path, node.lineno, node.col_offset + 1, f"{OWN}.{name}", own.config, package=OWN)
-            if (marked := unused_configurations.marked(source, use, node)) is not use:
+            if (marked := unused_configurations.mark_unused(source, use, node)) is not use:
                 yield marked
 
 

@@ -23,10 +23,10 @@ NO_NUMBER = "The threshold is {value}, which is not a number. The call fails, or
 def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, has_names: bool = False) -> ClipConfig:
     """Return `config`, limited to the parameters that a clip call selects.
 
-    kind: "in place", "functional", "class", or "attached" for `attach_to`. A functional clip returns new gradients.
-    has_names: Whether the call gets the names of the model's parameters, as a call of a clipper does.
-
     Raise ConfigError if the call clips nothing, or if its effect is unknown.
+
+    kind: "in place", "functional" (the clip returns new gradients), "class", or "attached" (for `attach_to`).
+    has_names: Whether the call gets the names of the model's parameters, as a call of a clipper does.
     """
     never_runs.check_condition(source, call)
     if kind == "attached":

@@ -64,7 +64,7 @@ def _call_at(source: Source, place: Place) -> ast.Call | None:
 def is_switched_off(source: Source, place: Place, paths: Sequence[Path]) -> bool:
     """Return whether a clip inside `if P is not None` never runs, because every caller passes None for P.
 
-    Return False if no file calls the function, or if code passes the function as an argument.
+    Return False if the callers are unknown: no file calls the function, or code passes the function as an argument.
     """
     clip = _call_at(source, place)
     function = source.function(clip) if clip is not None else None
@@ -97,7 +97,7 @@ def _switches(source: Source, node: ast.AST) -> Iterator[str]:
 
 
 def _calls(name: str, paths: Sequence[Path]) -> list[ast.Call]:
-    """Return the calls of the function `name` in all files. If code passes the function as an argument, return []."""
+    """Return the calls of the function `name` in all files. Return [] if code passes the function as an argument."""
     calls: list[ast.Call] = []
     for path in paths:
         if name.encode() not in python_source(path):

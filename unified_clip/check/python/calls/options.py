@@ -77,7 +77,7 @@ def _is_clip(name: str) -> bool:
 
 
 def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[Path]) -> list[ClipUse]:
-    """Return all clips. A threshold on a command line gets the rule of the script that reads the threshold.
+    """Return all clips. A clip on a command line gets the rule of the script that reads its threshold.
 
     A command line without a script uses all scripts that its file names.
     """
@@ -110,7 +110,7 @@ def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
 
 
 def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield the clips. A default is unknown if an imported module assigns a value to the option."""
+    """Yield the clips. If an imported module assigns a value to an option, a clip by its default becomes unknown."""
     readers = [use for use in uses if use.package and use.option and use.config is not None]
     texts = {path: path.read_text("utf-8", "replace") for path in sources} if readers else {}
     for use in uses:

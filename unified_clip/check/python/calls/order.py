@@ -41,10 +41,11 @@ _timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, froze
 
 
 def check(source: Source, call: ast.Call, depth: int = 0) -> None:
-    """Raise ConfigError if a clip comes after the optimizer's step, comes before `backward`, skips some steps, or clips
-    partial sums of the gradients.
+    """Raise ConfigError if a clip call has a wrong place in the training loop.
 
-    If the clip's function has no backward pass and no step, its callers are checked instead.
+    The wrong places are after the optimizer's step, before `backward`, in only some steps, and between two backward
+    passes of one step. If the clip's function has no backward pass and no step, the callers of the function are
+    checked.
     """
     for outer in source.around(call):
         if isinstance(outer, ast.Call) and "hook" in last_name(outer.func):
@@ -78,7 +79,8 @@ def check(source: Source, call: ast.Call, depth: int = 0) -> None:
 
 
 def _is_early(source: Source, call: ast.Call, before: Sequence[Event], after: Sequence[Event]) -> bool:
-    """Return whether the next step uses gradients of a later backward pass, and no clip comes between the two."""
+    """Return whether a backward pass comes between this clip and the next step, without another clip after the backward
+    pass."""
     step = next((event for event in after if event.kind == "step"), None)
     if step is None or not before:
         return step is not None
@@ -89,7 +91,7 @@ def _is_early(source: Source, call: ast.Call, before: Sequence[Event], after: Se
 
 
 def _step_of_sum(source: Source, call: ast.Call, events: Sequence[Event]) -> Event | None:
-    """Return the step that uses the sum of several backward passes, or None if a clip does not run after each pass."""
+    """Return the step that uses the sum of several backward passes, if the clip runs after each of them."""
     steps = [event for event in events if event.kind == "step"]
     passes = [event.call for event in events if event.kind == "backward"]
     if any(any(_counting(source, each)) for each in [call, *passes]):
@@ -108,7 +110,7 @@ def _names(node: ast.AST | None) -> set[str]:
 
 
 def check_attached(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if the optimizer makes its steps without the clip that a call of `attach_to` attaches."""
+    """Raise ConfigError if the optimizer makes its steps without the clip of an `attach_to` call."""
     check_detached(source, call)
     events = [event for event in _timeline(source).local(call) if event.kind == "step"]
     if events and all(end_of(event.call) < end_of(call) for event in events):
@@ -118,7 +120,7 @@ def check_attached(source: Source, call: ast.Call) -> None:
 
 
 def check_detached(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if code attaches a clip, or registers a hook that clips, and detaches it at once."""
+    """Raise ConfigError if code attaches a clip or a hook, and detaches it before it can clip."""
     holder = source.parents[call]
     if getattr(holder, "attr", "") in DETACHING:
         method = ast.unparse(holder).rpartition(".")[2]

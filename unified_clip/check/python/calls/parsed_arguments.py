@@ -32,7 +32,7 @@ CONFIG_FILES = ("config_files", "default_config_files", "fromfile_prefix_chars")
 
 
 def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
-    """Return whether an expression such as `args.max_grad_norm` surely has its value from the command line.
+    """Return whether the value of an expression such as `args.max_grad_norm` certainly comes from the command line.
 
     owner: The class that has the option as a field, or '' for an option of a parser.
     """

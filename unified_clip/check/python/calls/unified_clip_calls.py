@@ -63,7 +63,7 @@ def _own_functions() -> dict[str, OwnFunction]:
 def uses(path: Path) -> list[ClipUse]:
     """Return the clips of unified_clip in a Python file.
 
-    If the Python is invalid, or if `import *` or `getattr` hides the names, return one clip of unknown effect.
+    If the Python is invalid, or if `import *` or `getattr` hides names, return one clip of unknown effect.
     """
     text = python_source(path).decode("utf-8", "replace")
     if OWN not in text:
@@ -101,17 +101,19 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
     try:
         if name == "ClipConfig":
             config = ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data)
-            return unused_configurations.marked(source, use(config), call)
+            return unused_configurations.mark_unused(source, use(config), call)
         if name in clipped_twice.CALLBACKS:
-            callback = unused_configurations.marked(source, use(), call)
+            callback = unused_configurations.mark_unused(source, use(), call)
             return callback if callback.unused else None
         if name in [f"ClipConfig.{maker}" for maker in changed_configurations.MAKERS]:
             return use(why_unknown=changed_configurations.WHY.format(code=ast.unparse(call)))
         if name == "ClipConfig.loads":
             document = source.arguments(call, ["text", "kind"])
-            return unused_configurations.marked(source, use(ClipConfig.loads(**document.data)), call)
+            return unused_configurations.mark_unused(source, use(ClipConfig.loads(**document.data)), call)
         if name in LOADERS:
-            return unused_configurations.marked(source, use(ClipConfig.import_from(_file(source, path, call))), call)
+            return unused_configurations.mark_unused(
+                source, use(ClipConfig.import_from(_file(source, path, call))), call
+            )
         if last in _own_functions():
             config = _config(source, call, last, _threshold(source, call, last))
             code = clipped_parameters.with_threshold_slot(
@@ -137,7 +139,7 @@ def _rule(source: Source, call: ast.Call, name: str) -> ClipConfig | None:
 def _file(source: Source, path: Path, call: ast.Call) -> Path:
     """Return the file that a call of `ClipConfig.load` or `import_from` reads.
 
-    Search a relative path in the directory of the source, and then in each parent directory.
+    A relative path is searched in the directory of the source, and then in each parent directory.
     """
     passed = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")]
     if not passed:

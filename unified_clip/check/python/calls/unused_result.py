@@ -28,10 +28,9 @@ PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript
 
 
 def check(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if no code uses the result of a clip.
+    """Raise ConfigError if no code uses the result of a clip, or if code replaces the result before it is read.
 
-    An unused variable of the module is no error, because other files can use it. A second assignment before the first
-    read is an error.
+    A variable of the module can be unused, because other files can import it.
     """
     node: ast.AST = call
     if isinstance(source.parents[node], ast.Expr):
@@ -59,7 +58,7 @@ def check(source: Source, call: ast.Call) -> None:
 def check_grad_clip(source: Source, call: ast.Call) -> None:
     """Raise ConfigError if Paddle's optimizer ignores a clip, or gets the clip only under a condition.
 
-    A condition about the threshold itself is no error, as in `ClipGradByNorm(norm) if norm > 0 else None`.
+    A condition about the threshold is allowed, as in `ClipGradByNorm(norm) if norm > 0 else None`.
     """
     if not source.dotted(call.func).startswith("paddle.") and last_name(call.func) != "as_paddle":
         return

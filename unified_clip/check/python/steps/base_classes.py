@@ -19,8 +19,8 @@ BASE = re.compile(r"(\w+)(?=\s*(?:,|$|\[))")
 TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
 
 Classes = Mapping[str, str]
-"""Classes that leave clipping to a base class. The value is the name of a library's base class, such as
-"speechbrain.Brain". The value is '' for a base class in a checked file."""
+"""Maps a class that leaves clipping to a base class to a library's base class, such as "speechbrain.Brain". The value
+is '' for a base class in a checked file."""
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
@@ -54,8 +54,8 @@ def inheriting(source: Source, known: Classes) -> dict[str, str]:
     return classes
 
 
-def left(source: Source, built: Sequence[ast.expr], known: Callable[[], Classes]) -> dict[ast.expr, str]:
-    """Return each optimizer that leaves clipping to a trainer, and the name of the trainer.
+def left_to_trainers(source: Source, built: Sequence[ast.expr], known: Callable[[], Classes]) -> dict[ast.expr, str]:
+    """Return {optimizer: trainer} for each optimizer that leaves clipping to a trainer.
 
     A subclass of the trainer builds the optimizer, or gets the optimizer as an argument.
     """

@@ -20,15 +20,15 @@ SCOPES = (ast.ClassDef, *FUNCTIONS)
 APPLY = ("apply_gradients", "apply")
 
 OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
-"""Methods and functions that change parameters, even if their object is not an optimizer."""
+"""Functions and methods of objects other than optimizers that change parameters."""
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
-"""A branch: (calls that lead to the `if`, node of the `if`, whether its condition is true in the branch)."""
+"""(calls that lead to an `if`, node of the `if`, whether its condition is true in the branch)."""
 
 
 class Event(NamedTuple):
-    """A call that computes gradients ("backward"), clips gradients, or uses gradients in a step of an optimizer.
+    """A call that computes gradients ("backward"), clips them, or uses them in a step of an optimizer.
 
     A call of the kind "unscale" might divide the gradients by the scale of a `GradScaler`.
     """
@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
     branches: frozenset[Branch] = frozenset()
     calls: tuple[tuple[ast.AST, ast.Call], ...] = ()
-    """Tuples of a function and the call that runs the function. The innermost function around `call` comes first."""
+    """(function, call of the function) for each function around `call`. The innermost function comes first."""
 
     def excludes(self, other: Event) -> bool:
         return _exclude(self.branches, other.branches)
@@ -65,7 +65,7 @@ class Timeline:
         return self.source.function(node, FUNCTIONS[:2])
 
     def roots(self) -> Iterator[list[Event]]:
-        """Yield one list of events for the module, and one list for each function without a caller in the file."""
+        """Yield the events of the module, and the events of each function without a caller in the file."""
         callees = {callee for calls in self._calls.values() for call in calls for callee in self._callees(call)}
         for function in self._calls:
             if function not in callees:
@@ -244,7 +244,7 @@ def passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
 def _from_call(event: Event, function: ast.AST, call: ast.Call) -> Event:
     """Convert an event inside a function to an event of the caller.
 
-    If the optimizer is a parameter of the function, the argument of the call replaces it.
+    If the optimizer is a parameter of the function, its name becomes the argument of the call.
     """
     name, rest = re.fullmatch(r"(\w*)(.*)", event.owner, re.DOTALL).groups()  # type: ignore[union-attr]
     argument = passed(function, call).get(name)

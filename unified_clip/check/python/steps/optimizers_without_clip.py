@@ -30,7 +30,7 @@ WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage",
 
 
 class _Place(NamedTuple):
-    """The call that builds an optimizer, or a call of a function that returns the optimizer."""
+    """A call that builds an optimizer, or a call of a function that returns an optimizer."""
 
     node: ast.expr
     code: str
@@ -39,9 +39,9 @@ class _Place(NamedTuple):
 
 
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
-    """Return a `ClipUse` for each optimizer without a clip. In a file without clipped optimizers, return [].
+    """Return a `ClipUse` for each optimizer without a clip. If no optimizer in the file has a clip, return [].
 
-    `unclipped` is True if the function that builds the optimizer also builds an optimizer with a clip.
+    `unclipped` is True if the same function also builds an optimizer with a clip.
     """
     places = {each.node: each for each in _places(source, timeline)}.values()
     clipped = [each for each in places if each.is_clipped]

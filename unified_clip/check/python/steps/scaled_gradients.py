@@ -67,7 +67,7 @@ def _why(scaling: ast.Call, scaler: str, late: ast.Call | None) -> str:
 
 
 def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -> dict[Place, str]:
-    """Find clips of gradients that Accelerate might have scaled. Return the place of each clip, and the reason.
+    """Return {place of a clip: reason} for clips of gradients that Accelerate might have scaled.
 
     With fp16, `accelerator.backward` scales the gradients. `accelerator.clip_grad_norm_` and unified_clip's `clip_` for
     Accelerate remove the scale before the clip.
@@ -115,7 +115,7 @@ def _precision(source: Source, files: Mapping[str, str]) -> str:
 
 
 def _constant(source: Source, node: ast.expr) -> str:
-    """Return a precision as text. Return '' for a precision that is only known at run time and might be fp16."""
+    """Return a precision as text. Return '' if the precision is only known at run time, and might be fp16."""
     node = source.followed(node)
     if isinstance(node, ast.IfExp):
         values = [_constant(source, each) for each in (node.body, node.orelse)]
@@ -174,7 +174,7 @@ def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[ast.Call]:
 
 
 def _scales(timeline: Timeline, owner: ast.expr) -> bool:
-    """Return whether an object is an enabled `GradScaler`. For an unknown class, the object's name decides."""
+    """Return whether an object is an enabled `GradScaler`. If its class is unknown, its name decides."""
     calls = [node for node in timeline.flow.reached(owner) if isinstance(node, ast.Call)]
     classes = [call for call in calls if timeline.source.dotted(call.func).endswith("Scaler")]
     return any(_is_enabled(timeline.source, call) for call in classes) if classes else is_scaler_name(owner)

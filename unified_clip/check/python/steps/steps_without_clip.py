@@ -47,10 +47,8 @@ class _Steps:
         return made
 
     def clip_of(self, event: Event, before: Sequence[Event]) -> int | None:
-        """Return the line number of the clip of the gradients that a step uses.
-
-        Return 0 if there is no clip, and None if the clip is unknown.
-        """
+        """Return the line of the clip whose gradients a step uses. Return 0 without a clip, and None for an unknown
+        clip."""
         if line := self._clip_of_optimizer(event.owner):
             return line
         if last_name(event.call.func) in APPLY:
@@ -67,7 +65,7 @@ class _Steps:
         return None
 
     def _clip_of_optimizer(self, owner: str) -> int:
-        """Return the line where a clip is attached or passed to an optimizer, or 0.
+        """Return the line where a clip is attached or passed to an optimizer. Return 0 without such a line.
 
         A clip of the variable `opt` also counts for the attribute `state.opt`.
         """
@@ -81,10 +79,8 @@ class _Steps:
         return 0
 
     def _clip_of_argument(self, step: Event) -> int | None:
-        """Return the line number of the clip in the gradient argument of a step.
-
-        Return 0 if the argument has no clip, and None if the clip is unknown.
-        """
+        """Return the line of the clip in the gradient argument of a step. Return 0 without a clip, and None for an
+        unknown clip."""
         calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:
             return clips[0].lineno
@@ -115,9 +111,9 @@ class _Steps:
 
 
 def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
-    """Return a `ClipUse` for each optimizer step without a clip. The list is empty if the file has no clip.
+    """Return a `ClipUse` for each optimizer step without a clip. If the file has no clip, return [].
 
-    `unclipped` is True if the gradients of the step are surely not clipped.
+    `unclipped` is True if the gradients of the step are certainly not clipped.
     """
     timeline = Timeline(source, clips)
     around = (outer for call in source.calls if timeline.is_clip(call) for outer in source.around(call))
@@ -135,8 +131,8 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
 
 
 def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
-    """Yield (events, index, step) for each step of an optimizer. Steps of an engine are left out, because an engine can
-    clip its own gradients."""
+    """Yield (events, index, step) for each step of an optimizer, except the steps of an engine, which can clip by
+    itself."""
     for events in timeline.roots():
         for index, event in enumerate(events):
             if event.kind == "step" and event.owner and "engine" not in event.owner.rpartition(".")[2].lower():

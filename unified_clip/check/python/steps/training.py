@@ -43,7 +43,7 @@ def first(path: Path, clipping: Callable[[], base_classes.Classes]) -> Training 
     own = {node.name for node in source.nodes if isinstance(node, (*FUNCTIONS[:2], ast.ClassDef))}
     named = list(_named(source))
     building = named or [*_possible(source, own), *_trainers(source)]
-    left = base_classes.left(source, [node for node, _ in building], clipping)
+    left = base_classes.left_to_trainers(source, [node for node, _ in building], clipping)
     steps = [] if named and not left else list(_steps(source))
     is_clipped = False
     if steps or not named:
@@ -101,7 +101,7 @@ def _trainers(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the node and a description of each optimizer step, and of each line that updates parameters by hand.
+    """Yield (node, description) for each optimizer step, and for each line that updates parameters by hand.
 
     Yield nothing for a file without a backward pass.
     """

@@ -16,10 +16,10 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 _Slots = tuple[object, ...]
-"""The path of a value in a container, as indices and keys: ("d",) for `{"d": item}`."""
+"""The indices and keys that lead to a value in a container: ("d",) for `{"d": item}`."""
 
 _Holder = tuple[str, _Slots]
-"""The name of a variable or function, and the path to the followed value."""
+"""(name of a variable or function, indices and keys that lead to the followed value in it)."""
 
 MAX_SLOTS = 3
 
@@ -37,7 +37,7 @@ class Flow:
         self.source = source
 
     def reached(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes below `node`, and the nodes below the values of the variables in `node`."""
+        """Yield the nodes in `node`, and the nodes in the values of its variables."""
         seen: set[ast.expr] = set()
         waiting = [node]
         while waiting:
@@ -59,8 +59,11 @@ class Flow:
         return [value for value in values if value not in around]
 
     def list_parts(self, read: ast.AST) -> list[ast.expr]:
-        """Return the parts of the list `read` in order: its first value, and each value that code adds later. If the
-        first value is unknown, return only the values that code adds. If the order is unknown, return []."""
+        """Return the values of the list `read` in their order: the items of the first list, and each value that code
+        adds.
+
+        If the first list is unknown, return only the values that code adds. If the order is unknown, return [].
+        """
         values = self.values(read)
         added = [each for each in self._assignments.get(code_of(read), ()) if each.value in values]
         added.sort(key=lambda each: each.end)
@@ -107,7 +110,7 @@ class Flow:
         return [each.value for each in inner if each.value is not None and self.source.function(each) in functions]
 
     def items(self, node: ast.AST) -> list[ast.expr]:
-        """Return the expressions that code assigns to items of a variable, as in `transforms["g"] = value`."""
+        """Return the values that code assigns to items of a variable, as in `transforms["g"] = value`."""
         return self._items.get(code_of(node), [])
 
     @cached_property
@@ -278,7 +281,8 @@ def _is_insertion(node: ast.AST) -> bool:
 
 
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
-    """Yield (variable, value, whether the value is only added to the variable) for each assignment."""
+    """Yield (variable, value, is_added) for each assignment. `is_added` is True if the variable keeps its earlier
+    values."""
     match node:
         case ast.Assign(targets=targets, value=value):
             yield from ((*pair, False) for target in targets for pair in _pairs(target, value))
@@ -311,6 +315,6 @@ def _arguments(function: ast.AST | None) -> Iterator[ast.AST]:
 
 
 def are_apart(left: set[str], right: set[str]) -> bool:
-    """Return whether two sets of models surely share no parameters."""
+    """Return whether two sets of models certainly share no parameters."""
     related = any(a == b or f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.") for a in left for b in right)
     return bool(left) and bool(right) and not related

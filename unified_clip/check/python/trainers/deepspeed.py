@@ -41,9 +41,9 @@ AUTO = (
 
 
 def problem(source: Source, path: Path, line: int, column: int, config: ClipConfig) -> tuple[str, bool]:
-    """Return the reason why DeepSpeed might change the clip, and whether the trainer rejects the clip.
+    """Return (reason why DeepSpeed might change the clip or '', whether the trainer rejects the clip).
 
-    The trainer rejects a threshold that differs from the threshold of DeepSpeed.
+    The trainer rejects a threshold that differs from DeepSpeed's threshold.
     """
     values = [each.value for call in calls_at(source, line, column) for each in call.keywords if each.arg == KEY]
     choices = [choice for value in values for choice in _choices(source, value)]
@@ -84,5 +84,5 @@ def _problem_of(source: Source, path: Path, node: ast.expr, config: ClipConfig) 
 
 
 def is_left_to_trainer(source: Source) -> bool:
-    """Return whether a file uses Trainer, which replaces the "gradient_clipping" value "auto" by `max_grad_norm`."""
+    """Return whether a file uses Trainer, which replaces the value "auto" of "gradient_clipping" by `max_grad_norm`."""
     return any(TRAINER.fullmatch(source.dotted(node)) for node in source.nodes)
