@@ -16,6 +16,7 @@ from support.epsilon import BETA2, BETAS, check_places
 
 import unified_clip
 from unified_clip import ClipWarning
+from unified_clip.jax import transforms
 from unified_clip.recording import runs
 
 GRADIENTS = {"a": [3.0, -4.0], "b": [[12.0]]}
@@ -70,13 +71,14 @@ def test_events_agree_with_those_of_verify(tmp_path: Path, name: str, compile: C
 
 @pytest.mark.parametrize("rate", [0.1, optax.exponential_decay(0.1, 1, 0.5)], ids=["constant", "schedule"])
 @pytest.mark.parametrize("compile", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@pytest.mark.parametrize("module", [optax, transforms], ids=["optax", "unified_clip"])
 def test_steps_of_optimizers_have_their_learning_rate_and_place(
-    tmp_path: Path, rate: Any, compile: Callable[..., Any]
+    tmp_path: Path, rate: Any, compile: Callable[..., Any], module: Any
 ) -> None:
     gradients = jax.tree.map(jnp.array, GRADIENTS, is_leaf=lambda each: isinstance(each, list))
     for name, is_late in (("before", False), ("after", True)):
         with unified_clip.record(tmp_path / f"{name}.jsonl"):
-            parts = [optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.5)]
+            parts = [module.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.5)]
             transformation = optax.chain(*(parts[::-1] if is_late else parts))
             state, update = transformation.init(gradients), compile(transformation.update)
             for _ in range(3):

@@ -34,6 +34,8 @@ class Dispatcher:
         self.needs_leaves = self.norms = False
         self.recorded_calls = 0
         self.natives: tuple[Recording, ...] = ()
+        self.on_jax_clips: Callable[[int], None] = lambda count: None
+        """Gets the number of lines for each call of unified_clip on JAX, when JAX runs or traces the call."""
 
     def add(self, recording: Recording) -> None:
         self._change(lambda recordings: (*recordings, recording))
@@ -71,6 +73,8 @@ class Dispatcher:
         finally:
             seconds = perf_counter() - started - call.overhead
             self._thread.call = None
+            if self.natives and failure is None:
+                self.on_jax_clips(call.recorders[0].count_lines("jax"))
             for recorder in call.recorders:
                 recorder.end(seconds, failure)
 

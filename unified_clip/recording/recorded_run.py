@@ -268,6 +268,9 @@ class RecordedRun(RecordedTable):
     optimizer_steps: tuple[OptimizerStep, ...] = ()
     """The steps of optimizers in the first process, in order."""
 
+    steps_in_iteration: int = 1
+    """The number of recorded optimizer steps that each step in `optimizer_steps` joins."""
+
     logged: tuple[LoggedNumbers, ...] = ()
 
     warnings: tuple[str, ...] = ()

@@ -348,6 +348,9 @@ class CallRecorder:
         elif event.in_graph and not recording.stores_results:
             recording._warn("gradients inside a graph are not stored. To store them, clip outside the graph.")
 
+    def count_lines(self, framework: str) -> int:
+        return len(merge_groups([each.fields for each in self.events if each.fields["framework"] == framework]))
+
     def end_with(self, event: Any) -> None:
         self.events = [event]
         self.end(None, None)

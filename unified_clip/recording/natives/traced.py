@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from ..dispatcher import DISPATCHER
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER
@@ -34,11 +35,11 @@ class TracedOrder:
         self._clips, self._after = 0, 0
         self._step: TracedStep | None = None
 
-    def on_clip(self) -> None:
+    def on_clips(self, count: int) -> None:
         if self._step is not None and not self._step.has_run:
-            self._step.after += 1
+            self._step.after += count
         else:
-            self._clips += 1
+            self._clips += count
 
     def on_step(self) -> TracedStep:
         self._step = TracedStep(self._clips)
@@ -52,6 +53,7 @@ class TracedOrder:
 
 
 TRACED = TracedOrder()
+DISPATCHER.on_jax_clips = TRACED.on_clips
 
 
 def report_step(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
@@ -78,7 +80,7 @@ def report_call(
     before, after, weights: Tensors. None is not allowed.
     """
     OBSERVER.wait_with(jax.effects_barrier)
-    TRACED.on_clip()
+    TRACED.on_clips(1)
 
     def receive(value: Any, *arrays: Any) -> None:
         observed = ObservedTensors.from_arrays(arrays, [len(part) for part in parts], names)

@@ -162,19 +162,25 @@ def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
         equal = others if counts[0] == counts[1] else []
         options.append([size] if size is not None else [*equal, 1, _steps_per_clip(run), *others])
     pairs = [(left, right) for left in options[0] for right in options[1]]
-    for left, right in pairs:
-        if math.ceil(counts[0] / left) == math.ceil(counts[1] / right):
-            return left, right
-    factors = [factor for count in range(2, MOST_OPTIMIZERS + 1) for factor in ((count, 1), (1, count))]
-    multiples = [(pairs[0][0] * factor, pairs[0][1] * other) for factor, other in factors]
-    for left, right in multiples:
-        if _are_whole_iterations(a, b, left, right):
-            return left, right
-    for left, right in pairs:
-        firsts = next(iterations_of(a, left)), next(iterations_of(b, right))
-        if clipped_size(firsts[0]) == clipped_size(firsts[1]):
-            return left, right
-    return pairs[0]
+    even = [sizes for sizes in pairs if math.ceil(counts[0] / sizes[0]) == math.ceil(counts[1] / sizes[1])]
+    multiples = range(2, MOST_OPTIMIZERS + 1)
+    if even and not _clip_other_parameters(a, b, even[0]):
+        return even[0]
+    left, right = (even or pairs)[0]
+    factors = [(count, count) for count in multiples] if even else []
+    factors += [factor for count in multiples for factor in ((count, 1), (1, count))]
+    for factor, other in factors:
+        if _are_whole_iterations(a, b, left * factor, right * other):
+            return left * factor, right * other
+    if even:
+        return even[0]
+    return next((sizes for sizes in pairs if not _clip_other_parameters(a, b, sizes)), pairs[0])
+
+
+def _clip_other_parameters(a: RecordedRun, b: RecordedRun, sizes: tuple[int, int]) -> bool:
+    """Return whether the first iterations of two runs clip different numbers of elements."""
+    firsts = [clipped_size(next(iterations_of(run, size))) for run, size in zip((a, b), sizes, strict=True)]
+    return 0.0 not in firsts and firsts[0] != firsts[1] and not any(map(math.isnan, firsts))
 
 
 def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int) -> bool:
@@ -291,7 +297,8 @@ def _joined(run: RecordedRun, iterations: Sequence[Iteration]) -> RecordedRun:
         steps.append(_join(parts).model_copy(update={"step": number}))
     after = done - count if is_numbered else 0
     lines = [line.model_copy(update={"step": numbers.get(line.step, line.step + after)}) for line in run.lines]
-    return run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)})
+    size = max(len(parts) for parts, _ in iterations)
+    return run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps), "steps_in_iteration": size})
 
 
 def _join(steps: Sequence[OptimizerStep]) -> OptimizerStep:

@@ -128,6 +128,20 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
+    counts = [run.steps_in_iteration for run in comparison.runs]
+    if counts == [1, 1] or _first(comparison) is None:
+        return _where_to_look(comparison)
+    numbers = " and ".join(
+        f"{run.name} makes {counted(count, 'step')}" for run, count in zip(comparison.runs, counts, strict=True)
+    )
+    order = (
+        f"In each iteration, {numbers} of optimizers. A step changes weights that later losses may use, so compare the "
+        "order of the backward passes and the steps."
+    )
+    return [*_where_to_look(comparison), order]
+
+
+def _where_to_look(comparison: RecordingComparison) -> list[str]:
     if without_effect := _without_effect(comparison):
         return without_effect
     first = _first(comparison)
