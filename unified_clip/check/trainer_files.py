@@ -19,7 +19,7 @@ from ..config.documents.unknown import unread_around
 from ..config.formats import FORMATS, Format, convert, engines, placement
 from ..config.formats.base import SetElsewhereError
 from ..config.formats.convert import Candidate
-from ..config.formats.naming import named_by
+from ..config.formats.naming import naming_advice
 from ..config.formats.python_source import PythonFormat
 from ..config.formats.trainers.huggingface.training_arguments import NO_TRAINER
 from ..errors import ConfigError
@@ -75,7 +75,7 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
     format_: The format as "name" or "name@version", or '' to infer the format.
     """
-    with named_by(f'set "**/{path.name}" to "{{}}" in check.formats'):
+    with naming_advice(f'set "**/{path.name}" to "{{}}" in check.formats'):
         try:
             name, version = convert.parse_name(format_) if format_ else ("", None)
             candidates = [convert.named(path, name)] if name else _candidates(path)

@@ -66,9 +66,9 @@ def add_parsers(commands: Any) -> Any:
 def _import(options: argparse.Namespace) -> int:
     from .clip_config import ClipConfig
     from .documents import kind_of
-    from .formats.naming import named_by
+    from .formats.naming import naming_advice
 
-    with named_by("pass --from {}"):
+    with naming_advice("pass --from {}"):
         config = ClipConfig.import_from(options.file, options.format)
     text = config.dumps(kind_of(options.out) if options.out else "toml")
     _output(text, config.notes, options.out)
@@ -79,10 +79,10 @@ def _export(options: argparse.Namespace) -> int:
     from .clip_config import ClipConfig
     from .documents import DOCUMENT_KINDS
     from .formats import convert
-    from .formats.naming import named_by
+    from .formats.naming import naming_advice
     from .schema import DEFAULT_FAMILY, FAMILIES
 
-    with named_by("pass --from {}"):
+    with naming_advice("pass --from {}"):
         config = ClipConfig.import_from(options.clip, options.format)
     kind = options.kind or (DOCUMENT_KINDS.get(options.out.suffix.lower()) if options.out else None)
     text, notes = convert.write(config, options.to, nearest=options.nearest, kind=kind)

@@ -152,7 +152,7 @@ def digest(tensors: Iterable[Dense | None]) -> str:
     return sha256.hexdigest()
 
 
-class Lazily(Sequence[Dense | None]):
+class LazySequence(Sequence[Dense | None]):
     """A sequence that computes a tensor at each access, for tensors that do not fit into memory together."""
 
     def __init__(self, make: Callable[[int], Dense | None], count: int) -> None:

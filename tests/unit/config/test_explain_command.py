@@ -96,7 +96,8 @@ def test_norms_of_examples_have_few_digits(files: Path, capsys: pytest.CaptureFi
 def test_different_numbers_are_printed_with_different_digits() -> None:
     single = np.float32(0.5)
     shown = [
-        describe.measured(float(each)) for each in (single, np.nextafter(single, 1), 0.5 + 2**-27, math.nan, math.inf)
+        describe.number_text(float(each))
+        for each in (single, np.nextafter(single, 1), 0.5 + 2**-27, math.nan, math.inf)
     ]
     assert shown == ["0.5", "0.50000006", "0.500000007", "nan", "inf"]
 

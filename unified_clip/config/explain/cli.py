@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 def _result(options: argparse.Namespace) -> ExplainedConfig | ConfigComparison:
     from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig
-    from ..formats.naming import named_by
+    from ..formats.naming import naming_advice
     from . import compare, recorded
 
     second = "a second configuration B"
@@ -76,7 +76,7 @@ def _result(options: argparse.Namespace) -> ExplainedConfig | ConfigComparison:
     formats = [(options.from_a, "pass --from {}"), (options.from_b, "pass --from-b {}")]
     configs = []
     for path, (format_, way) in zip(paths, formats, strict=False):
-        with named_by(way):
+        with naming_advice(way):
             configs.append(ClipConfig.import_from(path, format_))
     if options.step is not None and not any(config.has_schedule for config in configs):
         raise UsageError("--step needs a threshold with a schedule, but no threshold has a schedule. Remove --step.")
@@ -180,4 +180,4 @@ def _table(*columns: str) -> Table:
 def _format_number(number: float | None) -> str:
     from . import describe
 
-    return "" if number is None else describe.measured(number)
+    return "" if number is None else describe.number_text(number)

@@ -80,7 +80,7 @@ def number(value: float) -> str:
     return short if float(short) == value else repr(value)
 
 
-def measured(value: float) -> str:
+def number_text(value: float) -> str:
     """Return a number as text. A number that float32 represents exactly gets its shortest text. Other numbers get 9
     digits."""
     with np.errstate(over="ignore"):

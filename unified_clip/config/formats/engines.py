@@ -13,7 +13,7 @@ UNREACHABLE = (DEEPSPEED, MEGATRON, XLA, COLOSSAL)
 trainer can clip.
 """
 
-UNDER = {
+INSTEAD_FAILS_UNDER = {
     "hf": f"{DEEPSPEED}, {MEGATRON} or {XLA}",
     "accelerate": f"{DEEPSPEED}, {MEGATRON} or {XLA}",
     "lightning": f"{DEEPSPEED} or {XLA}",
@@ -22,8 +22,8 @@ UNDER = {
 }
 """Maps each format to the engines under which the advice `Format.instead` does not work."""
 
-OWN = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
-"""Maps a format to the engine that the format always uses. This engine clips."""
+ENGINE_OF = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
+"""{format: engine that the trainer always uses, and that clips}"""
 
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
@@ -35,7 +35,7 @@ SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, owner
 
 
 def except_under(format_: str) -> str:
-    return f", except under {UNDER[format_]}" if format_ in UNDER else ""
+    return f", except under {INSTEAD_FAILS_UNDER[format_]}" if format_ in INSTEAD_FAILS_UNDER else ""
 
 
 CLASS_KEYS = ("class_path", "_target_", "type")
@@ -65,8 +65,8 @@ def of_strategy(strategy: Any) -> str:
 
 def of_file(format_: str, document: Document) -> str:
     data = document.data if isinstance(document.data, dict) else {}
-    if format_ in OWN:
-        return OWN[format_]
+    if format_ in ENGINE_OF:
+        return ENGINE_OF[format_]
     if format_ == "accelerate":
         is_megatron = data.get("distributed_type") == "MEGATRON_LM"
         return MEGATRON if is_megatron else DEEPSPEED

@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_way: ContextVar[str] = ContextVar("_way", default="pass from_='{}'")
+_advice: ContextVar[str] = ContextVar("_advice", default="pass from_='{}'")
 
 
 @contextmanager
-def named_by(way: str) -> Iterator[None]:
-    """Inside a `with` block, set the advice that `name_format` returns.
+def naming_advice(advice: str) -> Iterator[None]:
+    """Inside a `with` block, let `name_format` return this advice.
 
-    way: The advice with the placeholder {} for the name, such as "pass --from-b {}".
+    advice: A text with the placeholder {} for the name of a format, such as "pass --from-b {}".
     """
-    token = _way.set(way)
+    token = _advice.set(advice)
     try:
         yield
     finally:
-        _way.reset(token)
+        _advice.reset(token)
 
 
 def name_format(name: str) -> str:
-    return _way.get().replace("{}", name)
+    return _advice.get().replace("{}", name)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...tensors.arithmetic import FORMATS, nearest, nearest_float, rounded
 from ...tensors.norms import exact_norm, norm_dtype
-from ...tensors.types import Dense, Lazily, Sparse, densify, digest, encode
+from ...tensors.types import Dense, LazySequence, Sparse, densify, digest, encode
 from ..call_outcome import LEARNING_RATE, ClipTensors
 from ..suite import adaptive_calls
 from ..suite.case import Case
@@ -69,7 +69,7 @@ def has_effect(case: Case, expected: Expected) -> bool:
 def with_update(case: Case, expected: Expected) -> Expected:
     results = expected.gradients
     if case.options.update and results is not None:
-        expected.update = Lazily(lambda index: after_sgd_step(results[index]), len(results))
+        expected.update = LazySequence(lambda index: after_sgd_step(results[index]), len(results))
     return expected
 
 
@@ -121,7 +121,7 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
             return gradient
         return _clipped(call, case.arguments, gradient, norms[index], extreme)
 
-    results = Lazily(make, len(gradients))
+    results = LazySequence(make, len(gradients))
     return results if is_long_vector(case) else list(results)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...tensors import ulp
 from ...tensors.arithmetic import FORMATS, rounded
-from ...tensors.types import PARTS, Dense, Gradient, Lazily, Stage, encode
+from ...tensors.types import PARTS, Dense, Gradient, LazySequence, Stage, encode
 from ..call_outcome import CallOutcome, ClipTensors
 from ..elements import Number, Side, WorstElement
 from ..known import measure
@@ -50,10 +50,10 @@ def _find(
 ) -> WorstElement | None:
     first = None
     for stage in STAGES:
-        exact = _numbers(stage, case, right, right)
+        exact = _tensors_at(stage, case, right, right)
         if exact is None:
             continue
-        sides = {"ours": _numbers(stage, case, right, own), "native": _numbers(stage, case, right, native)}
+        sides = {"ours": _tensors_at(stage, case, right, own), "native": _tensors_at(stage, case, right, native)}
         places = _places(exact, sides[by] or [], by, case.clipped_inputs if stage == "tensors" else [None] * len(exact))
         if not places:
             continue
@@ -85,7 +85,7 @@ def _find(
     return first
 
 
-def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
+def _tensors_at(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
     """Return the tensors of a stage, converted to the dtypes of the exact result.
 
     Return None if the tensors cannot be compared.
@@ -97,7 +97,7 @@ def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | No
         return None
     if stage == "coefficient":
         return [Dense("float64", np.array(coefficient)) for coefficient in coefficients(case, tensors)]
-    return Lazily(lambda index: _like(exact[index], tensors[index]), len(exact))
+    return LazySequence(lambda index: _like(exact[index], tensors[index]), len(exact))
 
 
 def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:

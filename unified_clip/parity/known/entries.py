@@ -34,7 +34,7 @@ KINDS: Mapping[str, str] = {
 }
 
 SIZED = ("value", "touched")
-"""An entry with one of these kinds needs a size or `not_finite`."""
+"""The kinds of differences for which an entry needs a size or `not_finite`."""
 
 WITH_NUMBERS = (*SIZED, "form", "elements")
 """The kinds of differences whose numbers are compared."""

@@ -40,7 +40,7 @@ class WorkedExample(ReportModel):
     def result(self) -> str:
         if self.norm_clipped is None or self.outcome == "unchanged":
             return self.outcome
-        return f"the total norm becomes {describe.measured(self.norm_clipped)}"
+        return f"the total norm becomes {describe.number_text(self.norm_clipped)}"
 
 
 class ClipMeaning(ReportModel):

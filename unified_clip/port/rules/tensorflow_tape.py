@@ -81,7 +81,7 @@ class TapeRewrite:
             except UnsureError as error:
                 self.why_not[clip] = str(error)
         flagged = [*file.with_verdict("flagged"), *self.why_not]
-        self._exclude(self._with_several_lists(), SEVERAL_LISTS)
+        self._exclude(self._with_other_variables(), SEVERAL_LISTS)
         self._exclude({self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)})
 
     def _exclude(self, excluded: set[StepRange | None], reason: str = OTHER_CLIP) -> None:
@@ -91,8 +91,8 @@ class TapeRewrite:
             self.why_not |= dict.fromkeys(incomplete, reason)
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
-    def _with_several_lists(self) -> set[StepRange | None]:
-        """Return the steps of an optimizer that updates different variables in different steps.
+    def _with_other_variables(self) -> set[StepRange | None]:
+        """Return the steps of each optimizer that does not update the same variables in all steps.
 
         PyTorch's optimizer would update all parameters in each step.
         """

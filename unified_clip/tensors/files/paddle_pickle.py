@@ -107,8 +107,8 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 
 
-class Whole:
-    """A file whose reads fail if the file has too few bytes."""
+class CheckedFile:
+    """A file that raises EOFError if it has too few bytes for a read."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
@@ -142,7 +142,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
     """An unpickler that calls only the functions in `STAND_INS`. Large bytes objects are mapped."""
 
     def __init__(self, file: IO[bytes], raw: Raw) -> None:
-        super().__init__(Whole(file, len(raw)))
+        super().__init__(CheckedFile(file, len(raw)))
         self.file, self.raw = file, raw
         self.passed = 0
         """The number of characters and list entries passed to calls so far. A limit prevents a small file from filling

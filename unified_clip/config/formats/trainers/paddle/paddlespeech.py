@@ -15,7 +15,7 @@ SPEECH, SIMPLE, TTS = ("global_grad_clip",), ("grad_clip",), ("optimizer", "max_
 KALDI = ("optim_conf", "global_grad_clip")
 GAN = (("generator_grad_norm",), ("discriminator_grad_norm",))
 DIFFUSION = ("ds_grad_norm",)
-AMP = Version("1.4.2")
+PYTORCH_RULE = Version("1.4.2")
 """From this version on, models with an encoder call `clip_grad_norm_`. This function follows PyTorch's rule."""
 
 
@@ -104,7 +104,7 @@ class PaddleSpeech(Format):
         Before 1.4.2, these models clip by Paddle's rule. From 1.4.2 on, and for an unknown version, PyTorch's rule
         applies.
         """
-        if version is None or version >= AMP:
+        if version is None or version >= PYTORCH_RULE:
             return self._by_function(document, [] if version else [OLD])
         threshold = self.read_threshold(document, SPEECH, null="error", infinite="error")
         return Imported(self.settings("global_norm", threshold))
