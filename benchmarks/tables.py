@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def tables(data: Mapping[str, Any]) -> str:
-    """Return all tables, with the machine and the versions."""
+    """Return the tables of ratios, with the machine and the versions."""
     machine = f"{data['machine']['architecture']}, {data['machine']['cpus']} processors, {data['threads']} threads"
     if instruction_set := data["machine"]["instruction_set"]:
         machine += f", kernels for {instruction_set}"
@@ -57,18 +57,17 @@ def tables(data: Mapping[str, Any]) -> str:
         *(f"Not whole: {line}" for line in report.problems(data)),
     ]
     titled = [("In graphs", graphs_table(data))]
-    titled += [(f"On {name}", compared(report.pairs_table(data, name))) for name in data["compiled_kernels"]]
-    titled += [("The machine's limits", report.limits_table(data)), ("Memory", compared(report.memory_table(data)))]
+    titled += [(f"On {name}", outside_graphs(report.pairs_table(data, name))) for name in data["compiled_kernels"]]
     for title, (header, rows) in titled:
         if rows:
             paragraphs += [f"### {title}", _markdown.table(header, rows)]
     return "\n\n".join(paragraphs)
 
 
-def compared(table: report.Table) -> report.Table:
-    """Return a table without the rows that have no number of a framework's function."""
+def outside_graphs(table: report.Table) -> report.Table:
+    """Return a table without graphs, and without the rows that have no number of a framework's function."""
     header, rows = table
-    return header, [row for row in rows if row[-1] != report.NOTHING]
+    return header, [row for row in rows if row[-1] != report.NOTHING and not row[2].endswith(", in a graph")]
 
 
 def graphs_table(data: Mapping[str, Any]) -> report.Table:
