@@ -48,7 +48,7 @@ QUOTIENT = "as with the coefficient {}(1, norm / threshold) instead of min(1, th
 TWICE = "as when the coefficient is applied twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""For each way in which `_float32_norm` can add up squares, a description of the order of the sum."""
+"""Descriptions of the ways in which `_float32_norm` can add up squares."""
 
 
 def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:

@@ -40,8 +40,8 @@ class Hypothesis(NamedTuple):
     """The norm from which each gradient's coefficient is computed. An empty sequence stands for the correct norms."""
 
     returned: Sequence[float] | None = None
-    """The norms that the call might return. An empty sequence stands for the correct norm. None stands for `norms[0]`.
-    """
+    """The norms that the call might return. An empty sequence stands for the correct norm, and None stands for
+    `norms[0]`."""
 
     eps: float | None = None
     threshold: float | None = None

@@ -56,10 +56,11 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 
 
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
-    """Return (smallest, largest), the range of coefficients that turn `before` into `after`.
+    """Return (smallest, largest) of the coefficients that turn `before` into `after`.
 
-    If no coefficient turns `before` into `after`, the range is empty: `smallest` is larger than `largest`. If all
-    elements of `before` are 0, infinite or NaN, the result is (-inf, inf).
+    If there is no such coefficient, `smallest` is larger than `largest`. If all elements of `before` are 0, infinite or
+    NaN, the result is (-inf, inf).
+
     roundings: The allowed error of a product, in ULP.
     """
     inputs, results = before.values(), after.values()

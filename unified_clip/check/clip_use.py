@@ -26,7 +26,7 @@ ONE_PER_GROUP = (
 
 
 class NamedValue(NamedTuple):
-    """A value of a clip key. If the value is a table or list, a value inside it."""
+    """The value of a clip key, or one of the values in its table or list."""
 
     name: str
     """The name of the key. A value in a table has a dotted name, such as "grad_clip.max_norm"."""
@@ -36,7 +36,7 @@ class NamedValue(NamedTuple):
 
 @dataclass(frozen=True)
 class ClipUse:
-    """A clip in a file. If another file sets the clip, a note about this file.
+    """A clip in a file, or a note that another file sets the clip.
 
     Exactly one of the fields `config`, `why_unknown` and `set_elsewhere` is set.
     """

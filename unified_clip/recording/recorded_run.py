@@ -34,7 +34,6 @@ class Parameter(RecordedTable):
 
     @property
     def elements(self) -> int | None:
-        """The number of elements, or None if the number is unknown."""
         lengths = [length for length in self.shape if length is not None]
         return math.prod(lengths) if len(lengths) == len(self.shape) else None
 
@@ -159,7 +158,6 @@ class RecordedCall(RecordedTable):
         return _listed(next((norm for norm in others if norm is not None), self.norm))
 
     def coefs(self) -> list[float | None]:
-        """Return the coefficients, with None for each unknown coefficient."""
         return [None] if self.rule == "global" and self.coef is None else _listed(self.coef)
 
     def known_coefs(self) -> list[float]:

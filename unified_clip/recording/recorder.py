@@ -200,7 +200,7 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Write a line for a call. Store its gradients {name: (dtype, array)} before and after the call in two
+        """Write a line for a call. Its gradients {name: (dtype, array)} before and after the call are stored in two
         files."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
@@ -275,8 +275,8 @@ class Recording:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
     def wait(self) -> None:
-        """Wait until running graphs have reported their calls. Do not hold `_lock`, because the reports need this
-        lock."""
+        """Wait until running graphs have reported their calls. The caller must not hold `_lock`, because the reports
+        need it."""
         for wait in tuple(self._waits):
             wait()
 
@@ -356,7 +356,7 @@ class CallRecorder:
         self.end(None, None)
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """Write the lines of the call. A traced call makes its graph write the lines.
+        """Write the lines of the call. The lines of a traced call are written when its graph runs.
 
         seconds: The duration of the call. None means that the duration is unknown.
         """

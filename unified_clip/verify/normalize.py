@@ -63,9 +63,10 @@ def normalize(
 ) -> list[NormalizedRecording]:
     """Make the recordings of two runs comparable, write the new recordings to `out`, and return them.
 
-    Gradients get the names that the training step yields. Calls are merged, sorted and assigned to steps. Calls on
-    tensors that are not gradients are removed. For a run without clip calls, the clips are computed from the yielded
-    gradients.
+    - Gradients get the names that the training step yields.
+    - Calls are merged, sorted and assigned to steps. Calls on tensors that are not gradients are removed.
+    - For a run without clip calls, the clips are computed from the yielded gradients.
+
     names: {name of a parameter in the old run: name of the parameter in the new run}.
     """
     common_names = {new_name: name for name, new_name in names.items()}

@@ -69,8 +69,8 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The differences between two training steps at one step: of the norm, the coefficient, the clipped gradients and
-    the update."""
+    """How the old and the new run differ at one step: in the norm, the coefficient, the clipped gradients and the
+    update."""
 
     step: int
     old: Sequence[RecordedCall]

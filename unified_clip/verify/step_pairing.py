@@ -43,7 +43,7 @@ class TensorPair(NamedTuple):
 
 class StepPairing:
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
-        """`names` contains {old name: new name} for parameters whose names differ."""
+        """`names` contains {old name: new name} for parameters with different names."""
         self.runs, self._weights, self._steps, self._mapped = (old, new), weights, steps, names
         self.yields_each_step = all(run.yields for run in self.runs)
         first = 1 if self.yields_each_step else steps

@@ -41,7 +41,7 @@ def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
 def applied(
     rules: Sequence[Ignore], use: ClipUse, finding: Finding, config: ClipConfig, root: Path, used: set[int]
 ) -> Finding:
-    """If an entry matches a finding, add its reason. If the entry does not approve the effect of the clip, add
+    """Add the reason of the matching entry to a finding. If the entry does not approve the effect of the clip, add
     advice."""
     index = index_of(rules, use, root)
     if index is None:

@@ -84,7 +84,7 @@ def effective(
     If no norms were recorded, all differences are yielded. Different momentum rules are not yielded if the next weights
     agree.
 
-    has_effect: A function that returns whether a difference has an effect. It replaces the comparison of norms.
+    has_effect: A function that returns whether the updates differ. With this function, norms are not compared.
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}

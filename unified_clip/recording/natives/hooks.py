@@ -61,8 +61,8 @@ class Hooks:
             on()
 
     def switch(self, is_on: bool) -> None:
-        """Put the hooks in place, or restore the functions. This includes modules that imported a function by `from ...
-        import`."""
+        """Put the hooks in place, or restore the functions. Modules that imported a function by `from ... import`
+        change too."""
         if is_on == self._is_on:
             return
         self._is_on = is_on

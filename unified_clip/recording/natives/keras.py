@@ -15,7 +15,7 @@ from ..._core.observer import Rule
 from .hooks import HOOKS
 from .native_call import NativeCall
 from .observer import OBSERVER, RunningNativeCall, without_none
-from .optimizer_steps import UNSCALED, decayed_elements, of_groups, record_step, reported
+from .optimizer_steps import UNSCALED, decayed_elements, of_groups, record_step, warn_on_error
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
 """Maps each argument of Keras' optimizers to its clip rule. The first argument that is set is used."""
@@ -91,12 +91,12 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
         if hasattr(self, "inner_optimizer"):  # which records the steps that are not skipped
             return function(self, grads, *args, **kwargs)
         numbers: list[Any] = []
-        with reported("a step of an optimizer"):  # before the step counts itself
+        with warn_on_error("a step of an optimizer"):  # before the step counts itself
             rate = keras.ops.convert_to_tensor(self._get_current_learning_rate())
             numbers = [rate, _updates_weights(self), _repeated_rows(self, grads)]
         result = function(self, grads, *args, **kwargs)
         if numbers:
-            with reported("a step of an optimizer"):
+            with warn_on_error("a step of an optimizer"):
                 _record_step(self, numbers)
         return result
 
@@ -107,7 +107,7 @@ def _marking_scaled(function: Callable[..., Any]) -> Callable[..., Any]:
     def scale_loss(self: Any, loss: Any) -> Any:
         scaled = function(self, loss)
         if scaled is not loss:
-            with reported("a loss without scale"):
+            with warn_on_error("a loss without scale"):
                 setattr(scaled, UNSCALED, loss)
         return scaled
 

@@ -99,7 +99,7 @@ class RunningNativeCall:
         if observed is not None and observed.is_gradient is False:
             return
         for recording in recordings:
-            with _reported(recording, call):
+            with _warn_on_error(recording, call):
                 if not recording.stores_results:
                     recorder = recording.begin(call.name)
                     known = recording.names_of(observed.sources) if observed else [None] * len(names)
@@ -116,7 +116,7 @@ class RunningNativeCall:
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
         """`after` is ignored if the gradients were passed to `__init__` as `observed`."""
         for recorder, event in self._events:
-            with _reported(recorder.recording, self._call):
+            with _warn_on_error(recorder.recording, self._call):
                 event.end(returned_norm)
                 recorder.end_with(event)
         if not self._evidence:
@@ -134,7 +134,7 @@ class RunningNativeCall:
 
 
 @contextmanager
-def _reported(recording: Recording, call: NativeCall) -> Iterator[None]:
+def _warn_on_error(recording: Recording, call: NativeCall) -> Iterator[None]:
     """Turn an error in the `with` block into a warning, because an error in recording must not end the training."""
     try:
         yield

@@ -15,7 +15,7 @@ from optax._src import alias
 from .hooks import HOOKS
 from .native_call import NativeCall
 from .observer import OBSERVER
-from .optimizer_steps import decayed_elements, of_groups, record_step, reported
+from .optimizer_steps import decayed_elements, of_groups, record_step, warn_on_error
 from .traced import report_call, report_step
 
 OPTIMIZERS = (
@@ -79,7 +79,7 @@ def _stepped(make: Callable[..., Any]) -> Callable[..., Any]:
 
         def update(updates: Any, state: Any, *more: Any, **extra: Any) -> Any:
             result = transformation.update(updates, state, *more, **extra)
-            with reported("a step of an optimizer"):
+            with warn_on_error("a step of an optimizer"):
                 record(state, updates)
             return result
 

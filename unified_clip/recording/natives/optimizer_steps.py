@@ -19,7 +19,7 @@ UNSCALED = "_unified_clip_unscaled"
 
 
 @contextmanager
-def reported(what: str) -> Iterator[None]:
+def warn_on_error(what: str) -> Iterator[None]:
     """Turn an error in the `with` block into a warning, because an error in recording must not end the training.
 
     what: The name of the event that is not recorded, such as "a backward pass".
@@ -51,7 +51,7 @@ class Losses:
     def take(self) -> list[float]:
         losses = []
         while self._waiting:
-            with reported("a loss"):
+            with warn_on_error("a loss"):
                 losses.append(self._waiting.popleft()())
         return [loss for loss in losses if loss is not None]
 

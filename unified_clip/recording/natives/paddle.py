@@ -15,7 +15,7 @@ from ...tensors.types import Dense, from_numpy
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER, RunningNativeCall, clip_parameters
-from .optimizer_steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
+from .optimizer_steps import LOSSES, StepWatcher, decayed_elements, of_groups, warn_on_error
 
 
 class InProgram(NamedTuple):
@@ -129,7 +129,7 @@ def _weight(name: str) -> Dense | None:
 
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     def backward(*args: Any, **kwargs: Any) -> Any:
-        with reported("a backward pass"):
+        with warn_on_error("a backward pass"):
             WATCHER.before_backward()
             _add_loss(*args, **kwargs)
         return function(*args, **kwargs)
@@ -152,7 +152,7 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
             STEPPED.pop(self, None)
             raise
         if paddle.in_dynamic_mode():
-            with reported("a step of an optimizer"):
+            with warn_on_error("a step of an optimizer"):
                 _record_step(self)
         return result
 

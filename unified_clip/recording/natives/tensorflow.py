@@ -19,7 +19,7 @@ from ...tensors.types import from_numpy
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER, without_none
-from .optimizer_steps import LOSSES, UNSCALED, record_step, reported
+from .optimizer_steps import LOSSES, UNSCALED, record_step, warn_on_error
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """A function that gets the values of the thresholds, and returns the settings of the call."""
@@ -68,7 +68,7 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
     def watched(*args: Any, **kwargs: Any) -> Any:
         report = None
         if isinstance(args[0], tf.GradientTape):
-            with reported("a backward pass"):
+            with warn_on_error("a backward pass"):
                 named = dict(zip(("target", "sources", "output_gradients"), args[1:], strict=False)) | kwargs
                 report = _add_loss(**named)
         result = function(*args, **kwargs)
@@ -309,7 +309,7 @@ SETTINGS = {"_momentum": "momentum", "_centered": "centered", "_epsilon": "eps"}
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
     def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = function(self, *args, **kwargs)
-        with reported("a step of an optimizer"):
+        with warn_on_error("a step of an optimizer"):
             _record_step(self)
         return result
 

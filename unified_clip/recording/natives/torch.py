@@ -15,7 +15,7 @@ from ..dispatcher import DISPATCHER
 from ..optimizers.names import SETTINGS
 from .hooks import HOOKS
 from .observer import OBSERVER, clip_parameters
-from .optimizer_steps import LOSSES, UNSCALED, StepWatcher, decayed_elements, of_groups, reported
+from .optimizer_steps import LOSSES, UNSCALED, StepWatcher, decayed_elements, of_groups, warn_on_error
 from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 
@@ -92,11 +92,11 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     def backward(*args: Any, **kwargs: Any) -> Any:
         if _is_hidden() or torch._C._current_graph_task_id() != -1:  # in another backward pass, as of a checkpoint
             return function(*args, **kwargs)
-        with reported("a backward pass"):
+        with warn_on_error("a backward pass"):
             WATCHER.before_backward()
             _add_loss(*args, **kwargs)
         result = function(*args, **kwargs)
-        with reported("a backward pass"):
+        with warn_on_error("a backward pass"):
             VERSIONS.store()
         return result
 
@@ -125,7 +125,7 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
     def unscale(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         WATCHER.scaling_ends()
-        with reported("a loss scale"):
+        with warn_on_error("a loss scale"):
             VERSIONS.store()
         return result
 
@@ -134,14 +134,14 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not _is_hidden():
-        with reported("a step of an optimizer"):
+        with warn_on_error("a step of an optimizer"):
             WATCHER.changed = VERSIONS.count_changed(optimizer)
             VERSIONS.add(optimizer)
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not _is_hidden():
-        with reported("a step of an optimizer"):
+        with warn_on_error("a step of an optimizer"):
             _record_step(optimizer)
 
 

@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..dispatcher import DISPATCHER
 from .hooks import HOOKS
-from .optimizer_steps import reported
+from .optimizer_steps import warn_on_error
 
 State = tuple[int, int]
 """(id of a gradient, number of in-place changes of the gradient)."""
@@ -76,7 +76,7 @@ class ModelNames:
             return None
         if parameter not in self._names and self._vain_searches < MOST_SEARCHES:
             self._vain_searches += 1
-            with reported("the names of parameters"):
+            with warn_on_error("the names of parameters"):
                 self._search()
             self._names.setdefault(parameter, None)
         return self._names.get(parameter)

@@ -20,7 +20,7 @@ TINY = 1e-20
 MOMENTUM = "rule for momentum"
 
 SETTING_TEXTS = {"eps": "the optimizer's eps"}
-"""The text of eps names the optimizer, because a clip can also have an eps."""
+"""Texts for settings in sentences. The text for eps names the optimizer, because a clip can also have an eps."""
 
 
 def compare_settings(

@@ -88,7 +88,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Join the calls of a step into one call per tensor, if the other run makes one such call.
+    """Join the calls of a step into one call that clips per tensor, if the other run makes one such call.
 
     For example, PyTorch's GRU has two biases, and Keras' GRU has one bias. The run in PyTorch can clip its two biases
     by their total norm, in a separate call.
@@ -171,7 +171,7 @@ def by_stored_rows(
 
 
 def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Mapping[str, str]:
-    """Also pair sparse gradients of the same shape. Their numbers of rows can differ."""
+    """Return `names` with pairs of sparse gradients of the same shape. The numbers of stored rows can differ."""
     if not (a.sparse or b.sparse):
         return names
     rest = [name for name in a.parameters if name not in names]

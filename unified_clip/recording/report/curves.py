@@ -19,7 +19,7 @@ class Point(ReportModel):
     """A point of a curve: the numbers at one step, or at several neighbouring steps."""
 
     step: int
-    """The first step that the point covers."""
+    """The first step of the point."""
 
     low: Real | None
     high: Real | None

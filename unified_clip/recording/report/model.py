@@ -64,7 +64,7 @@ class ReportedDivergence(ReportModel):
     """A sentence that describes the divergence."""
 
     why: list[str]
-    """Sentences about the causes of the divergence. If no cause is known, the sentence is about the unknown cause."""
+    """Sentences about the causes of the divergence. If no cause is known, a sentence advises where to look."""
 
 
 class Run(ReportModel):

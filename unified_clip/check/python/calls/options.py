@@ -110,7 +110,8 @@ def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
 
 
 def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield the clips. If an imported module assigns a value to an option, a clip by its default becomes unknown."""
+    """Yield the clips. If an imported module assigns a value to an option, the effect of its default becomes
+    unknown."""
     readers = [use for use in uses if use.package and use.option and use.config is not None]
     texts = {path: path.read_text("utf-8", "replace") for path in sources} if readers else {}
     for use in uses:

@@ -120,7 +120,7 @@ def check_attached(source: Source, call: ast.Call) -> None:
 
 
 def check_detached(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if code attaches a clip or a hook, and detaches it before it can clip."""
+    """Raise ConfigError if code attaches a clip or registers a hook, and removes it before any training."""
     holder = source.parents[call]
     if getattr(holder, "attr", "") in DETACHING:
         method = ast.unparse(holder).rpartition(".")[2]

@@ -19,8 +19,8 @@ BASE = re.compile(r"(\w+)(?=\s*(?:,|$|\[))")
 TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
 
 Classes = Mapping[str, str]
-"""Maps a class that leaves clipping to a base class to a library's base class, such as "speechbrain.Brain". The value
-is '' for a base class in a checked file."""
+"""Classes that leave clipping to a base class. A value is a library's base class, such as "speechbrain.Brain", or ''
+for a base class in a checked file."""
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:

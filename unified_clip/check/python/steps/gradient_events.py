@@ -20,7 +20,7 @@ SCOPES = (ast.ClassDef, *FUNCTIONS)
 APPLY = ("apply_gradients", "apply")
 
 OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
-"""Functions and methods of objects other than optimizers that change parameters."""
+"""Functions and methods that change parameters, although their object is not an optimizer."""
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]

@@ -19,7 +19,7 @@ _Slots = tuple[object, ...]
 """The indices and keys that lead to a value in a container: ("d",) for `{"d": item}`."""
 
 _Holder = tuple[str, _Slots]
-"""(name of a variable or function, indices and keys that lead to the followed value in it)."""
+"""(name of a variable or function, indices and keys that lead to a value in it)."""
 
 MAX_SLOTS = 3
 
