@@ -346,3 +346,24 @@ def test_a_clip_that_an_optimizer_of_paddle_ignores_or_may_not_get(
 def test_a_condition_about_the_threshold_of_paddle_is_no_finding(check: Check) -> None:
     source = "import paddle\n\nNORM = 1.0\nclip = paddle.nn.ClipGradByGlobalNorm(NORM) if NORM > 0 else None\n"
     assert check({"a.py": source}, CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n').findings == []
+
+
+ADAPTIVE = 'rule = "global_norm"\nadaptive = {rule = "zclip"}\n'
+SCHEDULE = 'rule = "global_norm"\nthreshold = {schedule = "linear", start = 2.0, end = 1.0, steps = 9}\n'
+
+
+@pytest.mark.parametrize(
+    ("clip", "lines", "is_repeated"),
+    [
+        (ADAPTIVE, ["loss.backward()", "CLIP", "CLIP", "opt.step()"], True),
+        (SCHEDULE, ["loss.backward()", "CLIP", "CLIP", "opt.step()"], True),
+        (CLIP_CONFIG, ["loss.backward()", "CLIP", "CLIP", "opt.step()"], False),
+        (ADAPTIVE, ["a.backward()", "CLIP", "opt.step()", "b.backward()", "CLIP", "opt.step()"], False),
+        (ADAPTIVE, ["loss.backward()", "if x:", "    CLIP", "else:", "    CLIP", "opt.step()"], False),
+        (ADAPTIVE, ["CLIP", "CLIP"], False),
+        (SCHEDULE, ["loss.backward()", "CLIP", "clip.clip_(model.named_parameters(), step=n)", "opt.step()"], False),
+    ],
+)
+def test_two_calls_in_one_step_count_as_two_steps(check: Check, clip: str, lines: list[str], is_repeated: bool) -> None:
+    findings = check(step(OWN, *lines), clip).findings
+    assert [each.does.partition(" clips by")[0] for each in findings] == ["Line 8"] * is_repeated

@@ -234,3 +234,5 @@ def test_the_optimizer_of_an_engine_clips_by_the_global_norm(check: Check, code:
     finding = only_finding(check({"a.py": code.format(f", {name}=0.3")}))
     assert [(each.about, each.found) for each in finding.differences] == [("threshold", "0.3")]
     assert only_finding(check({"a.py": code.format(f", {name}=0.0")})).differences[0].about == "rule"
+    layer = code.format(f", {name}=1.0") + "torch.nn.Embedding(9, 9, max_norm=0.3)\n"
+    assert check({"a.py": layer}).findings == []

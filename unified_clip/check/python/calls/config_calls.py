@@ -15,7 +15,7 @@ from ....errors import ConfigError
 from ...clip_use import ACCELERATE_CLIP, OWN, ClipUse
 from .. import configuration_uses, unused_configurations
 from ..steps.value_flow import assigned
-from . import effect
+from . import effect, order
 
 CLIPPING = ("__call__", "clip_", "pairs")
 
@@ -109,6 +109,9 @@ def read(source: Source, path: Path, known: Mapping[str, ConfigVariable]) -> Ite
         use = ClipUse(path, call.lineno, call.col_offset + 1, f"{OWN}.ClipConfig.{method}", config, package=OWN)
         try:
             narrowed = effect.of_call(source, call, config, METHOD_KINDS[method], has_names=is_clipper)
+            has_step = any(each.arg == "step" for each in call.keywords)
+            if method in CLIPPING and (config.is_adaptive or (config.has_schedule and not has_step)):
+                order.check_once(source, call)
         except ConfigError as error:
             yield replace(use, config=None, why_unknown=str(error))
             continue

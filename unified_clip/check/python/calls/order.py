@@ -26,6 +26,10 @@ CLOSURE = (
     "This clip comes before {step} in line {line}. That step runs a closure, which computes the gradients again. Clip "
     "in the closure, after its backward pass. "
 )
+REPEATED = (
+    "Line {line} clips by the same configuration in the same step. Each call counts as one step of the schedule or the "
+    "adaptive rule. Clip all gradients in one call. "
+)
 REPLACED = (
     "Line {line} assigns a new optimizer to {name}. This clip is not attached to the new optimizer. Attach the clip "
     "after that line. "
@@ -76,6 +80,17 @@ def check(source: Source, call: ast.Call, depth: int = 0) -> None:
     for branch in _comparing_counters(source, call):
         if steps and not any(branch in source.around(event.call) for event in steps):
             raise _wrong(SOME, steps[0], shortened(branch.test))
+
+
+def check_once(source: Source, call: ast.Call) -> None:
+    """Raise ConfigError if an earlier call of the same configuration clips in the same step."""
+    timeline, code = _timeline(source), ast.unparse(call.func)
+    ends = [end_of(event.call) for event in timeline.local(call)]
+    for first in source.calls if ends else ():
+        is_same = ast.unparse(first.func) == code and source.function(first) is source.function(call)
+        is_before = end_of(first) < end_of(call) and not any(end_of(first) < end < end_of(call) for end in ends)
+        if is_same and is_before and not timeline.exclude(first, call):
+            raise ConfigError(REPEATED.format(line=first.lineno) + ADVICE)
 
 
 def _is_early(source: Source, call: ast.Call, before: Sequence[Event], after: Sequence[Event]) -> bool:
