@@ -93,7 +93,7 @@ def quartiles(values: list[float]) -> list[float]:
 def limits(
     views: Sequence[Array], prepare: Callable[[], Any], threads: int, seconds: float, clock: Clock = time.perf_counter
 ) -> dict[str, Any]:
-    """Measure two speeds of threads: reading the gradients, and reading and writing them.
+    """Measure how fast threads read the gradients, and how fast threads read and write the gradients.
 
     Return an entry of bench.json with the number of bytes and the quartiles of the times in milliseconds.
 

@@ -111,9 +111,9 @@ class AdaptiveStates:
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
     def set_places(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
-        """Set `gradients.places` to the index of each gradient in the call, if the rule adagc needs the indices.
+        """Set `gradients.places`, the index of each gradient in the call. Only the rule adagc needs these indices.
 
-        Return False if the indices are unknown. The caller then collects the gradients one by one.
+        Return False if adagc needs the indices and they are unknown. The caller then reads the gradients one by one.
 
         entries: The entries of the call. If `on_parameters` is set, the entries are parameters. Otherwise, the entries
             are gradients.

@@ -246,7 +246,7 @@ class Problem(ReportModel):
 
 
 class Change(ReportModel):
-    """A change since the baseline: another result, another known difference or another version."""
+    """A change of a result, of a known difference or of a version since the baseline."""
 
     kind: Literal["new", "gone", "not run", "verdict", "size", "numbers", "version"]
     framework: str

@@ -49,7 +49,7 @@ def unexplained_results(report: ParityReport) -> list[tuple[str, str]]:
 
 
 def call_again(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
-    """Call functions again, and store the comparisons in the report.
+    """Call functions again, and store in the report whether the results have the same bits.
 
     places: (framework, case name) for each call.
     """

@@ -75,8 +75,8 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def clips_in_bases(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Yield a clip for each base class that is a trainer's class of arguments. The threshold is unknown, because a
-    parser often sets it at run time."""
+    """Yield a clip for a base class such as TrainingArguments. The threshold is unknown, because a parser often sets it
+    at run time."""
     for base in node.bases:
         name = module.full_name(base.value)
         if (setting := setting_of(name)) is not None and (setting.default or name in setting.elsewhere):

@@ -175,7 +175,7 @@ Job = tuple[Mapping[str, Any], Sequence[Gradient]]
 """(case from job.json, gradients of the case)"""
 
 Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
-"""(fields for `N.json`, {name: tensors} for `N.tensors`)."""
+"""(fields for the result file `N.json`, {name: tensors} for the result file `N.tensors`)"""
 
 
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:

@@ -74,8 +74,8 @@ def read(
 ) -> dict[str, Gradient]:
     """Return {name: gradient} for a file, in the order of the file.
 
-    Gradients of TensorFlow and Keras are sorted by name. The result contains no booleans, integers and text. An int64
-    tensor is returned only if `only` contains its full name.
+    Gradients of TensorFlow and Keras are sorted by name. Booleans, integers and text are left out. An int64 tensor is
+    read if `only` contains its full name.
 
     The arrays are contiguous, read-only `np.memmap`s, which can be unaligned. Empty arrays are plain NumPy arrays.
 

@@ -48,7 +48,7 @@ def describe_failure(error: Exception) -> str:
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
     """Yield the name and the gradient for each tensor that matches a pattern. Without patterns, yield all gradients.
 
-    Booleans, integers and text are left out. An int64 tensor is yielded only if `only` contains its full name.
+    Booleans, integers and text are left out. An int64 tensor is yielded if `only` contains its full name.
 
     file_size: The size of the file in bytes. With this size, all shapes and sizes are checked before any tensor is
         read.
