@@ -20,7 +20,7 @@ from ..tensors.types import Sparse
 from . import call_causes, hypotheses
 from .cause import Cause
 from .counted_gradients import twice, without
-from .eps import OR_WITH_EPS
+from .eps import AND_WITH_EPS, OR_WITH_EPS
 from .observation import NAMES, Hypothesis, Observation, common_cause
 from .sums import NARROW
 from .wrong_settings import count_lists, or_simple_threshold, wrong_settings
@@ -271,7 +271,8 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 
 def _mistake(hypothesis: Hypothesis) -> tuple[str, str, bool]:
     by_kind = hypothesis.kind in BY_KIND and (hypothesis.kind != "clipped twice" or bool(hypothesis.about))
-    return hypothesis.kind, "" if by_kind else hypothesis.sentence.partition(OR_WITH_EPS)[0], bool(hypothesis.about)
+    sentence = hypothesis.sentence.partition(OR_WITH_EPS)[0].partition(AND_WITH_EPS)[0]
+    return hypothesis.kind, "" if by_kind else sentence, bool(hypothesis.about)
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:

@@ -18,6 +18,8 @@ LARGEST_EPS_OF_CALLS = 1.0
 
 OR_WITH_EPS = ", or with eps of about "
 
+AND_WITH_EPS = ", and with eps "
+
 FEW_NORMS = 8
 """With at least this number of distinct norms, a call distinguishes a wrong eps from rounding."""
 

@@ -18,7 +18,7 @@ from ..tensors.types import Sparse
 from . import wrong_settings
 from .cause import CauseKind, distinct_texts, instead
 from .counted_gradients import not_counted, not_scaled, repeated
-from .eps import COMMON_EPS, eps_in_root, eps_on_coefficient, or_another_eps, other_eps
+from .eps import AND_WITH_EPS, COMMON_EPS, eps_in_root, eps_on_coefficient, or_another_eps, other_eps
 from .observation import CLEAR_FACTOR, By, Hypothesis, Observation
 from .sums import (
     IN_FLOAT32,
@@ -119,14 +119,18 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
     others: tuple[By, ...] = ("per tensor", "global")
+    noise = CLEAR_FACTOR * rounding_noise(call.elements)
     for by in others:
         norms = call.norms_by(by)
         if by == call.by or not (_differ(call, norms) or (by, call.by) == ("per tensor", "per slice")):
             continue
         sentence = f"as when each gradient is clipped by {CLIPPED_BY[by]} instead of {CLIPPED_BY[call.by]}"
-        for eps in (call.eps, *COMMON_EPS):
+        for eps in dict.fromkeys((call.eps, *COMMON_EPS)):
+            is_visible = abs(eps - call.eps) > noise * min(filter(None, norms), default=math.inf)
+            with_eps = f"{AND_WITH_EPS}{eps:g} instead of {call.eps:g}" if is_visible else ""
             for returned in ((), norms[-1:]):
-                yield Hypothesis(cast(CauseKind, f"{by} for {call.by}"), sentence, norms, returned, eps)
+                kind = cast(CauseKind, f"{by} for {call.by}")
+                yield Hypothesis(kind, sentence + with_eps, norms, returned, eps)
     if call.passed_norm is not None:
         yield Hypothesis(
             "given norm",

@@ -171,6 +171,21 @@ def test_an_unchanged_result_alone_shows_no_gradients_that_the_norm_leaves_out()
     assert {kind for kind, _ in named.values()} == {"another rule"}
 
 
+@pytest.mark.parametrize(("eps", "words"), [(0.0, ""), (1e-6, ", and with eps 1e-06 instead of 0")])
+def test_an_eps_beside_the_norm_of_each_gradient_is_named_if_it_is_visible(eps: float, words: str) -> None:
+    def function(grads: Arrays, limit: float) -> tuple[Arrays, float]:
+        return [clip([each], limit, total([each]) + eps)[0] for each in grads], total(grads)
+
+    LISTS["small"] = [each * 1e-4 for each in LISTS["model"]]
+    sentence = "as when each gradient is clipped by its own norm instead of the total norm"
+    named = causes(function, "model", "small", thresholds=(1e-5, 3e-5))
+    assert {name: sentence for name, (_, sentence) in named.items()} == {
+        f"{name} at {limit}": f"{sentence}{words if name == 'small' else ''}"
+        for name in ("model", "small")
+        for limit in (1e-5, 3e-5)
+    }
+
+
 def test_a_gradient_is_named_that_explains_all_lists() -> None:
     """In one list, another gradient has the same norm."""
     LISTS["equal norms"] = [-each for each in LISTS["model"]]

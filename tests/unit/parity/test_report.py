@@ -11,12 +11,13 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
+from support.parity.reports import native, one_case
 from support.parity.runs import NORM_OFF, run_suite_with, unchanged_outcome, wrong_outcome
 
 from unified_clip._report_model import json_schema
 from unified_clip.parity.modes import HOST
 from unified_clip.parity.report import build, markdown, write
-from unified_clip.parity.results import ParityReport
+from unified_clip.parity.results import FrameworkResult, ParityReport
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -34,6 +35,25 @@ def passed_report(tmp_path_factory: pytest.TempPathFactory) -> ParityReport:
 def case_result(data: Any, case: str, framework: str, mode: str) -> Any:
     (matching_case,) = [each for each in data["cases"] if each["name"] == case]
     return matching_case["frameworks"][framework][mode]
+
+
+def test_cases_whose_causes_differ_only_in_sizes_and_thresholds_share_a_problem() -> None:
+    details = [
+        "numbers differ, by 3 %; as with a threshold of 2 instead of 1",
+        "numbers differ, by 12 times; as with a threshold of 4.5e-05 instead of 3",
+        "numbers differ, by 1.2e-05; as with eps 1e-06 instead of 0",
+        "numbers differ, by 4 %; as with eps 1e-08 instead of 0",
+    ]
+    cases = [
+        one_case(torch=FrameworkResult(native=native("different", problem=detail))).model_copy(update={"name": detail})
+        for detail in details
+    ]
+    problems = build.build_report(["torch"], cases).problems
+    assert [(each.detail, each.cases) for each in problems] == [
+        (details[0], details[:2]),
+        (details[2], [details[2]]),
+        (details[3], [details[3]]),
+    ]
 
 
 # -- JSON

@@ -267,8 +267,7 @@ def _lost(old: _Entry, new: _Entry) -> str:
     if new.has_changed and new.verdict == old.verdict and new.listing is not None and new.listing == old.listing:
         return (
             f"{OTHER_BITS}, and a second call returned the same bits. So the function has changed. If the new result "
-            "is right, write a new baseline. Without --strict, you can instead accept the new bits: change "
-            f"`reason` in the list of known differences. {ADVICE}"
+            f"is right, write a new baseline. {ADVICE}"
         )
     if new.agrees and (lost := [name for name in old.compared if name not in new.compared]):
         return f"the baseline compared the {' and the '.join(lost)}, but the function no longer returns it. {ADVICE}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -135,10 +136,14 @@ def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> s
     return ", ".join(filter(None, (change.framework, what, change.case if with_case else "")))
 
 
+NUMBERS = re.compile(r"(?<=by )[\d.e+-]+( %| times)?|(?<=a threshold of )[\d.e+-]+ instead of [\d.e+-]+")
+"""Numbers of a problem that may differ between the cases of one cause."""
+
+
 def _joined(problems: Iterable[Problem]) -> list[Problem]:
     joined: dict[tuple[str | bool | None, ...], Problem] = {}
     for each in problems:
-        key = (each.what, each.detail, each.function, each.excused)
+        key = (each.what, NUMBERS.sub("", each.detail), each.function, each.excused)
         if key in joined:
             joined[key].cases.extend(each.cases)
         else:
