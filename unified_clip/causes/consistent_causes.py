@@ -208,8 +208,8 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 def _is_by_value(this: _Call, others: Sequence[_Call]) -> bool:
     """Return whether the function clips by value.
 
-    At least one other call must have this cause. The results of `this` and of all correct calls must agree with a clip
-    by value.
+    At least one other call must have the cause "by value". The results of `this` and of all correct calls must agree
+    with a clip by value.
     """
     agreeing = [this.call, *(each.call for each in others if each.is_correct)]
     is_shown = any(each.cause == call_causes.BY_VALUE for each in others)

@@ -15,7 +15,8 @@ from .sums import IN_FLOAT32, rounding_noise
 MOST_AXES = 4
 
 CHANCE = 0.05
-"""Sets of gradients are tested only if a random norm fits one of the sets with about this probability or less."""
+"""Sets of gradients are tested only if the probability that a random norm fits one of them is about this number or
+less."""
 
 Indices = Sequence[int]
 
@@ -104,7 +105,8 @@ def _ends(call: Observation, slack: float, which: str, cut: Callable[[int], Indi
 
 
 def _properties(call: Observation) -> Iterator[tuple[str, Indices]]:
-    """Yield (description, indices) of all gradients with some number of axes, or of one dtype."""
+    """Yield (description, indices) for groups of gradients, such as all gradients with 2 axes, or all gradients of one
+    dtype."""
     axes = {number: len(gradient.shape) for number, gradient in call.counted.items()}
     tests: dict[str, Callable[[int], bool]] = {"all gradients": lambda number: True}
     for count in range(MOST_AXES):
@@ -121,7 +123,10 @@ def _properties(call: Observation) -> Iterator[tuple[str, Indices]]:
 
 
 def repeated(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that a gradient has an effect for each time that the list contains it."""
+    """Yield hypotheses about gradients that the list contains several times.
+
+    The norm might count such a gradient several times. The coefficient might also multiply the gradient several times.
+    """
     if max(call.times, default=1) < 2 or call.passed_norm is not None:
         return
     about = [number for number, times in enumerate(call.times) if times > 1]

@@ -59,8 +59,10 @@ class Hypothesis(NamedTuple):
 
 
 def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | None:
-    """Return the cause of all these hypotheses. Return None if they have different kinds, or if the kind stands for
-    rounding."""
+    """Return the cause of all these hypotheses.
+
+    Return None if the hypotheses have different kinds, or if the kind stands for rounding.
+    """
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
         return None
@@ -189,8 +191,8 @@ class Observation:
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
-        """Return the norm by which each gradient is clipped. For the rules "per slice" and "value", return its own
-        norm.
+        """Return the norm by which each gradient is clipped. For "per slice" and "value", return the norm of the
+        gradient.
 
         measure: A function that takes indices and returns the norm of these gradients. The default is `norm_over`.
         """

@@ -199,7 +199,7 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
     """Return {way: flag} for each way in WAYS that explains the results.
 
-    The flag is True if only a norm with squares that are added up in `dtype` explains them.
+    The flag is True if no norm near the exact norm explains the results.
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)

@@ -120,8 +120,8 @@ class _Calls(NamedTuple):
         return _common(*self, partial(_numbers, interval_of=interval_of))
 
     def wrong_number(self, interval_of: IntervalOf, correct: float, preferred: Sequence[float] = ()) -> float | None:
-        """Return the wrong number that explains the calls. Return None if the correct number explains them, or if no
-        number is found.
+        """Return the wrong number that explains the calls. Return None if the correct number explains the calls, or if
+        there is no such number.
 
         A single call proves only a preferred number or a number of one digit, because some number explains any result.
         """
@@ -239,7 +239,7 @@ def _numbers(call: Observation, interval_of: IntervalOf) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the interval of the coefficients before they are limited to 1."""
+    """Return the interval of the coefficients without the limit 1."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if low <= 1 + ROUNDING and high >= 1 else high
 

@@ -137,7 +137,7 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> FoundClips:
     """Return the clips and the notes of all files.
 
-    If a file names a clip but cannot be parsed, it has one clip of unknown effect.
+    A file that cannot be parsed has one clip of unknown effect if its text names a clip.
     """
     file_uses = FoundClips()
     sources, scripts, configurations = list[Path](), list[Path](), set[Path]()
@@ -282,7 +282,7 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
 def _leave_to_trainer(file_uses: FoundClips, root: Path) -> None:
     """If a file uses Trainer, replace clips in Accelerate's configuration files by notes.
 
-    This applies only if the clip has no threshold, or the threshold "auto". Then TrainingArguments sets the threshold.
+    Only clips without a threshold, or with the threshold "auto", are replaced. TrainingArguments sets their threshold.
     """
     trainers = [use for use in file_uses.uses if use.format in BY_TRAINER or use.package in BY_TRAINER]
     for use in [each for each in file_uses.uses if trainers and each.format == "accelerate" and not each.must_be_off]:

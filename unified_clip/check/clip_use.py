@@ -82,7 +82,7 @@ class ClipUse:
     """Whether the trainer's clip is off, and unified_clip clips in the same file."""
 
     twice: str = ""
-    """If a trainer's own clip and unified_clip both clip: the name and line of unified_clip's clip. Otherwise ''."""
+    """The name and line of unified_clip's clip, if the trainer's own clip is also on. Otherwise ''."""
 
     is_set_outside: bool = False
     """Whether a trainer reads its clip from a file or the command line, as LightningCLI does."""

@@ -123,8 +123,8 @@ def is_shell(path: Path) -> bool:
 def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] = ()) -> list[ClipUse]:
     """Return the clips that the command lines in `text` set.
 
-    read: The options that a trainer's format reads. They are skipped.
-    lines: The line numbers at which a trainer's format reads overrides. Overrides in these lines are skipped.
+    read: Options to skip, because a trainer's format reads them.
+    lines: The line numbers whose overrides are skipped, because a trainer's format reads them.
     """
     if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND, MEGATRON)):
         return []

@@ -46,7 +46,7 @@ CLIP_NAMES = [
 ]  # fmt: skip
 
 MISPLACED = "UC105"
-"""The code of the error that a clip key is in a place where the trainer does not read it."""
+"""The code of an error: a clip key is in a place where the trainer does not read the key."""
 
 LINE = re.compile(r", line (\d+)")
 

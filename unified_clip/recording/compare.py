@@ -229,7 +229,8 @@ def _to_report(
 ) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each divergence, in order.
 
-    Report the first divergence of each kind, and at most one for each pair of calls. The kinds in order of preference:
+    Of each of the following kinds, the first divergence is reported. A pair of calls has at most one of them. The first
+    kinds are preferred:
 
     - a divergence beyond accumulated rounding errors, or a coefficient that the norms do not explain
     - a divergence that exceeds rounding

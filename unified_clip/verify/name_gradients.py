@@ -170,8 +170,7 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return {recorded name: gradient after the call}. Return {} if the recording has too few numbers to compute
-    them."""
+    """Return {recorded name: gradient after the call}. Return {} if the recording has no gradients."""
     if line.after:
         return safetensors.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):

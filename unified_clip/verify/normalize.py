@@ -145,7 +145,8 @@ def _with_optimizers(
 ) -> list[RecordedCall | OptimizerStep]:
     """Merge the clip calls and the optimizer steps in the order of the steps.
 
-    recorded: The calls in the order of the recording. They decide whether an optimizer step comes before the clips.
+    recorded: The calls in the order of the recording. This order decides whether an optimizer step comes before the
+        clips.
     """
 
     def place(item: RecordedCall | OptimizerStep) -> tuple[int, int]:

@@ -25,7 +25,7 @@ class TensorComparison(NamedTuple):
     """The distances of the updates. An update is the change of a parameter by one step."""
 
     noise: Collection[str] = ()
-    """The parameters whose gradients consist only of rounding errors. They are not compared."""
+    """The parameters that are not compared, because their gradients consist only of rounding errors."""
 
     is_rounding: bool = False
     """Whether rounding explains all differences of the clipped gradients."""

@@ -208,9 +208,9 @@ def _source(path: Path) -> Source:
 def _native_uses(
     file: PortedFile, configurations: Collection[Path], paths: Sequence[Path], *, is_replaced: bool
 ) -> list[ClipUse | None]:
-    """Return the frameworks' own clips in a file, with None for each found call that does not clip.
+    """Return the frameworks' own clips in a file. An item is None if the code does not clip.
 
-    is_replaced: Whether the file clips by unified_clip. Trainers' own clips should then be off.
+    is_replaced: Whether the file clips by unified_clip, so that trainers' own clips should be off.
     """
     if not file.sites:
         return []

@@ -95,7 +95,7 @@ def _is_table(node: ast.expr) -> bool:
 def _mains(file: Path, imported: str = "") -> Iterator[Path]:
     """Yield the main configuration of each `@hydra.main(config_path="conf", config_name="train")` in a source.
 
-    imported: A module. If the source does not import it, nothing is yielded.
+    imported: The name of a module. A source that does not import this module is skipped.
     """
     if (source := _source(file)) is None:
         return

@@ -61,10 +61,13 @@ Evidence = tuple[Sequence[str], Sequence[str], str]
 def _regularizer(
     own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms
 ) -> tuple[float, Evidence] | None:
-    """Return (weight decay that the run of `own` adds to its gradients, evidence), or None.
+    """Return (weight decay that one run adds to its gradients, evidence), or None.
 
-    decay: The weight decay of the other run's optimizer. If it is 0, the losses give the weight decay. The double and
-        the half are also tried, because a port might forget that the derivative of w**2 is 2 w.
+    If `decay` is 0, the losses give the weight decay. The double and the half of `decay` are also tried, because a port
+    might forget that the derivative of w**2 is 2 w.
+
+    own: The step of the run that adds the weight decay.
+    decay: The weight decay of the other run's optimizer.
     """
     fitting: Iterator[tuple[float, Evidence | None]]
     if decay:
@@ -119,8 +122,8 @@ def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms:
 def _by_norms(decay: float, norms: Norms) -> Evidence | None:
     """Return the weights whose norms agree with this weight decay, or None.
 
-    The gradient of one run is g + c w. The factor c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|)
-    / |w|. The weight decay must be near both bounds.
+    The gradient of one run is g + c w. The norms give a lower bound of c, (|g + c w| - |g|) / |w|, and an upper bound,
+    (|g + c w| + |g|) / |w|. The weight decay must be near both bounds.
     """
     names = _differing(norms)
     unknown = _without_effect(decay, norms)

@@ -30,9 +30,9 @@ def install() -> None:
 
 
 def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    """Record an optimizer's own clipping.
+    """Record the clipping of an optimizer.
 
-    A graph of TensorFlow runs the recording operation only if the returned gradients depend on this operation.
+    In a graph of TensorFlow, the recording operation runs only if the returned gradients depend on it.
     """
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:

@@ -140,7 +140,7 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients, or None if it is equal to the exact norm.
+    """Return the norm over the stored rows of sparse gradients. Return None if this norm is the exact norm.
 
     For the rule "each", return a list with the norm of each gradient.
     """

@@ -59,7 +59,8 @@ def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) 
 
 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that marks its results as gradients. A method of a gradient tape also records the loss.
+    """Return a replacement for `function` that marks the results as gradients. A method of a gradient tape also records
+    the loss.
 
     position: The position of the argument with the variables for which `function` computes gradients.
     """
@@ -156,8 +157,7 @@ def _is_marked(tensor: Any) -> bool:
 def from_tape(tensor: Any) -> bool | None:
     """Return whether a tensor is a gradient, or was computed from a gradient in the same graph.
 
-    Return None if the tensor might be a gradient: it depends on an argument of the graph, and the graph has no known
-    gradients.
+    Return None if the answer is unknown, because the tensor depends on an argument of a graph without known gradients.
     """
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
@@ -211,7 +211,7 @@ def _describe(name: str, rule: Any) -> Describe:
 
 
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
-    """Pass numbers to `receive`. In a graph, do this each time the graph runs, and return the operation.
+    """Pass numbers to `receive`. In a graph, return an operation that does so each time the graph runs.
 
     after: Variables. In a graph, `receive` runs after the operations that write the variables.
     """

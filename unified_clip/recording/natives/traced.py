@@ -25,7 +25,8 @@ class TracedStep:
 
 
 class TracedOrder:
-    """The order in which JAX traces clips and optimizer steps. A compiled graph can report them in another order."""
+    """The order in which JAX traces clips and optimizer steps. A compiled graph can report clips and steps in another
+    order."""
 
     def __init__(self) -> None:
         self._reset()

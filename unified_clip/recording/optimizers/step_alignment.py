@@ -78,7 +78,8 @@ def _order_of_calls(
 
     Return None if a call has no match, or if two calls of one run share a gradient.
 
-    known: The indices of an earlier iteration. They are returned if names, shapes and norms allow several matches.
+    known: The indices of an earlier iteration. If names, shapes and norms allow several matches, these indices are
+        returned.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -255,8 +256,10 @@ def iterations_of(run: RecordedRun, size: int) -> Iterator[Iteration]:
 
 
 def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Join the optimizer steps of each training iteration into one step. Runs whose steps can all be paired stay
-    unchanged."""
+    """Join the optimizer steps of each training iteration into one step.
+
+    If all steps of the two runs can already be paired, the runs stay unchanged.
+    """
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
         return a, b
     sizes = iteration_sizes(a, b)

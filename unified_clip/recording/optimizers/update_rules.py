@@ -13,10 +13,10 @@ from .names import ADAMW, LIBRARIES
 VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
 
 SUM_FIRST = frozenset({"sgd", "lion"})
-"""Names of Keras' optimizers, in lower case. They sum the repeated rows of a gradient before the update."""
+"""Keras' optimizers that sum the repeated rows of a gradient before the update. The names are in lower case."""
 
 ADDS_WEIGHT_DECAY = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
-"""Names of PyTorch's and Paddle's optimizers, in lower case. These optimizers add weight decay to the gradients."""
+"""PyTorch's and Paddle's optimizers that add weight decay to the gradients. The names are in lower case."""
 
 CLAUSES: Mapping[bool | None, str] = {
     True: ", which subtracts weight decay from the weights",

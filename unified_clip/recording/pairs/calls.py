@@ -32,7 +32,7 @@ class CallPair:
     b: RecordedCall
     names: Names
     rate: float = 0.0
-    """The greatest learning rate of an optimizer such as Adam in this step. For any other optimizer, the rate is 0."""
+    """The largest learning rate in this step, for an optimizer such as Adam. For any other optimizer, the rate is 0."""
 
     gain: float = 0.0
     """The quotient lr / (1 - momentum) of an optimizer such as SGD. For any other optimizer, the gain is 0.

@@ -39,7 +39,7 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Return the calls of a step for each run, with loops merged.
+    """Merge the calls of a loop over gradients into one call, in one step. Return the calls of each run.
 
     rest: The calls of each run. Both lists are changed.
     """

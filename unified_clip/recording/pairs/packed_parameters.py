@@ -37,7 +37,7 @@ def packed(
 def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
     """Pair the parameters outside `names`: one parameter with one or more parameters of the other call.
 
-    Return [] if not all of them can be paired.
+    Return [] if a parameter has no partner.
     """
     rest_a = [name for name in a.parameters if name not in names]
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
@@ -162,7 +162,7 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """If both runs clip a sparse gradient by the norm of its stored rows, replace its exact norm by this norm.
+    """If both runs clip sparse gradients by the norms of their stored rows, replace the exact norms by these norms.
 
     TensorFlow clips a sparse gradient by the norm of its stored rows.
     """

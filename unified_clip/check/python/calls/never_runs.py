@@ -79,7 +79,7 @@ def is_switched_off(source: Source, place: Place, paths: Sequence[Path]) -> bool
 
 
 def _switches(source: Source, node: ast.AST) -> Iterator[str]:
-    """Yield each variable that switches the node on, such as `limit` in `if limit is not None`."""
+    """Yield each variable that must not be None for the node to run, such as `limit` in `if limit is not None`."""
     inner = node
     for outer in source.around(node):
         if isinstance(outer, FUNCTIONS):

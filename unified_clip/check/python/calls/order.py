@@ -94,8 +94,7 @@ def check_once(source: Source, call: ast.Call) -> None:
 
 
 def _is_early(source: Source, call: ast.Call, before: Sequence[Event], after: Sequence[Event]) -> bool:
-    """Return whether a backward pass comes between this clip and the next step, without another clip after the backward
-    pass."""
+    """Return whether the next step uses gradients of a later backward pass, and no clip changes these gradients."""
     step = next((event for event in after if event.kind == "step"), None)
     if step is None or not before:
         return step is not None
@@ -106,7 +105,8 @@ def _is_early(source: Source, call: ast.Call, before: Sequence[Event], after: Se
 
 
 def _step_of_sum(source: Source, call: ast.Call, events: Sequence[Event]) -> Event | None:
-    """Return the step that uses the sum of several backward passes, if the clip runs after each of them."""
+    """Return the step that uses the sum of several backward passes, if the clip runs after each pass. Otherwise, return
+    None."""
     steps = [event for event in events if event.kind == "step"]
     passes = [event.call for event in events if event.kind == "backward"]
     if any(any(_counting(source, each)) for each in [call, *passes]):

@@ -131,8 +131,10 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
 
 
 def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
-    """Yield (events, index, step) for each step of an optimizer, except the steps of an engine, which can clip by
-    itself."""
+    """Yield (events, index, step) for each step of an optimizer.
+
+    Steps of an engine are left out, because an engine can clip its own gradients.
+    """
     for events in timeline.roots():
         for index, event in enumerate(events):
             if event.kind == "step" and event.owner and "engine" not in event.owner.rpartition(".")[2].lower():
