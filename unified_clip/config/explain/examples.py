@@ -30,7 +30,7 @@ STANDINS = ("weight", "bias")
 """The words that replace `*` in a pattern, to create names that match the pattern."""
 
 PAIRED = 30
-"""The maximum number of patterns that are combined in pairs."""
+"""The number of patterns of which each two are combined, to create names that match both patterns."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ INSTEAD_FAILS_UNDER = {
     "mmengine": f"{DEEPSPEED} or {COLOSSAL}",
     "torchtitan": "pipeline parallelism",
 }
-"""Maps each format to the engines under which the advice `Format.instead` does not work."""
+"""{format: engines under which the code in `Format.instead` does not clip}"""
 
 ENGINE_OF = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
 """{format: engine that the trainer always uses, and that clips}"""

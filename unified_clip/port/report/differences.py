@@ -28,7 +28,7 @@ COMPUTED_BY = (
     (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
     (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""(pattern, function in the parity suite) tuples. A function whose name matches the pattern returns the same result."""
+"""(pattern, name) tuples. A function that matches the pattern returns the same result as the suite's function."""
 
 
 def measured_as(name: str) -> str:

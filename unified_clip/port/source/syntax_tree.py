@@ -31,7 +31,7 @@ PUNCTUATION = frozenset(
 
 
 class _VisitorOfChildren(cst.CSTVisitor):
-    """Visits the children of a node without LibCST's copies, which is six times as fast."""
+    """Visits the children of a node. LibCST's own visitor also copies the nodes, and is six times slower."""
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         if super().on_visit(node):
