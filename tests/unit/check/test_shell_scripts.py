@@ -270,3 +270,21 @@ def test_a_script_of_megatron_with_options_of_a_sourced_file_is_unknown(check: C
 def test_a_script_that_sets_clip_grad_beside_a_sourced_file_is_known(check: Check) -> None:
     script = "source ./a.sh\ntorchrun pretrain_gpt.py $A --lr 1 --micro-batch-size 1 --num-layers 2 --clip-grad 1.0\n"
     assert check({"a.sh": script}).findings == []
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (
+            "accelerate launch --num_processes 8 \\\n  train.py --max_grad_norm 0.5\n",
+            "The command passes this option to train.py.",
+        ),
+        ("python train.py --max-grad-norm 0.5\n", "The command passes this option to train.py."),
+        ("accelerate launch --gradient_clipping 0.5 train.py\n", "A command line or a script sets this key, and"),
+        ("python train.py\nmine train --max_grad_norm 0.5\n", "A command line or a script sets this key, and"),
+    ],
+)
+def test_the_reason_names_the_script_that_gets_an_option(check: Check, script: str, why: str) -> None:
+    (finding,) = check({"run.sh": script}).findings
+    assert finding.kind == "unknown"
+    assert finding.does.startswith(why)

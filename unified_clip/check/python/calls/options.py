@@ -26,6 +26,12 @@ DEFINITIONS = ("DEFINE_float", "DEFINE_integer")
 SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
 
 
+OF_SCRIPT = (
+    "The command passes this option to {script}. The check finds no clip in {script} that reads the option. Check "
+    "{script}, too, or ignore this file with a reason in check.ignore."
+)
+
+
 class Option(NamedTuple):
     name: str
     """The name of the value in Python, such as "max_grad_norm". The name is '' if the parser converts the value."""
@@ -126,13 +132,13 @@ def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipU
 
 
 def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
-    ((_, value),) = use.values
+    ((name, value),) = use.values
+    if scripts := SCRIPT.findall(_command(use).partition(f"--{name}")[0]):
+        use = replace(use, why_unknown=OF_SCRIPT.format(script=scripts[-1]))
     readers = [each for each in readers if each.option == use.option or _abbreviates(use.option, each, use)]
-    if not readers:
-        return use
     rules = {
         script: [reader.config or reader.rule for reader in readers if reader.path.name == script]
-        for script in _scripts(use)
+        for script in (_scripts(use) if readers else ())
     }
     configs = {
         ClipConfig(**{**rule.data(), "threshold": value}).dumps("json")
@@ -144,13 +150,21 @@ def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
 
 
 def _scripts(use: ClipUse) -> set[str]:
-    lines = [COMMENT.sub("", line) for line in use.path.read_text("utf-8", "replace").splitlines()]
+    return {*(SCRIPT.findall(_command(use)) or SCRIPT.findall("\n".join(_lines(use.path))))}
+
+
+def _lines(path: Path) -> list[str]:
+    return [COMMENT.sub("", line) for line in path.read_text("utf-8", "replace").splitlines()]
+
+
+def _command(use: ClipUse) -> str:
+    lines = _lines(use.path)
     first = last = min(use.line, len(lines)) - 1
     while first > 0 and lines[first - 1].endswith("\\"):
         first -= 1
     while last < len(lines) - 1 and lines[last].endswith("\\"):
         last += 1
-    return {*(SCRIPT.findall("\n".join(lines[first : last + 1])) or SCRIPT.findall("\n".join(lines)))}
+    return "\n".join(lines[first : last + 1])
 
 
 def _definitions(source: Source, name: str) -> Iterator[_Definition]:
