@@ -219,6 +219,7 @@ def test_a_second_optimizer_without_its_clip_is_named(tmp_path: Path, hides: boo
     runs = [hide_passes(runs[0]) if hides else runs[0], runs[1]]
     comparison = write_and_compare(tmp_path, *(runs[::-1] if is_old else runs))
     assert cause_kinds(comparison) == ["left-out clip"]
+    assert comparison.findings[0].sentence.endswith("Clip in both runs, or in neither run")
     assert comparison.first is not None
     assert comparison.first.step == 2
 

@@ -183,6 +183,14 @@ def test_an_optimizer_that_clears_its_gradients_has_other_data_or_loss(tmp_path:
     assert CLEARING in ruled_out(comparison)
 
 
+def test_gradients_that_agree_at_earlier_steps_do_not_show_another_formula(tmp_path: Path) -> None:
+    cleared = {f"o{number}": {"cleared": True} for number in (2, 3, 4)}
+    comparison = write_and_compare(tmp_path, gan(**cleared), gan(c3={"norms": (3.003, 4.001)}, **cleared))
+    assert cause_kinds(comparison) == ["other data or loss"]
+    assert "such as target networks, running statistics" in comparison.findings[0].sentence
+    assert "normalization layers" not in comparison.findings[0].sentence
+
+
 def test_at_the_first_step_no_gradients_have_to_be_cleared(tmp_path: Path) -> None:
     comparison = write_and_compare(tmp_path, gan(), gan(c1=MOVED))
     assert CLEARING in ruled_out(comparison)

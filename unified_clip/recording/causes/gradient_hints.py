@@ -25,6 +25,11 @@ def hint(point: DivergencePoint, pair: CallPair) -> str:
     most = largest_difference(pair)
     if multiplied := _multiplied(point, pair) or _decayed(point, pair):
         return multiplied
+    if 0 < most < 0.02 and any({*each.names} & {*pair.names} for each in point.pairs[: point.index]):
+        return (
+            ". At earlier steps, these gradients agree. So compare first what changes during the training and is not "
+            "clipped, such as target networks, running statistics and the weights of other networks"
+        )
     if 0 < most < 0.02:
         return (
             f". The norms of the gradients differ by at most {100 * most:.2g} %. Different data or dropout usually "

@@ -94,7 +94,10 @@ def left_out_clip(
         place = f"before step {early[0].step} of the optimizer"
         sentence = f"{run.name} makes a clip call {place}, but {problem}. {clips}. {advice}"
     elif step is not None:
-        sentence = f"the optimizer of {run.name} makes step {step} without a clip call. Before this step, {clips}"
+        sentence = (
+            f"the optimizer of {run.name} makes step {step} without a clip call. Before this step, {clips}. Clip in "
+        )
+        sentence += "both runs, or in neither run"
     else:
         sentence = (
             f"{run.name} never clips: its {counted(len(steps), 'step')} of optimizers have no clip call. "
