@@ -37,7 +37,7 @@ LEFT_OUT = ("left out", "not scaled", "repeated parameter")
 ALSO_HYPOTHESES = ("not clipped", "another eps of the clip")
 """If the tensors of a call show a cause of these kinds, other hypotheses are tested too."""
 
-OF_ROUNDING = ("float32", "touched", "16 bits", "scaled gradients")
+LESS_LIKELY = ("float32", "touched", "16 bits", "scaled gradients")
 """Kinds of causes that are reported only if no wrong setting explains the results."""
 
 SETTINGS = (
@@ -196,7 +196,7 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
         return Diagnosis(cause)
     if _is_by_value(this, others):
         return Diagnosis(call_causes.BY_VALUE)
-    if cause and cause.kind in OF_ROUNDING and not contradictions:
+    if cause and cause.kind in LESS_LIKELY and not contradictions:
         return Diagnosis(cause)
     if wrong_setting := next(wrong_settings(this.call, correct, differing), None):
         return Diagnosis(wrong_setting)

@@ -245,9 +245,9 @@ def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
-    """Return an interval of norm**a / threshold**b.
+    """Return an interval of the quotient norm**a / threshold**b.
 
-    The lower end is the largest value of an unchanged gradient. The upper end is the smallest value of a scaled
+    The lower end is the largest quotient of an unchanged gradient. The upper end is the smallest quotient of a scaled
     gradient.
 
     powers: The exponents (a, b).

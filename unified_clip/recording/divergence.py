@@ -96,8 +96,10 @@ class DivergencePoint:
         yield self.b, self.a
 
     def gradients(self) -> list[tuple[str, float, float]]:
-        """Return (name, norm in run a, norm in run b) for each gradient. Without names, return the norms of a
-        per-tensor clip."""
+        """Return (name, norm in run a, norm in run b) for each gradient.
+
+        If no norms of gradients were recorded, return the norms of a clip per tensor.
+        """
         pair = self.pairs[self.index]
         norms = list(numbers(pair, "gradient"))
         if not norms and pair.a.rule == "each":

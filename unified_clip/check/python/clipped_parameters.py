@@ -169,7 +169,7 @@ def _check_condition(condition: ast.expr) -> None:
 
 
 def _part(source: Source, owner: ast.expr) -> str:
-    """Return "encoder.*" for the parameters of `model.encoder`, and '' for the parameters of a whole model.
+    """Return "encoder.*" for the parameters of `model.encoder`. Return '' for the parameters of a whole model.
 
     owner: The expression before `.parameters()`.
     """

@@ -190,8 +190,8 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
 
 
 def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
-    """Remove calls of unified_clip's methods, which look like methods of a framework. For example, PyTorch's tensors
-    also have a method `clip_`."""
+    """Remove calls of unified_clip's methods that look like methods of a framework, such as `clip_` of PyTorch's
+    tensors."""
     places = {path: _own_calls(known, config_calls.METHOD_KINDS) for path, known in known_own.items()}
     return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
 

@@ -30,8 +30,7 @@ an error of at most 0.5 ULP. A division makes the error larger."""
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
-"""Fields with a norm from which a framework's function computes its coefficient. The first field with a norm is
-used."""
+"""The function computes its coefficient from the first of these fields that has a norm."""
 
 
 @dataclass(frozen=True)

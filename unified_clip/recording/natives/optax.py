@@ -111,7 +111,8 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
 
 
 def _masked(arguments: Any, updates: Any) -> list[tuple[bool, int]]:
-    """Return (whether the parameter has weight decay, number of elements) for each parameter, or [] without a mask."""
+    """Return (whether the parameter has weight decay, number of elements) for each parameter. Without a mask, return
+    []."""
     mask = arguments.get("mask", arguments.get("weight_decay_mask"))
     if mask is None or "weight_decay" not in arguments:
         return []

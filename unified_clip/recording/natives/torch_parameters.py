@@ -56,8 +56,8 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
 MOST_SEARCHES = 8
-"""The number of searches without a new name after which `ModelNames` stops searching. In a large program, a search
-takes long."""
+"""`ModelNames` stops after this number of searches without a new name, because a search takes long in a large
+program."""
 
 
 class ModelNames:

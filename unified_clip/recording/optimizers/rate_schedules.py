@@ -16,8 +16,7 @@ FASTEST = 64
 def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
     """Return the rounding error of learning rates that a schedule computes in float32.
 
-    A schedule can subtract two large numbers from each other. Therefore, the rounding error depends on the largest
-    learning rate.
+    The error depends on the largest learning rate, because a schedule can subtract two large numbers from each other.
     """
     rates = [step.settings.get("lr", 0.0) for run in (a, b) for step in run.optimizer_steps]
     numbers = [abs(rate) for rate in rates if not isinstance(rate, tuple)]

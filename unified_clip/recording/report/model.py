@@ -118,8 +118,8 @@ class ComparisonReport(ReportModel):
     divergences: list[ReportedDivergence]
     agreements: list[Agreement]
     unreported: list[Finding]
-    """Another eps in one run, if no reported difference shows its effect. For example, `max_ulp` can hide the
-    effect."""
+    """The cause that the runs have different eps, if no reported difference shows the effect. For example, `max_ulp`
+    can hide the effect."""
 
     notes: list[str]
     """Sentences about what was compared, and how closely both runs agree."""

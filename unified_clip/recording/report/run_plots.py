@@ -13,8 +13,8 @@ from ..._page.svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, ta
 from .curves import ClipPoint, Point
 
 MOST_DOTS = 160
-"""The largest number of points in a plot that marks clipped steps on the curve. With more points, the marks are below
-the curve."""
+"""A plot with at most this number of points marks clipped steps on the curve. Other plots have these marks below the
+curve."""
 
 FLOOR = 226
 """The distance of the x axis from the top of the plot, in pixels."""

@@ -34,7 +34,7 @@ OF_SCRIPT = (
 
 class Option(NamedTuple):
     name: str
-    """The name of the value in Python, such as "max_grad_norm". The name is '' if the parser converts the value."""
+    """The name of the value in Python, such as "max_grad_norm". The name is '' if the parser changes the value."""
 
     shown: str
     """The option as printed, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm"."""
