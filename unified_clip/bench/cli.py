@@ -1,5 +1,3 @@
-"""The command `unified-clip bench`."""
-
 from __future__ import annotations
 
 import argparse

@@ -1,5 +1,3 @@
-"""Validate a clip configuration."""
-
 from __future__ import annotations
 
 from typing import Any

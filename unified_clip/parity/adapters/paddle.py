@@ -1,5 +1,3 @@
-"""The parity worker's adapter for Paddle."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence

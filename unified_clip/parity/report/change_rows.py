@@ -1,5 +1,3 @@
-"""The table of changes since a baseline."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

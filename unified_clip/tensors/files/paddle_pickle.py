@@ -108,13 +108,12 @@ OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.c
 
 
 class CheckedFile:
-    """A file that raises EOFError if it has too few bytes for a read."""
+    """A file that raises EOFError if it has too few bytes for a read. No memory is reserved before the error."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
 
     def read(self, count: int) -> bytes:
-        """Read bytes. Raise EOFError before memory is reserved if the file has too few bytes."""
         if count > self.size - self.file.tell():
             raise EOFError("the file ends early")
         return self.file.read(count)

@@ -1,5 +1,3 @@
-"""Convert between JAX arrays and `Dense` or `Sparse` tensors."""
-
 from __future__ import annotations
 
 from typing import Any

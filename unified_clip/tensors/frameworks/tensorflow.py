@@ -1,5 +1,3 @@
-"""Convert between TensorFlow tensors and `Dense` or `Sparse` tensors."""
-
 from __future__ import annotations
 
 from typing import Any

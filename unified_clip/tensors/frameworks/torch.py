@@ -1,5 +1,3 @@
-"""Convert between PyTorch tensors and `Dense` or `Sparse` tensors."""
-
 from __future__ import annotations
 
 from typing import Any
