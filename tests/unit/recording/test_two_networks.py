@@ -226,6 +226,19 @@ def test_unknown_weights_of_other_calls_are_named(tmp_path: Path, steps: int) ->
     comparison = write_and_compare(tmp_path, gan(steps, c4=unknown), gan(steps, c3=MOVED, c4=unknown))
     (cause,) = (each for each in comparison.findings if each.kind == "other gradients")
     assert "were not compared: the weights of 'maker.a' and 'maker.b', and the clearing of gradients" in cause.sentence
+    assert "names=" not in cause.sentence
+
+
+def test_names_for_the_recording_are_advised_if_parameters_have_positions(tmp_path: Path) -> None:
+    runs = gan(), gan(c3=MOVED)
+    for line in (*runs[0], *runs[1]):
+        if "parameters" in line:
+            shape = [4] if "maker.a" in line["parameters"] else [8]
+            parameters = enumerate(line["parameters"].values())
+            line["parameters"] = {str(index): {**each, "shape": shape} for index, each in parameters}
+    comparison = write_and_compare(tmp_path, *runs)
+    assert cause_kinds(comparison) == ["other gradients"]
+    assert "names={name: parameter, ...}" in comparison.findings[0].sentence
 
 
 def test_one_network_that_clears_its_gradients_has_other_data_or_loss(tmp_path: Path) -> None:

@@ -67,6 +67,9 @@ def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
     return point.cause("left out", f"{sentence}{excluded_hint(run, other, line)}", run)
 
 
+UNNAMED = "the other clip calls"
+"""Stands for the weights of clip calls whose parameters have positions as names."""
+
 FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tensorflow": "trainable=False"}
 
 
@@ -226,6 +229,11 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
     if missing:
         advice = f"Two things were not compared: the weights of {missing}, and the clearing of gradients"
         to_compare = "Compare these weights, the clearing of gradients, the data, the forward pass and the loss"
+        if missing == UNNAMED:
+            to_compare += (
+                ". Some recorded parameters have no names. To compare all weights, record with "
+                "unified_clip.record(path, norms=True, names={name: parameter, ...})"
+            )
         return Cause("other gradients", f"{place}. {advice}. {to_compare}")
     if not is_clearing_known(point.a, point.b, pair.a.step):
         advice = (
@@ -280,7 +288,7 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
         return {}, ""
     recorded = {name for line in point.a.lines for name in line.parameters}
     if any(map(str.isdecimal, recorded)):
-        return {}, "the other clip calls"
+        return {}, UNNAMED
     known: dict[int, list[str]] = {}
     rest = recorded - {name for name, _ in separate(pair.a)}
     for index in range(point.index + 1, len(point.pairs)):
