@@ -17,7 +17,7 @@ CauseKind = Literal[
     "rows", "scaled gradients", "signs", "swapped", "touched", "underflow", "zeros",
     # found in the calls and steps of two runs
     "another dtype", "another learning rate", "another optimizer", "another place of the optimizer's eps",
-    "clip by hand",
+    "another order of networks", "clip by hand",
     "clipping after the step", "clipping before unscaling", "gradient accumulation", "gradients are not cleared",
     "left-out clip", "one run is shorter", "other data or loss", "other gradients", "other initial weights",
     "repeated parameter", "several clips before a step", "shifted step", "skipped step", "squared rows",

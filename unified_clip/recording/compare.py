@@ -13,7 +13,7 @@ from .._progress import Advance, unseen
 from ..causes.cause import Cause
 from .causes.eps_causes import first_other_eps
 from .causes.join_causes import Effect, effective, join
-from .causes.order_of_calls import with_rule_divergence
+from .causes.order_of_calls import other_networks, with_rule_divergence
 from .causes.run_causes import find_causes
 from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, StepDifference, divergences, stage_agreement
 from .lines import NO_CALLS
@@ -138,6 +138,12 @@ def compare(
         if not never_clips or all(never_clip):
             check_clipped(run)
     left, right, pairs, missing, skipped, is_one_schedule = _pair_runs(left, right, names or {}, has_effect)
+    runs = left, right
+    networks = [] if has_effect else list(other_networks(left, right, pairs))
+    for step in (each.divergence.step for each in networks):
+        left, right = _before(left, step), _before(right, step)
+        pairs = [pair for pair in pairs if pair.a.step < step]
+        missing = missing if missing and missing.step < step else None
     agreements = []
     for stage in NUMBERS:
         agreements += [agreement for agreement in [stage_agreement(stage, pairs, max_ulp)] if agreement.compared]
@@ -155,7 +161,7 @@ def compare(
     unmoved = [] if has_effect else list(unmoved_weights(left, right, pairs))
     if unmoved:  # the wrong optimizer steps, so that the gradients of other parameters are cleared
         of_steps = [each for each in of_steps if each.divergence.stage != "gradients cleared"]
-    differences = [*skipped, *unmoved, *effective(of_steps, pairs, has_effect)]
+    differences = [*skipped, *unmoved, *effective(of_steps, pairs, has_effect), *networks]
     explained = join(points, {point.first: each for point, each in zip(points, causes, strict=True)}, differences)
     advance("compare", 1)
     if not (explained or agreements):
@@ -165,7 +171,13 @@ def compare(
             "UC502",
         )
     other_eps = first_other_eps(left, right, pairs)
-    return RecordingComparison(left, right, max_ulp, pairs, explained, agreements, other_eps)
+    return RecordingComparison(*runs, max_ulp, pairs, explained, agreements, other_eps)
+
+
+def _before(run: RecordedRun, step: int) -> RecordedRun:
+    lines = [line for line in run.lines if line.step < step]
+    steps = tuple(each for each in run.optimizer_steps if each.step < step)
+    return run.model_copy(update={"lines": lines, "optimizer_steps": steps})
 
 
 class _PairedRuns(NamedTuple):

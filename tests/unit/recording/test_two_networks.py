@@ -158,6 +158,34 @@ def test_weights_that_change_in_neither_run_agree(tmp_path: Path) -> None:
     assert write_and_compare(tmp_path, gan(c4=STILL), gan(c4=STILL)).exit_code == 0
 
 
+# -- networks that are trained in another order
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_settings_of_different_networks_are_not_compared(tmp_path: Path, is_old: bool) -> None:
+    """One run trains the critic twice before the maker, which has another threshold and another learning rate."""
+
+    def lines(networks: str) -> list[dict[str, Any]]:
+        result = []
+        for step, network in enumerate(networks, start=1):
+            line = clip(step, "maker" if network == "m" else "critic", threshold=0.5 if network == "m" else 1.0)
+            shape = [4] if network == "m" else [8]
+            parameters = {name: {**each, "shape": shape, "weight": 1.0} for name, each in line["parameters"].items()}
+            result += [{**line, "parameters": parameters}, optimizer(step, settings={"lr": 0.1 + (network == "m")})]
+        return result
+
+    runs = lines("cmcmcm"), lines("ccmccm")
+    comparison = write_and_compare(tmp_path, *(runs[::-1] if is_old else runs))
+    assert cause_kinds(comparison) == ["another order of networks"]
+    assert comparison.first is not None
+    assert comparison.first.step == 2
+    sizes = (16, 8) if is_old else (8, 16)
+    assert (
+        f"at step 2, a.jsonl clips gradients with {sizes[0]} elements, and b.jsonl clips gradients with {sizes[1]} "
+        "elements"
+    ) in comparison.findings[0].sentence
+
+
 # -- gradients that differ although the weights of their call agree
 
 MOVED = {"norms": (3.1, 4.4)}

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..._display import counted, enumeration
 from ...causes.cause import Cause, CauseKind
 from ...causes.scaling import combined_norm
-from ..divergence import Divergence, DivergencePoint, call_at
+from ..divergence import Divergence, DivergencePoint, StepDifference, call_at
 from ..optimizers.clips_of_step import left_out_clip
-from ..pairs.calls import calls_by_step, clip_text, have_near_norms
+from ..pairs.calls import CallPair, calls_by_step, clip_text, have_near_norms
 from ..pairs.packed_parameters import elements
+from ..pairs.parameters import sorted_shape
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT
 from .before_clips import names_text
@@ -87,6 +88,29 @@ def shifted_steps(point: DivergencePoint) -> Cause | None:
                     "first batch",
                 )
     return None
+
+
+def other_networks(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
+    """Yield the first step at which the runs clip different networks, if both runs clip both networks."""
+    lists = [{_sorted_shapes(line) for line in run.lines} for run in (a, b)]
+    for pair in pairs[1:]:
+        shapes = [_sorted_shapes(line) for line in (pair.a, pair.b)]
+        if all(shapes) and shapes[0] != shapes[1] and shapes[0] in lists[1] and shapes[1] in lists[0]:
+            sizes = [f"{elements(line):.0f}" for line in (pair.a, pair.b)]
+            sentence = (
+                f"at step {pair.a.step}, {a.name} clips gradients with {sizes[0]} elements, and {b.name} clips "
+                f"gradients with {sizes[1]} elements. At other steps, each run clips the gradients that the other "
+                "run clips here. Compare the order of the steps, and how often each network is trained. Later steps "
+                "were not compared"
+            )
+            cause = Cause("another order of networks", sentence)
+            what = "number of clipped elements"
+            yield StepDifference(Divergence(pair.a.step, "optimizer", sizes[0], sizes[1], what), cause)
+            return
+
+
+def _sorted_shapes(line: RecordedCall) -> tuple[str, ...]:
+    return tuple(sorted(str(sorted_shape(each.shape)) for each in line.parameters.values()))
 
 
 def left_out_calls(point: DivergencePoint) -> Cause | None:
