@@ -204,7 +204,8 @@ def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int) -> bool:
     if all(clipped_size(x) == clipped_size(y) for x, y in zip(left, right, strict=False)):
         return True
     lists = [[sorted(map(_shapes, _calls_of_steps(each))) for each in side] for side in (left, right)]
-    return len(left) == len(right) > 1 and all(each == side[0] for side in lists for each in side)
+    is_regular = len(left) == len(right) > 1 and all(each == side[0] for side in lists for each in side)
+    return sizes[0] != sizes[1] and is_regular
 
 
 def _shapes(calls: Sequence[RecordedCall]) -> list[str]:
