@@ -41,7 +41,7 @@ CLIPPED_BY: dict[By, str] = {
 
 SQUARED_NORM = "as with the square of the norm instead of the norm"
 
-INVERTED = "as when gradients are scaled to the threshold only if the norm is below the threshold"
+INVERTED = "as when only gradients with a norm below the threshold are scaled to the threshold"
 
 QUOTIENT = "as with the coefficient {}(1, norm / threshold) instead of min(1, threshold / norm)"
 

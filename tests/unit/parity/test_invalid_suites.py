@@ -138,7 +138,7 @@ def toml_with_tensor(text: str) -> str:
         (toml_with_tensor("none = false"), "none: it is False. Give true"),
         (
             toml_with_tensor("none = true, shape = [2], dtype = 'float64'"),
-            "allows no dtype or shape. Remove dtype and shape",
+            "a tensor with none = true has no dtype or shape. Remove dtype and shape",
         ),
         (
             toml_with_tensor("values = [1.0], rows = [0]"),

@@ -141,7 +141,7 @@ ALWAYS_SCALED = "as when gradients with a small norm are scaled up to the thresh
 NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 BEYOND = "infinite elements in 'gradient 0', 'gradient 1' and 'gradient 2', which should be finite"
 MEAN_SQUARES = "the mean squares of the tensors"
-INVERTED = "as when gradients are scaled to the threshold only if the norm is below the threshold"
+INVERTED = "as when only gradients with a norm below the threshold are scaled to the threshold"
 SCALED_UP = {("scaled gradients", ALWAYS_SCALED), ("overflow", BEYOND)}
 AFTER = "the returned norm is the norm of the clipped gradients, not of the unclipped gradients"
 

@@ -87,7 +87,7 @@ class TensorTable(SuiteTable):
             sources = " and ".join(keys) or "no numbers"
             raise ValueError(f"the tensor has {sources}. Give exactly one of `values`, `random` and `none = true`")
         if self.none and (unused := sorted(self.model_fields_set & {"shape", "dtype", "rows", "exponents"})):
-            raise ValueError(f"none = true allows no {' or '.join(unused)}. Remove {' and '.join(unused)}")
+            raise ValueError(f"a tensor with none = true has no {' or '.join(unused)}. Remove {' and '.join(unused)}")
         if self.random is None and self.exponents is not None:
             raise ValueError("`exponents` needs `random`. Remove `exponents`, or set `random` instead of `values`")
         examples = {"exponents": [-3, 3], "shape": [2, 3]}

@@ -145,7 +145,8 @@ def _advice(before: OptimizerStep, after: OptimizerStep) -> str:
 
     The numbers have all digits, because 0.999 as float32 is another number in float64.
 
-    before, after: Steps of the optimizers that add eps before and after the bias correction.
+    before: A step of the optimizer that adds eps before the bias correction.
+    after: A step of the optimizer that adds eps after the bias correction.
     """
     eps = before.settings["eps"]
     own = "(eps of the group)" if isinstance(eps, tuple) else repr(eps)

@@ -152,7 +152,7 @@ def takes_weights(function: Callable[..., Any]) -> bool:
 
 
 def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
-    """Return whether code reads a variable that the statement assigns. An assigned attribute or item counts as read."""
+    """Return whether code reads a variable that the statement assigns. Attributes and items are always read."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     inside = {id(node) for node in ast.walk(statement)}
     names = set()
