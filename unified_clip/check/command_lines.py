@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,14 @@ from typing import Any, NamedTuple
 
 from ..config.clip_config import ClipConfig
 from ..config.documents import Document, Key, format_value
-from ..config.documents.script_options import COMMENT, option_value, script_options
+from ..config.documents.script_options import (
+    ASSIGNED,
+    COMMENT,
+    VARIABLE,
+    assigned_numbers,
+    option_value,
+    script_options,
+)
 from ..config.formats import FORMATS, Format, convert, placement
 from ..errors import ConfigError
 from .clip_use import THRESHOLD, ClipUse, NamedValue
@@ -36,10 +42,6 @@ MAY_BE_CLIP = re.compile(r"(?i)clip|grad|max[\W_]*norm")
 """Matches every name of a clip. Lines without a match are skipped, which saves time."""
 
 IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
-
-ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
-CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]?=(?![\"']?\$\{?\2\b)")
-"""Matches the name of a variable that `for`, `read` or an assignment sets. Options such as `--clip=` do not match."""
 
 OPTION = re.compile(r"--([\w-]+)")
 REPEATED = re.compile(
@@ -67,7 +69,6 @@ SOURCED = re.compile(r"^\s*(?:source|\.)\s+\S", re.MULTILINE)
 OPTIONS = re.compile(r"(?<!\S)(--[\w-]+\s+)?[\"']?\$\{?([A-Za-z_]\w*)(?:\[@\])?\}?[\"']?(?!\S)")
 """Matches a variable that is a whole word. If an option comes before the variable, the match includes the option."""
 
-VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 RUN_TIME = ("$", "{")
 
 REMOVED = "removed"
@@ -224,34 +225,26 @@ def settings(text: str) -> Iterator[CommandLineSetting]:
 
     `$NAME` becomes a number if the text assigns a number to NAME, and assigns nothing else to NAME.
     """
-    assigned = ASSIGNED.findall(text)
-    changed = Counter(first or second for first, second in CHANGED.findall(text))
-    constants = {
-        name: value for name, value in assigned if changed[name] == 1 and isinstance(option_value(value), float)
-    }
     variables = {first or second for first, second in VARIABLE.findall(text)}
     variables |= {*re.findall(r"\$\{(\w+)", text)}
-
-    def value_of(word: Any) -> Any:
-        match = VARIABLE.fullmatch(word) if isinstance(word, str) else None
-        return option_value(constants.get(match[1] or match[2], word)) if match else word
-
+    numbers = assigned_numbers(text)
     names = OPTION.findall(text)
     options = script_options(REPEATED.sub("--x", text) if len(set(names)) < len(names) else text)
-    entries = [CommandLineSetting(line, name, value_of(value), False) for line, name, value in options]
+    entries = [CommandLineSetting(line, name, value, False) for line, name, value in options]
     for line, code in enumerate(text.splitlines(), 1):
         if not MAY_BE_CLIP.search(code):
             continue
         assignment = ASSIGNED.match(code)
         for match in OVERRIDE.finditer(COMMENT.sub("", code)):
             if match[1] not in variables:
-                value = REMOVED if match[3] else None if match[2] in ("null", "None") else option_value(match[2])
+                is_null = match[2] in ("null", "None")
+                value = REMOVED if match[3] else None if is_null else option_value(match[2], numbers)
                 is_variable = assignment is not None and match[1] == assignment[1]
-                entries.append(CommandLineSetting(line, match[1] or match[3], value_of(value), True, is_variable))
+                entries.append(CommandLineSetting(line, match[1] or match[3], value, True, is_variable))
         for match in YACS.finditer(COMMENT.sub("", code)):
-            entries.append(CommandLineSetting(line, match[1], value_of(option_value(match[2])), True))
+            entries.append(CommandLineSetting(line, match[1], option_value(match[2], numbers), True))
         for match in WRITTEN.finditer(code):
-            entries.append(CommandLineSetting(line, match[1] or match[2], value_of(option_value(match[3])), False))
+            entries.append(CommandLineSetting(line, match[1] or match[2], option_value(match[3], numbers), False))
     yield from sorted(entries, key=lambda each: each.line)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, get_args
 
 from .._workers import POLL_SECONDS
@@ -71,7 +75,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         list(suite.frameworks),
         cases,
         known,
-        processor=second_call.processor(),
+        processor=_processor(),
         versions=_versions({name: each.versions for name, each in results.items()}),
         may_be_missing=[name for name, framework in suite.frameworks.items() if framework.missing],
         titles={name: framework.title for name, framework in suite.frameworks.items()},
@@ -117,6 +121,19 @@ def _notes_on_run(suite: Suite, results: Mapping[str, WorkerResults]) -> list[st
         lines = dict.fromkeys(each.printed)
         notes += [f"The process of {name} printed {line}. This output was ignored." for line in lines]
     return notes + [f"Not called in this run: {function}." for function in _not_called(suite, results)]
+
+
+def _processor() -> str:
+    """Return the name of the processor and the number of cores that the process can use.
+
+    The order of a sum depends on the processor and on the number of cores. The last bits of a norm depend on the order.
+    """
+    name = platform.processor() or platform.machine()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{name}, {cores} cores"
 
 
 def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

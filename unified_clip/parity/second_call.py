@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
 from .call_outcome import Failure
 from .known.entries import SIZED
@@ -15,20 +11,6 @@ from .results import ParityReport
 from .suite.load import Suite
 from .workers import run_worker
 from .workers.worker_files import WorkItem
-
-
-def processor() -> str:
-    """Return the name of the processor and the number of cores that the process can use.
-
-    The order of a sum depends on the processor and on the number of cores. The last bits of a norm depend on the order.
-    """
-    name = platform.processor() or platform.machine()
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
-
 
 NOT_DETERMINISTIC = "A second call returned other bits: the function is random, or depends on earlier calls"
 

@@ -23,8 +23,8 @@ from .source.module import SELF, Module
 from .source.syntax_tree import Target, is_name, keywords_of
 
 BY_NAME = (
-    "getattr looks this clip up by its name. Write the name of the function or class instead of getattr. If it can be "
-    "one of several functions, write an if statement."
+    "getattr looks this clip up by its name. Write the name of the function or class instead of getattr. If the "
+    "name varies, write an if statement."
 )
 MAY_BE_CLIP = (
     "getattr might return a clip here. If getattr returns a clip, write the name of the function or class instead of "

@@ -95,6 +95,7 @@ def test_a_script_whose_command_reads_a_yaml_file_is_a_note(check: Check) -> Non
         ("python -m MaxText.train base.yml steps=9 gradient_clipping_threshold={}", ["drift"]),
         ('CMD="python -m MaxText.train gradient_clipping_threshold=\\"{}\\""', ["drift"]),
         ("CLIP={}\npython -m MaxText.train gradient_clipping_threshold=$CLIP", ["drift"]),
+        ("CLIP={}\npython pretrain_gpt.py --lr 0.1 --micro-batch-size 2 --clip-grad $CLIP", ["drift"]),
         ("python -m MaxText.train gradient_clipping_threshold=${{CLIP:-{}}}", ["unknown"]),
         ("CLIP=${{CLIP:-{}}}\npython -m MaxText.train gradient_clipping_threshold=${{CLIP}}", ["unknown"]),
         ("CLIP={0}\nCLIP={0}9\npython -m MaxText.train gradient_clipping_threshold=$CLIP", ["unknown"]),

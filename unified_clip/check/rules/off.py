@@ -34,7 +34,8 @@ def marked(use: ClipUse) -> ClipUse:
 def not_understood(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
     """Yield a clip of unknown effect for each file of `check.off` without a known trainer.
 
-    If a pattern also matches a file with a known trainer, its Python files and base files are skipped.
+    If a pattern also matches a file with a known trainer, the Python files and base files that match the pattern are
+    skipped.
     """
     shows = {os.path.realpath(file) for use in file_uses.uses if not use.is_own for file in use.files}
     shows |= file_uses.repeats

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 COMMENT = re.compile(r"(^|\s)#.*")
 OPTION = re.compile(r"(?:--|-(?=\w*_))([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
+ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
+CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]?=(?![\"']?\$\{?\2\b)")
+"""Matches the name of a variable that `for`, `read` or an assignment sets. Options such as `--clip=` do not match."""
+
+VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf", re.IGNORECASE)
 
 
 @lru_cache(maxsize=4)  # several formats read the same script
 def script_options(text: str) -> Sequence[tuple[int, str, Any]]:
-    """Return (line, name, value) of each `--option` of a script. The value is None if no word follows the option."""
+    """Return (line, name, value) of each `--option` of a script. The value is None if no word follows the option.
+
+    `$NAME` becomes a number if the script assigns a number to NAME, and assigns nothing else to NAME.
+    """
     options: list[tuple[int, str, Any]] = []
+    numbers = assigned_numbers(text)
     for line, word in _words(text):
         if match := OPTION.fullmatch(word):
-            options.append((line, match[1], option_value(match[2])))
+            options.append((line, match[1], option_value(match[2], numbers)))
         elif word and options and options[-1][2] is None:
-            options[-1] = (*options[-1][:2], option_value(word))
+            options[-1] = (*options[-1][:2], option_value(word, numbers))
     return options
 
 
@@ -30,5 +40,14 @@ def _words(text: str) -> Iterator[tuple[int, str]]:
             yield line, word
 
 
-def option_value(word: str | None) -> Any:
+def assigned_numbers(text: str) -> Mapping[str, str]:
+    """Return the variables to which a script assigns one number, and nothing else."""
+    changed = Counter(first or second for first, second in CHANGED.findall(text))
+    return {name: value for name, value in ASSIGNED.findall(text) if changed[name] == 1 and NUMBER.fullmatch(value)}
+
+
+def option_value(word: str | None, numbers: Mapping[str, str]) -> Any:
+    """Return a number as a float. `$NAME` is replaced by the number of the variable."""
+    if word is not None and (match := VARIABLE.fullmatch(word)):
+        word = numbers.get(match[1] or match[2], word)
     return float(word) if word is not None and NUMBER.fullmatch(word) else word

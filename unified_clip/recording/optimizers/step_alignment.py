@@ -78,8 +78,8 @@ def _order_of_calls(
 
     Return None if a call has no match, or if two calls of one run share a gradient.
 
-    known: The indices of an earlier iteration. If names, shapes and norms allow several matches, these indices are
-        returned.
+    known: The result for an earlier training iteration. It is returned if names, shapes and norms allow several
+        matches.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
