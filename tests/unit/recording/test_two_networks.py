@@ -116,6 +116,34 @@ def test_gradients_that_are_clipped_twice_are_not_several_clips(tmp_path: Path) 
     assert cause_kinds(write_and_compare(tmp_path, once, again)) == ["clipped twice"]
 
 
+# -- one network's clip after its optimizer's step
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_late_clip_of_one_network_is_no_left_out_clip(tmp_path: Path, first: int, is_old: bool) -> None:
+    """The late clip of one network changes its later gradients."""
+
+    def lines(factor: float) -> list[dict[str, Any]]:
+        return gan(6, **{f"c{n}": {"norms": (n * 3.0 * factor ** (n > first), 4.0)} for n in range(1, 7)})
+
+    late = lines(1.25)
+    for index in range(2 * first - 2, 12, 4):
+        late[index : index + 2] = late[index + 1], late[index]
+    runs = lines(1.0), late
+    (cause,) = write_and_compare(tmp_path, *(runs[::-1] if is_old else runs)).findings
+    assert cause.kind == "clipping after the step"
+    names = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
+    assert f"{names[0]} makes a clip call after step {first} of the optimizer, and {names[1]} clips" in cause.sentence
+
+
+def test_a_later_clip_of_other_gradients_is_no_late_clip(tmp_path: Path) -> None:
+    unclipped = [line for line in gan(c3={"norms": (6.0, 4.0)}) if "optimizer" in line or line["step"] != 2]
+    kinds = cause_kinds(write_and_compare(tmp_path, gan(), unclipped))
+    assert "left-out clip" in kinds
+    assert "clipping after the step" not in kinds
+
+
 # -- an optimizer that does not change the clipped weights
 
 STILL = {"weights": {"maker.a": 2.0, "maker.b": 3.0}}

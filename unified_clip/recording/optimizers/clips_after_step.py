@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Mapping, Sequence
 
 from ...causes.cause import Cause
 from ..divergence import Divergence, DivergencePoint, StepDifference, numbers
-from ..pairs.calls import CallPair
-from ..recorded_run import RecordedRun
+from ..pairs.calls import CallPair, have_near_norms
+from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import is_near
 
 DESCENT = 0.1
@@ -28,6 +30,24 @@ def late_clips(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
     sentence = f"{late.name} clips after the optimizer step, and {early.name} clips before the optimizer step"
     counts = (a.optimizer_steps[0].calls, b.optimizer_steps[0].calls)
     return StepDifference(Divergence(1, "clips", *counts), Cause("clipping after the step", sentence))
+
+
+def late_clip_of_step(
+    late: RecordedRun, early: RecordedRun, step: int, clips: Sequence[Mapping[int, Sequence[RecordedCall]]]
+) -> Cause | None:
+    """Return a cause if `late` clips the gradients of `early` directly after a step that `early` clips before.
+
+    clips: The clip calls of `late` and of `early`, by step.
+    """
+    later, own = (calls.get(step + 1, ()) for calls in clips)
+    after = [call for call in later if not any(have_near_norms(call, other) for other in own)]
+    if not any(itertools.starmap(have_near_norms, itertools.product(after, clips[1].get(step, ())))):
+        return None
+    sentence = (
+        f"{late.name} makes a clip call after step {step} of the optimizer, and {early.name} clips the same gradients "
+        f"before step {step}"
+    )
+    return Cause("clipping after the step", sentence)
 
 
 def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:

@@ -11,6 +11,7 @@ from ..divergence import Divergence, StepDifference
 from ..pairs.calls import clip_text
 from ..recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from ..rounding import same
+from .clips_after_step import late_clip_of_step
 from .names import LIBRARIES
 
 
@@ -130,7 +131,8 @@ def compare_clips(
     step = steps[0].step
     old, new = (lines.get(step, ()) for lines in clips)
     if bool(old) != bool(new):
-        cause = left_out_clip(*((b, a) if old else (a, b)), old or new, step)
+        runs, calls = ((b, a), clips[::-1]) if old else ((a, b), clips)
+        cause = late_clip_of_step(*runs, step, calls) or left_out_clip(*runs, old or new, step)
     else:
         more, fewer, last = (old, new, steps[0]) if len(old) > len(new) else (new, old, steps[1])
         if len(more) == len(fewer) or not _is_repeated(more, fewer, last):
