@@ -41,6 +41,9 @@ WRITTEN = re.compile(
 MAY_BE_CLIP = re.compile(r"(?i)clip|grad|max[\W_]*norm")
 """Matches every name of a clip. Lines without a match are skipped, which saves time."""
 
+MAX_NORM = re.compile(r"(?i)max_?norm")
+"""Matches the name of a threshold in a table such as mmengine's clip_grad."""
+
 IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
 
 OPTION = re.compile(r"--([\w-]+)")
@@ -176,7 +179,7 @@ def _edited(path: Path, text: str) -> Iterator[ClipUse]:
             names = [
                 name
                 for name in re.findall(r"[A-Za-z_]\w*", code)
-                if is_clip(CommandLineSetting(line, name, 1.0, False))
+                if MAX_NORM.fullmatch(name) or is_clip(CommandLineSetting(line, name, 1.0, False))
             ]
             if names:
                 yield ClipUse(path, line, 1, f"{match[1] or match[2]}: {names[0]}", why_unknown=EDITED)

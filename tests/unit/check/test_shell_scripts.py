@@ -177,6 +177,7 @@ def test_the_command_line_of_a_job_in_yaml_is_checked(check: Check, text: str, l
         ("cat > c.yml <<EOF\nlr: 1\nmax_grad_norm: 0.1\nEOF\n", 3, "max_grad_norm = 0.1"),
         ("cat > c.yml <<EOF\nmax_grad_norm: $NORM\nEOF\n", 2, "max_grad_norm = $NORM"),
         ("sed -i 's/max_grad_norm: 1.0/max_grad_norm: 0.1/' c.yml\n", 1, "sed: max_grad_norm"),
+        ("sed -i 's/max_norm=1.0/max_norm=3.0/' c.py\n", 1, "sed: max_norm"),
         ("yq '.max_grad_norm = 0.1' c.yml > d.yml\n", 1, "yq: max_grad_norm"),
     ],
 )

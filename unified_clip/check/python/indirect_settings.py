@@ -14,7 +14,7 @@ from ...config.clip_config import ClipConfig
 from ...config.documents import Document
 from ...config.formats import FORMATS, convert, placement
 from ...config.formats.base import SetElsewhereError
-from ...config.formats.python_config.changes import ROOTS
+from ...config.formats.python_config.changes import BASES, ROOTS
 from ...config.formats.python_source import MAX_ALIASES, Source, last_name, shortened
 from ...config.formats.trainers.huggingface.training_arguments import NO_CLIP
 from ...errors import ConfigError
@@ -116,6 +116,31 @@ def _in_clip_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
             names = re.findall(r"\w+", ast.unparse(target))[:-1]
             if any(map(_is_clip, names)) and names[0] not in ROOTS:
                 yield IndirectSetting(target, ast.unparse(target), why=BY_TEXT)
+
+
+def _in_optimizer_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
+    """Yield a setting for code such as cfg.optim_wrapper.clip_grad = None. `port` finds the assignment of a dict."""
+    config: ClipConfig | None = ClipConfig(rule="none")
+    match node:
+        case ast.Assign(targets=[place], value=value) if not isinstance(value, ast.Dict | ast.Call):
+            config = config if isinstance(value, ast.Constant) and value.value is None else None
+        case ast.Delete(targets=[place]):
+            pass
+        case ast.Call(func=ast.Attribute(value=table, attr="pop"), args=[key, *_]):
+            place = ast.Subscript(table, key)
+        case _:
+            return
+    match place:
+        case (
+            ast.Attribute(value=ast.Attribute() | ast.Subscript() as table, attr="clip_grad" | "grad_clip" as name)
+            | ast.Subscript(
+                value=ast.Attribute() | ast.Subscript() as table,
+                slice=ast.Constant(value="clip_grad" | "grad_clip" as name),
+            )
+        ):
+            code = ast.unparse(table)
+            if re.findall(r"\w+", code)[-1] in ROOTS and not code.startswith(BASES):
+                yield IndirectSetting(node, f"{code}.{name}", config, "" if config else BY_TEXT)
 
 
 def _environment(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
@@ -302,5 +327,6 @@ def _overriding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 FINDERS: tuple[Callable[[Source, ast.AST], Iterator[IndirectSetting]], ...] = (
-    _set_by_text, _in_clip_table, _environment, _excluding, _layerwise, _unpacked, _deepspeed, _torchtitan, _overriding,
+    _set_by_text, _in_clip_table, _in_optimizer_table, _environment, _excluding, _layerwise, _unpacked, _deepspeed,
+    _torchtitan, _overriding,
 )  # fmt: skip

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ...config.formats import placement
 from ...config.formats.python_source import last_name, parse_tree, shortened
 from ...errors import ConfigError
 from ..clip_use import ClipUse
+from ..command_lines import MAX_NORM
 from ..notebooks.cells import python_source, source_of
 from ..rules.key_names import inner_values
 from ..trainer_files import has_number
@@ -20,8 +20,6 @@ WHY = (
     "This setting is named like a clip setting, but the code that reads the setting is unknown. Compare its value with "
     "the clip configuration by hand, and ignore the setting with a reason in check.ignore."
 )
-
-MAX_NORM = re.compile(r"(?i)max_?norm")
 
 
 def read(path: Path) -> list[ClipUse]:

@@ -72,6 +72,10 @@ INJECTED = (
     "optax.inject_hyperparams passes the threshold, so code can change the threshold in each step. Call {clip} with a "
     "number, outside of optax.inject_hyperparams. Or ignore the clip with a reason in check.ignore."
 )
+OTHER_OBJECT = (
+    "The training arguments are another object than {name}. So this line sets no clip. Set max_grad_norm of the "
+    "training arguments, or remove the line."
+)
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write the value of the argument "
     "into the call, or ignore the clip with a reason in check.ignore."
@@ -227,7 +231,7 @@ def _native_uses(
     for index, use in enumerate(uses):  # a clip of optax that clips no gradients
         if use and (why := misplaced.get((use.line, use.column))):
             uses[index] = replace(use, config=None, why_unknown=why)
-    uses = [use for use in uses if use is None or not _is_set_by_code(source, use)]
+    uses = [use and _of_arguments(source, use) for use in uses if use is None or not _is_set_by_code(source, use)]
     if not is_replaced:
         return uses
     try:
@@ -239,6 +243,16 @@ def _native_uses(
 def _is_set_by_code(source: Source, use: ClipUse) -> bool:
     argument = use.clip.rpartition("(")[2].removesuffix("=)")
     return use.is_set_outside and parsed_arguments.is_set_after_parsing(source, argument)
+
+
+def _of_arguments(source: Source, use: ClipUse) -> ClipUse:
+    """Return a clip of unknown effect if code sets max_grad_norm of another object than the training arguments."""
+    for setting, target in parsed_arguments.attribute_settings(source):
+        is_place = (setting.lineno, ast.unparse(target)) == (use.line, use.clip)
+        is_argument = is_place and target.attr == parsed_arguments.MAX_GRAD_NORM
+        if is_argument and parsed_arguments.is_other_object(source, target):
+            return replace(use, config=None, why_unknown=OTHER_OBJECT.format(name=ast.unparse(target.value)))
+    return use
 
 
 def _unreadable(file: UnreadableFile) -> ClipUse:

@@ -7,10 +7,13 @@ import re
 from collections.abc import Collection, Iterator, Set
 
 from ....config.formats.python_source import FUNCTIONS, Source, last_name
+from ....port.catalog import settings
 
 PARSES = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"})
 
 HF_PARSES = ("parse_args_into_dataclasses", "parse_dict", "parse_json_file", "parse_yaml_file")
+
+MAX_GRAD_NORM = "max_grad_norm"
 
 PARSE_FUNCTIONS = frozenset({"simple_parsing.parse", "tyro.cli"})
 
@@ -49,6 +52,49 @@ def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
     return bool(others and is_known) and all(_has_options(source, value, classes) for value in others)
 
 
+def attribute_settings(source: Source) -> Iterator[tuple[ast.Assign, ast.Attribute]]:
+    for node in source.nodes:
+        if isinstance(node, ast.Assign):
+            yield from ((node, target) for target in node.targets if isinstance(target, ast.Attribute))
+
+
+def is_other_object(source: Source, setting: ast.Attribute) -> bool:
+    """Return whether code sets an attribute of another object than the training arguments.
+
+    If the object or the training arguments are unknown, return False.
+    """
+    owner, arguments = setting.value, _training_arguments(source)
+    if not arguments or not isinstance(owner, ast.Name) or not any(_stores(source, owner.id)):
+        return False
+    function = source.function(setting)
+    nodes = ast.walk(function.args) if isinstance(function, FUNCTIONS) else ()
+    parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return arguments.isdisjoint({owner.id, ast.unparse(source.followed(owner))}) and owner.id not in parameters
+
+
+def _training_arguments(source: Source) -> set[str]:
+    """Return the code of each object that a Trainer gets, or that has a class such as TrainingArguments."""
+    names = {name.rpartition(".")[2] for each in settings() if each.keyword == MAX_GRAD_NORM for name in each.classes}
+    classes = with_derived(source, names)
+    objects: list[ast.expr] = []
+    for node in source.nodes:
+        match node:
+            case ast.Call(func=function, args=args, keywords=keywords) if last_name(function).endswith("Trainer"):
+                objects += [*args[:2], *(each.value for each in keywords if each.arg in ("args", "config"))]
+            case ast.Assign(targets=[target], value=ast.Call(func=function) as call):
+                objects += [target] if last_name(function) in classes else []
+                if last_name(function) in HF_PARSES and isinstance(target, ast.Tuple | ast.List):
+                    parsed = zip(_parsed_classes(source, call), target.elts, strict=False)
+                    objects += [element for name, element in parsed if name in classes]
+    return {ast.unparse(code) for each in objects for code in (each, source.followed(each))}
+
+
+def _parsed_classes(source: Source, parsing: ast.Call) -> list[str]:
+    parser = source.followed(parsing.func.value) if isinstance(parsing.func, ast.Attribute) else None
+    parsed = source.followed(parser.args[0]) if isinstance(parser, ast.Call) and parser.args else None
+    return [*map(last_name, parsed.elts if isinstance(parsed, ast.Tuple | ast.List) else [parsed])] if parsed else []
+
+
 def is_set_after_parsing(source: Source, argument: str) -> bool:
     """Return whether code always sets an argument between parsing and training, as in `args.max_grad_norm = 1.0`."""
     parsings = [
@@ -58,10 +104,7 @@ def is_set_after_parsing(source: Source, argument: str) -> bool:
     ]
     return bool(parsings) and any(
         target.attr == argument and all(_is_set_after(source, node, target, parsing) for parsing in parsings)
-        for node in source.nodes
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Attribute)
+        for node, target in attribute_settings(source)
     )
 
 
@@ -72,7 +115,8 @@ def _is_set_after(source: Source, setting: ast.Assign, target: ast.Attribute, pa
     has_trained = any(call.lineno in lines and last_name(call.func) == "train" for call in source.calls)
     names = {ast.unparse(node) for each in parsing.targets for node in ast.walk(each)}
     is_same = ast.unparse(target.value) in names and source.function(parsing) is source.function(setting)
-    return is_same and parsing.lineno < setting.lineno and not has_trained
+    is_after = parsing.lineno < setting.lineno and not has_trained
+    return is_same and is_after and not is_other_object(source, target)
 
 
 def with_derived(source: Source, classes: Set[str]) -> set[str]:
