@@ -143,7 +143,7 @@ def beyond_range(call: Observation) -> Cause | None:
     if norm == 0 and expected and size < narrowest.min_exponent:
         sentence = f"the norm is 0 instead of {expected:.6g}: {terms} are too small for {dtype}"
         return _of_norm("underflow", sentence, call)
-    total = call.total_norm if norm is None and call.by == "global" else 0.0
+    total = call.total_norm if not norm and call.by == "global" else 0.0
     if _log2(total, call.p) >= narrowest.max_exponent and _all_became_zero(call):
         sentence = f"every element is 0: the norm is probably inf, because {terms} exceed the range of {dtype}"
         return Cause("overflow", sentence)

@@ -81,6 +81,11 @@ class _Call:
         return call_causes.find_cause(self.call)
 
     @cached_property
+    def shows_cause(self) -> bool:
+        shown = call_causes.swapped(self.call) or call_causes.shown_in_tensors(self.call)
+        return shown is not None and shown.kind not in ALSO_HYPOTHESES
+
+    @cached_property
     def slack(self) -> float:
         """The relative error of several roundings in the narrowest dtype of the gradients."""
         narrow = [4 * 2.0 ** (1 - FORMATS[dtype].precision) for dtype in self.dtypes if dtype in NARROW]
@@ -97,7 +102,10 @@ class _Call:
         # The call may return the correct norm, but clip by another norm.
         by_norms = [each for each in common if each.norms and not each.coefs]
         common += _at_thresholds(call)
-        return [twice, unclipped, *common, *(each._replace(returned=()) for each in by_norms if each.returned is None)]
+        others = (
+            each._replace(returned=(), is_rare=each.kind == "16 bits") for each in by_norms if each.returned is None
+        )
+        return [twice, unclipped, *common, *others]
 
     @cached_property
     def possible_by_mistake(self) -> Mapping[tuple[str, str, bool], list[Hypothesis]]:
@@ -174,8 +182,7 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
     others = [each for each in everything if each is not this and each.can_judge(this)]
     if not this.is_regular:
         return Diagnosis(cause)
-    shown = call_causes.swapped(this.call) or call_causes.shown_in_tensors(this.call)
-    if shown and shown.kind not in ALSO_HYPOTHESES:
+    if this.shows_cause:
         return Diagnosis(cause)
     contradictions: list[str] = []
     precise = [each for each in others if each.dtypes == this.dtypes or each.dtypes.isdisjoint(NARROW)]
@@ -243,7 +250,7 @@ def _has_repeated(call: Observation) -> bool:
 def _best(fitting: Sequence[tuple[int, Hypothesis]], call: Observation) -> Cause | None:
     most = max(explained for explained, _ in fitting)
     best = [each for explained, each in fitting if explained == most]
-    return common_cause([each for each in best if not each.is_rare] or best, call)
+    return common_cause(best, call)
 
 
 def _fitting(this: _Call, *, is_alone: bool) -> Iterator[Sequence[Hypothesis]]:
@@ -326,6 +333,8 @@ def _contradicts(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
 def _is_explained(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
     if other is this:
         return True
+    if other.shows_cause:
+        return False
     # causes in 16 bits explain the same numbers up to a rounding
     slack = SLACK if hypothesis.kind == "16 bits" else other.slack
     explains = partial(other.call.explains, slack=slack)

@@ -114,7 +114,7 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
         ulp = 2.0 ** -FORMATS[dtype].precision
         if 0 < abs(norm - expected) <= 8 * ulp * expected and norm == nearest_float(norm, dtype):
             sentence = f"as when the norm is computed in {dtype}"
-            yield Hypothesis("16 bits", sentence, [norm] * len(call.norms), tolerance=ulp)
+            yield Hypothesis("16 bits", sentence, [norm] * len(call.norms), tolerance=ulp, is_rare=True)
 
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:

@@ -63,11 +63,16 @@ def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | No
 
     Return None if the hypotheses have different kinds, or if the kind stands for rounding.
     """
+    fitting = [each for each in fitting if not each.is_rare] or fitting
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
         return None
     others = [each.sentence for each in fitting if bool(each.norms) != bool(first.norms)]
     is_either = first.kind == "another eps of the clip" and first.eps and others
+    if first.kind == "16 bits":  # if bfloat16 and float16 fit, the first dtype is named
+        dtype = first.sentence.split()[-1]
+        ways = [each.sentence.removeprefix("as when ") for each in fitting if each.sentence.endswith(dtype)]
+        return Cause(first.kind, f"as when {', or when '.join(dict.fromkeys(ways))}")
     if first.kind in ("another norm type", "left out", "not scaled", "repeated parameter"):
         by_set = {frozenset(each.about) or each.sentence: each for each in reversed(fitting)}
         unique = list(reversed(by_set.values()))
@@ -277,8 +282,8 @@ class Observation:
         )
 
     def norm_fits(self, norms: Sequence[float | None], slack: float) -> bool:
-        norm = self.norm
-        return norm is None or any(n is not None and abs(n - norm) <= slack * n for n in norms)
+        norm, present = self.norm, [n for n in norms if n is not None]
+        return norm is None or any(n == norm or abs(n - norm) <= slack * n < math.inf for n in present)
 
     @cached_property
     def gradients_match_norm(self) -> bool:

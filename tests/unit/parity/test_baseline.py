@@ -110,6 +110,19 @@ def test_another_cause_is_another_failure() -> None:
     assert baseline.changes(left_out, run("weights", "the same numbers, which a later version explains", 0.5)) == []
 
 
+def test_another_error_of_a_known_difference_fails_the_run() -> None:
+    def run(message: str) -> ParityReport:
+        return torch_report(native=native("known", None, "raises", detail=f"RuntimeError: {message}", sha256={}))
+
+    (change,) = baseline.changes(run("no float64 at line 12"), run("another bug at line 12"))
+    assert change.worse
+    assert change.why.startswith(
+        "this known difference raises another error message than in the baseline: 'RuntimeError: another bug at line "
+        "#' instead of 'RuntimeError: no float64 at line #'. If the new error is right, write a new baseline. "
+    )
+    assert baseline.changes(run("no float64 at line 12"), run("no float64 at line 13\nmore")) == []
+
+
 def test_known_differences_with_the_same_reason_have_different_names() -> None:
     entries = [known("no case shows this difference", None), known("no case shows this difference", None), known()]
     names = [

@@ -22,6 +22,7 @@ from unified_clip.parity.known import measure
 from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.schema import FrameworkTable
+from unified_clip.tensors.arithmetic import rounded
 from unified_clip.tensors.types import densify
 
 Norms = Sequence[float]
@@ -124,7 +125,7 @@ def diagnose_function(function: Function, lists: dict[str, list[list[float]]] = 
     calls, differing = dict[str, Observation](), []
     for name, values in lists.items():
         for threshold in THRESHOLDS if name != "tiny" else (1.3e-4,):
-            dtype = "float16" if name in FLOAT16 else "float32"
+            dtype = "float16" if name in FLOAT16 else name if name == "bfloat16" else "float32"
             clip_case = case([dense(each, dtype) for each in values], "clip_by_global_norm", clip_norm=threshold)
             outcome = outcome_of(clip_case, function, threshold)
             call = diagnose.observe(clip_case, oracle.expect(clip_case), outcome)
@@ -386,6 +387,37 @@ def test_a_gradient_that_is_left_out_for_its_shape_is_named() -> None:
     diagnoses = diagnose_function(clip, {name: LISTS[name] for name in ("one element each", "one tensor", "three")})
     assert set(diagnoses) == {f"three at {threshold}" for threshold in THRESHOLDS}
     assert {each.cause for each in diagnoses.values()} == {("left out", "as when 'gradient 1' is left out of the norm")}
+
+
+BFLOAT16 = {"bfloat16": [[306.0, -77.5, 3.0], [153.0, -229.0]]}
+
+
+def test_a_rounded_coefficient_is_named_although_sums_explain_the_results_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A norm that underflows in a float32 case is no evidence for sums in bfloat16."""
+    monkeypatch.setitem(globals(), "THRESHOLDS", (10.3,))
+
+    def clip(gradients: Arrays, threshold: float) -> tuple[float, float]:
+        coef, norm = by_norm(math.sqrt(sum(float((np.float32(each) ** 2).sum()) for each in gradients)), threshold)
+        return float(rounded(np.asarray(coef), "bfloat16")) if gradients[0][0] == 306 else coef, norm
+
+    diagnoses = diagnose_function(clip, {**LISTS, **BFLOAT16, "squares underflow": [[1e-25, 1e-25]]})
+    assert set(diagnoses) == {"bfloat16 at 10.3", "squares underflow at 10.3"}
+    assert diagnoses["bfloat16 at 10.3"].cause == ("16 bits", "as when the coefficient is rounded to bfloat16")
+
+
+def test_all_sums_in_16_bits_that_explain_the_norm_are_named() -> None:
+    sentence = "as when the squares are added up in bfloat16, or when each square is rounded to bfloat16, or when the "
+    sentence += "norm of each tensor is rounded to bfloat16"
+    diagnoses = diagnose_function(lambda g, c: by_norm(420.0, c), BFLOAT16)
+    assert {each.cause for each in diagnoses.values()} == {("16 bits", sentence)}
+
+
+def test_an_infinite_norm_explains_no_finite_norm() -> None:
+    diagnoses = diagnose_function(lambda g, c: (0.0, 0.0), {"squares overflow": [[1e20, 1.0]]})
+    assert {each.cause and each.cause.kind for each in diagnoses.values()} == {"overflow"}
+    for norm in (5.0, math.inf):
+        call = Observation(before=[], expected=[], after=[], by="global", norm=norm)
+        assert call.norm_fits([math.inf], 1e-6) == (norm == math.inf)
 
 
 def test_a_single_case_has_the_cause_that_fits_it() -> None:

@@ -227,10 +227,14 @@ def test_an_entry_with_a_cause_covers_no_other_and_no_unknown_cause() -> None:
         in other_cause
     )
     assert stale == STALE
-    unknown = judge_deviations([entry], deviations_with_cause(""))[1][0]
-    assert (
-        "has the cause 'not clipped'; the cause is unknown. Run the command with --accept to list this one" in unknown
-    )
+    (unknown,) = judge_deviations([entry], deviations_with_cause(""))[1]  # the entry is not stale
+    another = "but this case has another difference now; the cause is unknown. Run the command with --accept to list"
+    assert f"has the cause 'not clipped', {another} this one" in unknown
+    several_cases = entry.model_copy(update={"cases": ["long tensor", "b"]})
+    other_case = deviations_with_cause("") | {
+        ("torch", "b"): deviations_with_cause("not clipped")["torch", "long tensor"]
+    }
+    assert len(judge_deviations([several_cases], other_case)[1]) == 1
     for cause in ("any", ["not clipped", "coefficient"]):
         assert judge_deviations([known_entry(size=1.0, cause=cause)], deviations_with_cause("coefficient")) == (
             {"long tensor": "known"},

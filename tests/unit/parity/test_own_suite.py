@@ -71,7 +71,7 @@ def test_a_tolerance_is_of_the_suite_or_of_a_framework(tmp_path: Path) -> None:
 
 
 LITERAL = {
-    *("tiny norm", "tiniest norm", "large norm", "zeros", "bfloat16", "long"),
+    *("tiny norm", "tiniest norm", "large norm", "zeros", "bfloat16", "long", "many gradients"),
     *(f"signs and shapes{end}" for end in ("", " as float32", " as float64")),
 }
 

@@ -188,11 +188,13 @@ class KnownDifference(schema.SuiteTable):
             return True
         return required.specifier.contains(installed[required.name], prereleases=True)
 
-    def is_for(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        if (framework, difference.kind) != (self.framework, self.kind):
-            return False
+    def is_of(self, framework: str, difference: NativeDifference) -> bool:
         named = _pattern(self.function).fullmatch(difference.function or "")
-        return named is not None and is_match(case, self.cases)
+        return framework == self.framework and named is not None
+
+    def is_for(self, framework: str, case: str, difference: NativeDifference) -> bool:
+        same = difference.kind == self.kind and self.is_of(framework, difference)
+        return same and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: NativeDifference) -> bool:
         """Return whether the entry applies to a difference. The size of the difference is ignored."""

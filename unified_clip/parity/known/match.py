@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from ..judge.verdict import NativeVerdict
 from ..results import KnownDifferenceResult, NativeResult
 from .entries import (
+    ANY,
     KINDS,
     SIZED,
     UNKNOWN,
@@ -62,13 +63,12 @@ def match_deviations(
         problem, remedy = _problem(entries, deviation, others, limited)
         problem += "" if accepting else remedy
         judgements[framework, case] = _verdict(deviation, entries, problem), "" if known is None else problem
-    called = {(framework, deviation.function) for (framework, _), deviation in deviations.items()}
     return judgements, [
         _judge_entry(
             entry,
             covered,
             versions[entry.framework],
-            was_called=(entry.framework, entry.function) in called,
+            {case: each for (name, case), each in deviations.items() if entry.is_of(name, each)},
             accepting=accepting,
         )
         for entry, covered in covered_by_entry
@@ -141,10 +141,13 @@ def _cause(deviation: Deviation) -> str:
 def _listed(others: Sequence[KnownDifference], deviation: Deviation) -> str:
     if same := [entry for entry in others if entry.not_finite == deviation.not_finite]:
         causes = " or ".join(map(repr, same[0].causes))
-        unknown = recorded_cause(deviation) == UNKNOWN and deviation.kind not in SIZED
-        return f"the known difference {same[0].reason!r} has the cause {causes}" + (
-            ", but the cause of this one is unknown" if unknown else ""
+        unknown = (
+            ", but this case has another difference now"
+            if deviation.kind in SIZED
+            else ", but the cause of this one is unknown"
         )
+        unknown = unknown if recorded_cause(deviation) == UNKNOWN else ""
+        return f"the known difference {same[0].reason!r} has the cause {causes}{unknown}"
     places = others[0].not_finite and f"with inf or NaN in the {others[0].not_finite}"
     return f"the known difference {others[0].reason!r} covers differences {places or 'of finite numbers'}"
 
@@ -153,10 +156,17 @@ def _judge_entry(
     entry: KnownDifference,
     cases: Mapping[str, Deviation],
     installed: Mapping[str, str],
+    results: Mapping[str, Deviation],
     *,
-    was_called: bool,
     accepting: bool,
 ) -> KnownDifferenceResult:
+    """Return the result of an entry. In a case with an unknown cause, another difference may hide the listed one.
+
+    cases: The differences that the entry covers.
+    results: All results of the entry's function, by case.
+    """
+    has_cause = bool(entry.causes) and not {ANY, UNKNOWN} & {*entry.causes}
+    hidden = [case for case, each in results.items() if has_cause and recorded_cause(each) == UNKNOWN]
     size = max((deviation.finite_size for deviation in cases.values()), default=0.0)
     problem = incomplete = remedy = ""
     if entry.lacks_cause and cases:  # the line that `--accept` writes
@@ -164,16 +174,16 @@ def _judge_entry(
     if installed and (package := entry.unreported(installed)):
         unreported = f"the worker of {entry.framework} does not report the version of that package"
         problem = f"`versions` names {package}, but {unreported}. Give versions of {' or '.join(installed)} instead"
-    elif not cases:
+    elif not cases and len(entry.unmatched_patterns(hidden)) == len(entry.cases):
         problem, remedy = "no case shows this difference", f"{ACCEPT} remove the entry"
-        if ".py:" in entry.function and not was_called:
+        if ".py:" in entry.function and not results:
             remedy += ". The run did not call this function: if it has a new name, write this name into the entry"
-    elif unmatched := entry.unmatched_patterns(cases):
+    elif unmatched := entry.unmatched_patterns([*cases, *hidden]):
         patterns = ", ".join(map(repr, unmatched))
         problem, remedy = f"no case that matches {patterns} shows this difference", f"{ACCEPT} update `cases`"
     elif entry.is_unbounded:
         problem, remedy = ("size = inf accepts any number", f"{ACCEPT} list not_finite and the size of finite numbers")
-    elif entry.kind in WITH_NUMBERS and size < entry.size / entry.within:
+    elif cases and entry.kind in WITH_NUMBERS and size < entry.size / entry.within:
         smaller = f"the difference is {size_in_words(size)}, less than the listed {size_in_words(entry.size)}"
         problem, remedy = smaller, f"{ACCEPT} list the new size"
     return KnownDifferenceResult(

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..._display import counted
-from ..known.entries import NO_REASON, WITHIN
+from ..known.entries import ERRORS, NO_REASON, WITHIN
 from ..modes import NATIVE, TITLES
 from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, ParityReport, UnifiedClipResult
 from ..suite.schema import SuiteError
@@ -27,6 +27,8 @@ ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in 
 LOST = {"gone": ADVICE, "not run": "Run the command without --frameworks and --without"}
 
 OTHER_BITS = "the bits of this known difference differ from the baseline"
+
+OTHER_ERROR = "this known difference raises another error message than in the baseline"
 
 CHANGED_BITS = "the bits of this result differ from the baseline, which --strict-bits does not allow"
 
@@ -46,7 +48,7 @@ class _Entry:
     text: str
     size: float = 0.0
     numbers: object = None
-    """The numbers of the result, or their digests."""
+    """The numbers of the result or their digests, and the error."""
 
     wrong: bool = False
     cause: str = ""
@@ -54,6 +56,9 @@ class _Entry:
 
     compared: Sequence[str] = ()
     """The compared parts of a function's result: "norm" and "gradients"."""
+
+    error: str = ""
+    """The error that a known difference raises, without numbers."""
 
     agrees: bool = False
     exact: bool = False
@@ -259,6 +264,9 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None, strict_bits: bool)
 
 
 def _lost(old: _Entry, new: _Entry) -> str:
+    if old.error != new.error and new.verdict == old.verdict and new.listing == old.listing:
+        accept = f"If the new error is right, write a new baseline. {ADVICE}"
+        return f"{OTHER_ERROR}: {new.error!r} instead of {old.error!r}. {accept}"
     if new.exact:
         return (
             "the exact result differs from the baseline, so the gradients or the call of this case have changed. "
@@ -323,7 +331,9 @@ def _native(result: NativeResult, with_digests: bool, listing: object) -> _Entry
     verdict = f"{result.verdict}{kind}"
     text = " ".join(filter(None, (result.function, verdict))) + (f", {result.size:.2g}" if result.size else "")
     text += SECOND_CALLS.get(result.second_call, "")
-    numbers = (result.function, result.norm, result.gradients, result.sha256 if with_digests else None)
+    error = result.detail.partition("\n")[0] if result.verdict == "known" and result.kind in ERRORS else ""
+    error = re.sub(r"0x[0-9a-fA-F]+|\b\d+\b", "#", error)  # without addresses, sizes and line numbers
+    numbers = (result.function, result.norm, result.gradients, result.sha256 if with_digests else None, error)
     cause = " ".join([result.cause_kind, *re.findall(r"'[^']*'", result.cause)])  # the kind, and names of tensors
     return _Entry(
         verdict,
@@ -333,6 +343,7 @@ def _native(result: NativeResult, with_digests: bool, listing: object) -> _Entry
         wrong=bool(result.problem),
         cause=cause,
         compared=[name for name in ("norm", "gradients") if getattr(result, name) is not None],
+        error=error if with_digests else "",
         agrees=result.verdict in ("equal", "no norm", "close"),
         listing=listing if result.verdict == "known" else None,
         is_random=result.second_call == "different",

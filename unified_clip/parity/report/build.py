@@ -268,6 +268,10 @@ def _failures(report: ParityReport) -> Iterator[str]:
         first = _place(report, changed[0])
         yield f"{counted(len(changed), 'known difference')} with other bits than in the baseline ({first})"
     losses = [each for each in baseline.losses(report) if each not in changed]
+    if errors := [each for each in losses if each.why.startswith(baseline.OTHER_ERROR)]:
+        first = _place(report, errors[0])
+        yield f"{counted(len(errors), 'known difference')} with another error than in the baseline ({first})"
+    losses = [each for each in losses if each not in errors]
     if bits := [each for each in losses if each.why.startswith(baseline.CHANGED_BITS)]:
         yield f"{counted(len(bits), 'result')} with other bits than in the baseline ({_place(report, bits[0])})"
     if losses := [each for each in losses if each not in bits]:

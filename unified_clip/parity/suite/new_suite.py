@@ -139,6 +139,20 @@ gradients = ["long"]
 rules = {rules}
 thresholds = [11.3]
 
+# 64 gradients show a norm over a part of the list. The total norm is 17.7.
+[[gradients]]
+name = "many gradients"
+tensors = [
+  {{ values = [2.0, -1.0], copies = 30 }},
+  {{ values = [0.5], copies = 20 }},
+  {{ values = [-3.0, 1.5, 0.25], copies = 14 }},
+]
+
+[[cases]]
+gradients = ["many gradients"]
+rules = {rules}
+thresholds = [5.9]
+
 # Other norms. If your own function for clip_grad_norm_ has no argument norm_type, delete this table.
 [[cases]]
 gradients = ["signs and shapes"]
