@@ -17,12 +17,12 @@ CauseKind = Literal[
     "rows", "scaled gradients", "signs", "swapped", "touched", "underflow", "zeros",
     # found in the calls and steps of two runs
     "another dtype", "another learning rate", "another optimizer", "another place of the optimizer's eps",
-    "another order of networks", "clip by hand",
-    "clipping after the step", "clipping before unscaling", "gradient accumulation", "gradients are not cleared",
+    "another order of networks", "clip by hand", "clipping after the step",
+    "clipping before unscaling", "gradient accumulation", "gradients are not cleared",
     "left-out clip", "one run is shorter", "other data or loss", "other gradients", "other initial weights",
-    "repeated parameter", "several clips before a step", "shifted step", "skipped step", "squared rows",
-    "tensors without a gradient", "the clip does not reach the step", "untransposed weight",
-    "weight decay before the clip", "weights are not updated",
+    "parameters of another network", "repeated parameter", "several clips before a step", "shifted step",
+    "skipped step", "squared rows", "tensors without a gradient", "the clip does not reach the step",
+    "untransposed weight", "weight decay before the clip", "weights are not updated",
 ]  # fmt: skip
 
 

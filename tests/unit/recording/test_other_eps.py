@@ -56,6 +56,16 @@ def test_an_established_eps_explains_later_coefficients(compare_runs: Compared, 
     assert not any(line.startswith(("Unexplained", "Ruled out")) for line in printed)
 
 
+def test_another_eps_is_reported_for_total_norms_that_differ_by_rounding(compare_runs: Compared) -> None:
+    old, new = (call(1, {"w": norm}, eps, "global") for norm, eps in ((5.0, 0.0), (add_ulps(5.0, 6), 1e-6)))
+    comparison = compare_runs([old], [new], max_ulp=64)
+    assert comparison.first is None
+    assert comparison.unreported_eps is not None
+    assert any(line.startswith(EPS) for line in sentences.report_lines(comparison))
+    without = call(1, {"w": add_ulps(5.0, 6)}, 0.0, "global")
+    assert compare_runs([old], [without], max_ulp=64).unreported_eps is None
+
+
 @pytest.mark.parametrize("swap", [False, True])
 def test_the_remedy_of_another_eps_keeps_the_rule(compare_runs: Compared, swap: bool) -> None:
     runs = [NEW, OLD] if swap else [OLD, NEW]

@@ -32,6 +32,7 @@ NOT_RULED_OUT = {
     # only these follow from other weights or data
     "untransposed weight", "other initial weights", "other data or loss", "other gradients",
     "weight decay before the clip", "weights are not updated", "another order of networks",
+    "parameters of another network",
     # rounding is never ruled out
     "rounding", "rounding noise", "rounding that has grown", "16 bits", "float32", "coefficient",
     # `compare` has no numbers for these

@@ -189,8 +189,9 @@ def test_weights_that_change_in_neither_run_agree(tmp_path: Path) -> None:
 # -- networks that are trained in another order
 
 
+@pytest.mark.parametrize("has_norms", [True, False])
 @pytest.mark.parametrize("is_old", [True, False])
-def test_settings_of_different_networks_are_not_compared(tmp_path: Path, is_old: bool) -> None:
+def test_settings_of_different_networks_are_not_compared(tmp_path: Path, is_old: bool, has_norms: bool) -> None:
     """One run trains the critic twice before the maker, which has another threshold and another learning rate."""
 
     def lines(networks: str) -> list[dict[str, Any]]:
@@ -199,7 +200,8 @@ def test_settings_of_different_networks_are_not_compared(tmp_path: Path, is_old:
             line = clip(step, "maker" if network == "m" else "critic", threshold=0.5 if network == "m" else 1.0)
             shape = [4] if network == "m" else [8]
             parameters = {name: {**each, "shape": shape, "weight": 1.0} for name, each in line["parameters"].items()}
-            result += [{**line, "parameters": parameters}, optimizer(step, settings={"lr": 0.1 + (network == "m")})]
+            line |= {"parameters": parameters} if has_norms else {"parameters": {}, "count": 2 if network == "m" else 5}
+            result += [line, optimizer(step, settings={"lr": 0.1 + (network == "m")})]
         return result
 
     runs = lines("cmcmcm"), lines("ccmccm")
@@ -207,11 +209,9 @@ def test_settings_of_different_networks_are_not_compared(tmp_path: Path, is_old:
     assert cause_kinds(comparison) == ["another order of networks"]
     assert comparison.first is not None
     assert comparison.first.step == 2
-    sizes = (16, 8) if is_old else (8, 16)
-    assert (
-        f"at step 2, a.jsonl clips gradients with {sizes[0]} elements, and b.jsonl clips gradients with {sizes[1]} "
-        "elements"
-    ) in comparison.findings[0].sentence
+    sizes = ["8 elements", "16 elements"] if has_norms else ["2 gradients", "5 gradients"]
+    text = "at step 2, a.jsonl clips {}, and b.jsonl clips {}. At".format(*sizes[:: -1 if is_old else 1])
+    assert text in comparison.findings[0].sentence
 
 
 # -- gradients that differ although the weights of their call agree
@@ -366,9 +366,34 @@ def test_a_gradient_that_is_left_out_may_have_need_clip(tmp_path: Path, changes:
     assert ("sets need_clip=False for these parameters, do the same in b.jsonl" in cause.sentence) == named
     assert ("copy.deepcopy" in cause.sentence) == named
     attribute = {"torch": "requires_grad=False", "paddle": "stop_gradient=True"}.get(fewer["framework"])
-    assert "Pass them to the clip of a.jsonl" in cause.sentence
+    assert "Pass the same parameters to the clips of both runs" in cause.sentence
     assert ("freezes them" in cause.sentence) == bool(attribute)
     assert attribute is None or f"If a.jsonl freezes them ({attribute}), freeze them in b.jsonl, too" in cause.sentence
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+@pytest.mark.parametrize("step", [3, 4])
+def test_a_clip_that_also_gets_the_parameters_of_another_network_is_named(
+    tmp_path: Path, step: int, is_old: bool
+) -> None:
+    more, network = gan(), gan()
+    for index, line in enumerate(more):
+        if line["step"] % 2 == 0 and "call" in line:  # the networks have different shapes
+            for each in (line, network[index]):
+                each["parameters"] = {name: {**p, "shape": [3]} for name, p in each["parameters"].items()}
+    line = more[2 * step - 2]
+    shape = [8 if step == 4 else 3]
+    line["parameters"] |= {position: {"norm": 1.0, "shape": shape} for position in ("9", "10")}
+    line |= {"count": 4, "norm": math.sqrt(27.0), "coef": 1 / math.sqrt(27.0)}
+    comparison = write_and_compare(tmp_path, *((more, network) if is_old else (network, more)))
+    (cause,) = comparison.findings
+    assert cause.kind == "parameters of another network"
+    names = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
+    assert (
+        f"at step {step}, the clip call of {names[0]} gets 4 gradients, and the clip call of {names[1]} gets 2 "
+        "gradients"
+    ) in cause.sentence
+    assert f"which {names[1]} clips at step {2 if step == 3 else 1}. One of the runs passes" in cause.sentence
 
 
 def test_weights_of_another_call_of_the_same_step_are_named_without_a_claim_about_steps(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tenso
 
 
 def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
-    hint = f". Pass them to the clip of {run.name}"
+    hint = ". Pass the same parameters to the clips of both runs"
     if attribute := FROZEN.get(line.framework or ""):
         hint += f". If {run.name} freezes them ({attribute}), freeze them in {other.name}, too"
     if line.framework not in ("paddle", "torch") or (line.watched and line.framework == "torch"):

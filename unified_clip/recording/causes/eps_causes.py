@@ -49,7 +49,7 @@ def _shown_by(pair: CallPair) -> Divergence | None:
     differing = [
         Divergence(pair.a.step, "coefficient", a, b, name, *distance(a, b), distance(a, b).ulps)
         for (_, *both), (name, a, b) in zip(norms, numbers(pair, "coefficient"), strict=False)
-        if a != b and is_near(*both) and _changes(both[1], pair)
+        if a != b and _changes(both[1], pair)
     ]
     return max(differing, key=lambda each: each.ulps or 0.0, default=None)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..._display import counted, enumeration
@@ -96,21 +97,40 @@ def other_networks(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) ->
     for pair in pairs[1:]:
         shapes = [_sorted_shapes(line) for line in (pair.a, pair.b)]
         if all(shapes) and shapes[0] != shapes[1] and shapes[0] in lists[1] and shapes[1] in lists[0]:
-            sizes = [f"{elements(line):.0f}" for line in (pair.a, pair.b)]
+            unit, count = ("elements", elements) if pair.a.parameters else ("gradients", count_of)
+            sizes = [f"{count(line):.0f}" for line in (pair.a, pair.b)]
             sentence = (
-                f"at step {pair.a.step}, {a.name} clips gradients with {sizes[0]} elements, and {b.name} clips "
-                f"gradients with {sizes[1]} elements. At other steps, each run clips the gradients that the other "
-                "run clips here. Compare the order of the steps, and how often each network is trained. Later steps "
-                "were not compared"
+                f"at step {pair.a.step}, {a.name} clips {sizes[0]} {unit}, and {b.name} clips {sizes[1]} {unit}. At "
+                "other steps, each run clips the gradients that the other run clips here. Compare the order of the "
+                "steps, the first step of each network, and how often each network is trained. Later steps were not "
+                "compared"
             )
             cause = Cause("another order of networks", sentence)
-            what = "number of clipped elements"
-            yield StepDifference(Divergence(pair.a.step, "optimizer", sizes[0], sizes[1], what), cause)
+            yield StepDifference(
+                Divergence(pair.a.step, "optimizer", sizes[0], sizes[1], f"number of clipped {unit}"), cause
+            )
             return
 
 
+def another_network(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    for (run, other), (line, fewer) in zip(point.both_ways(), itertools.permutations((pair.a, pair.b)), strict=True):
+        shapes, own = Counter(_sorted_shapes(line)), Counter(_sorted_shapes(fewer))
+        rest = shapes - own
+        networks = [each for each in other.lines if rest == Counter(_sorted_shapes(each)) != own]
+        if networks and own and own < shapes:
+            sentence = (
+                f"at step {line.step}, the clip call of {run.name} gets {shapes.total()} gradients, and the clip call "
+                f"of {other.name} gets {own.total()} gradients. The shapes of the additional gradients are the shapes "
+                f"of another network, which {other.name} clips at step {networks[0].step}. One of the runs passes "
+                "wrong parameters. Pass the same parameters to this clip call in both runs"
+            )
+            return Cause("parameters of another network", sentence)
+    return None
+
+
 def _sorted_shapes(line: RecordedCall) -> tuple[str, ...]:
-    return tuple(sorted(str(sorted_shape(each.shape)) for each in line.parameters.values()))
+    shapes = sorted(str(sorted_shape(each.shape)) for each in line.parameters.values())
+    return tuple(shapes or [str(line.count)] * bool(line.count))
 
 
 def left_out_calls(point: DivergencePoint) -> Cause | None:

@@ -65,6 +65,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         or order_of_calls.shifted_steps(point)
         or weight_decay.before_the_clip(point, pair)
         or recurrent.split_tensor(point, pair)
+        or order_of_calls.another_network(point, pair)
         or _before_clipping(point, pair)
         or _fewer_gradients(point, pair)
         or _whole_factor(point, pair)
