@@ -24,7 +24,7 @@ CALLS = calls(
         for step, norm in enumerate([0.5, 2.0, math.inf, 0.25, 4.0], 1)
     ]
 )
-"""Calls of which three are clipped."""
+"""Calls. Three of them are clipped."""
 
 
 def ticks(plot: object) -> dict[str, float]:

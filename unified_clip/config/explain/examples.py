@@ -30,7 +30,7 @@ STANDINS = ("weight", "bias")
 """The words that replace `*` in a pattern, to create names that match the pattern."""
 
 PAIRED = 30
-"""The number of patterns of which each two are combined, to create names that match both patterns."""
+"""The number of patterns that are combined in pairs, to create names that match both patterns."""
 
 
 @dataclass(frozen=True)
