@@ -391,8 +391,8 @@ def set_gradient_clip(
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
         param_list: The parameters that get this clip in place of the default clip. A later default clip does not change
-            them. Only weak references to the parameters are kept. None sets the default clip, for parameters without
-            their own clip.
+            them. Only weak references to the parameters are kept. If the list is None, the clip is the default clip of
+            all parameters without their own clip.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:

@@ -389,7 +389,7 @@ def set_gradient_clip(
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
         param_list: The parameters that get this clip in place of the default clip. A later default clip does not change
             them. Only weak references to the parameters are kept. In static mode, the list can also contain names of
-            parameters. None sets the default clip, for parameters without their own clip.
+            parameters. If the list is None, the clip is the default clip of all parameters without their own clip.
         program: The static program in which to set the clip. None means the default main program in static mode, and no
             program in dynamic mode.
 

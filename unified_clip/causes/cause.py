@@ -1,4 +1,4 @@
-"""A cause of a difference: its kind, and the sentence of the report. `CauseKind` lists all causes."""
+"""A cause of a difference: its kind, and the sentence that a report prints. `CauseKind` lists all kinds."""
 
 from __future__ import annotations
 

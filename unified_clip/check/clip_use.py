@@ -71,7 +71,7 @@ class ClipUse:
 
     bases: tuple[Path, ...] = ()
     by_default: bool = False
-    """Whether the trainer's default sets the clip, because the file gives no value to a clip key."""
+    """Whether the clip is the trainer's default. True if the file gives no value to a clip key."""
 
     has_key: bool = False
     """Whether a trainer's file has a clip key, even if the value is null."""

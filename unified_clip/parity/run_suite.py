@@ -186,10 +186,8 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
 
 
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
-    """Return the parts of the suite that no case tests: "unified_clip", names of lists of gradients, and functions of
-    the user.
-
-    In every case of such a part, the exact result is equal to the input.
+    """Return what the suite does not test, because every case leaves the gradients unchanged: "unified_clip", names of
+    lists of gradients, or functions of the user.
     """
     if suite.chosen_cases:
         return []

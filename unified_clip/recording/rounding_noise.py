@@ -76,7 +76,8 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
 def noise_floor(line: RecordedCall) -> float:
     """Return the largest norm that counts as rounding noise: ROUNDING times one ULP of the total norm.
 
-    For a `norm_type` below 1, return 0, because the total norm is then far above the norms of the gradients.
+    For a `norm_type` below 1, return 0. The total norm is then far above the norms of the gradients, and says nothing
+    about their rounding.
     """
     total = total_norm(line)
     if not math.isfinite(total) or line.order < 1:

@@ -117,7 +117,7 @@ reason = "inf / inf"
 def test_an_entry_with_an_infinite_size_is_rejected_and_replaced_by_accept(tmp_path: Path) -> None:
     file = tmp_path / "known.toml"
     file.write_text(f"{UNBOUNDED}\n{UNBOUNDED.replace('torch', 'jax')}", encoding="utf-8")
-    message = "2 of 2 entries have size = inf, which would accept any number.*Run the command with --accept once"
+    message = "2 of 2 entries have size = inf, which would accept any difference.*Run the command with --accept once"
     with pytest.raises(SuiteError, match=message):
         entries.read(file)
     measured = {("torch", "no norm"): (0.0, "norm"), ("torch", "nothing"): (0.5, "norm"), ("torch", "now"): (4.0, "")}

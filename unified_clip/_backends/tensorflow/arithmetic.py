@@ -60,9 +60,11 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return True under a `tf.distribute` strategy, which must not change the bits of a norm. The result is False for
-    XLA, which would run both sides of the exact norm's branch. It is also False for eager GPU tensors, because the
-    branch would wait for the GPU."""
+    """Return True under a `tf.distribute` strategy. The norm must then have the same bits as without the strategy.
+
+    The result is False for XLA, which would run both sides of the exact norm's branch. It is also False for eager GPU
+    tensors, because the branch would wait for the GPU.
+    """
     if not tf.distribute.has_strategy():
         return False
     return in_host_memory(tensors) if tf.executing_eagerly() else not is_for_xla()

@@ -170,7 +170,7 @@ class Source:
         parent = self.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node:
             return parent
-        advice = "Import a file that calls it with a number, or write a clip configuration."
+        advice = "Pass a file that calls it with a number, or write a clip configuration."
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. {advice}")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:

@@ -139,7 +139,7 @@ class KnownDifference(schema.SuiteTable):
     @classmethod
     def _bounded(cls, within: float) -> float:
         if within > LARGEST_WITHIN:
-            effect = "the entry would accept differences of another order of magnitude"
+            effect = f"the entry would accept differences that are {within:g} times as large as its size"
             problem = f"{within:g} is above {LARGEST_WITHIN:g}, so {effect}"
             remedy = "Lower `within`, and run the command with --accept to write an entry for each order of magnitude"
             raise ValueError(f"{problem}. {remedy}")
@@ -222,7 +222,7 @@ def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
     if not accepting and (unbounded := [entry for entry in known if entry.is_unbounded]):
         first = unbounded[0]
         raise schema.SuiteError(
-            f"{path}: {len(unbounded)} of {len(known)} entries have size = inf, which would accept any number. The "
+            f"{path}: {len(unbounded)} of {len(known)} entries have size = inf, which would accept any difference. The "
             f"first entry is for {first.function!r}, with the reason {first.reason!r}. Run the command with --accept "
             "once. It replaces inf by the sizes of this run, and keeps titles and reasons",
             "UC303",

@@ -35,7 +35,7 @@ def late_clips(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
 def late_clip_of_step(
     late: RecordedRun, early: RecordedRun, step: int, clips: Sequence[Mapping[int, Sequence[RecordedCall]]]
 ) -> Cause | None:
-    """Return a cause if `late` clips the gradients of `early` directly after a step that `early` clips before.
+    """Return a cause if `early` clips before an optimizer step, and `late` clips the same gradients after the step.
 
     clips: The clip calls of `late` and of `early`, by step.
     """

@@ -91,8 +91,8 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
     """Compare the eps of two optimizers that add eps at different places. Return (left value, right value, cause).
 
-    The values are the results of `after_correction`. If one of them is None, the values are the places, such as "inside
-    the root". Return None if both eps have the same effect, or if an eps was not recorded.
+    The values are the results of `after_correction`. If `after_correction` returns None for a side, the values are the
+    places, such as "inside the root". Return None if both eps have the same effect, or if an eps was not recorded.
     """
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):

@@ -140,7 +140,7 @@ def _skips_without_calls(run: RecordedRun, other: RecordedRun) -> Skips:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Remove the clip calls of iterations that both runs skip, if only the first run has these calls.
+    """Remove the clip calls in iterations whose optimizer step both runs skip, if only the first run makes these calls.
 
     For example, the second run clips inside optax.apply_if_finite, which skips gradients that are not finite.
     """
