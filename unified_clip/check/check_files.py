@@ -15,8 +15,8 @@ from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
 from . import callback_files, command_lines, files_to_check, patterns, trainer_files
 from .clip_use import OWN, ClipUse, FoundClips, shown
-from .judge import Judge, clip_result, headline, without_clip
-from .model import CheckReport, Clip, Counts, Finding, Kind
+from .judge import Judge, clip_result, headline, make_finding
+from .model import CheckReport, Clip, Counts, Finding
 from .notebooks.cells import NOTEBOOK
 from .python import source_files, source_paths
 from .python.calls import options
@@ -28,8 +28,8 @@ BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
 ARGUMENT = "(gradient_clip_val=)"
 
 LEFT_TO_TRAINER = (
-    "Under HF's Trainer, max_grad_norm applies, {where}. In a loop without Trainer, Accelerate clips at 1.0, and the "
-    "check does not compare this clip. In this case, set gradient_clipping to the threshold."
+    "Under HF's Trainer, max_grad_norm of TrainingArguments applies. In a loop without Trainer, Accelerate clips at "
+    "1.0, and the check does not compare this clip. In this case, set gradient_clipping to the threshold."
 )
 
 
@@ -125,8 +125,7 @@ def _judge_all(
         (off.not_understood(rules.off, files, file_uses, root), off.EDIT),
     )
     for use, edit in ((use, edit) for uses, edit in files_without_clip for use in uses):
-        kind: Kind = "missing" if use.unclipped else "unknown"
-        add(use, without_clip(kind, use.path, use.line, use.clip, use.why_unknown, edit))
+        add(use, make_finding(use, "missing" if use.unclipped else "unknown", use.why_unknown, edit))
     return judged
 
 
@@ -171,7 +170,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         [use for use in file_uses.uses if not _is_repeated(use, uses)] + uses, scripts, sources
     )
     file_uses.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
-    _leave_to_trainer(file_uses, root)
+    _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
     return file_uses
 
@@ -279,31 +278,16 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
     return file, use.line, meaning, ignoring.index_of(rules.ignore, use, root)
 
 
-def _leave_to_trainer(file_uses: FoundClips, root: Path) -> None:
+def _leave_to_trainer(file_uses: FoundClips) -> None:
     """If a file uses Trainer, replace clips in Accelerate's configuration files by notes.
 
     Only clips without a threshold, or with the threshold "auto", are replaced. TrainingArguments sets their threshold.
     """
-    trainers = [use for use in file_uses.uses if use.format in BY_TRAINER or use.package in BY_TRAINER]
-    for use in [each for each in file_uses.uses if trainers and each.format == "accelerate" and not each.must_be_off]:
+    has_trainer = any(use.format in BY_TRAINER or use.package in BY_TRAINER for use in file_uses.uses)
+    for use in [use for use in file_uses.uses if has_trainer and use.format == "accelerate" and not use.must_be_off]:
         place = placement.first_read(use.document, FORMATS["accelerate"]) if use.document is not None else ()
         is_auto = use.by_default or (use.document is not None and use.document.get(*place) == "auto")
         if is_auto and use.engine == DEEPSPEED:
             file_uses.uses.remove(use)
             file_uses.elsewhere.append(use.path)
-            text = LEFT_TO_TRAINER.format(where=_who_sets(trainers, use.path, root))
-            file_uses.notes.append(f"{shown(use.path)}:{use.line} {use.clip}: {text}")
-
-
-def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
-    def distance(use: ClipUse) -> int:
-        return len(Path(os.path.relpath(use.path.parent, file.parent)).parts)
-
-    near = [use for use in trainers if patterns.is_near(use.path, file, root)]
-    if not near:
-        return "which no file near this one sets"
-    use = min(near, key=lambda use: (distance(use), use.config is None, use.by_default))
-    place = f"{shown(use.path)}:{use.line}"
-    if use.config is None:
-        return f"which {place} may set"
-    return f"which {place} leaves at its default" if use.by_default else f"as {place} sets it"
+            file_uses.notes.append(f"{shown(use.path)}:{use.line} {use.clip}: {LEFT_TO_TRAINER}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from .._directories import files_below, is_installed
 from ..config.clip_config import ClipConfig
@@ -16,7 +14,6 @@ from ..config.documents import DOCUMENT_KINDS
 from ..errors import ConfigError
 from .clip_use import shown
 from .command_lines import SHELLS
-from .model import TITLES, CheckReport
 from .notebooks.cells import NOTEBOOK
 from .trainer_files import SOURCES, names_clip
 
@@ -42,11 +39,14 @@ TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache
 KEY = re.compile(r"^\W*(rule|threshold|check|adaptive|groups)\b", re.MULTILINE)
 """Matches a key of a clip configuration, even if the configuration has mistakes."""
 
-REPORT_WORDS = re.compile(rb'"headline"|"unified-clip"|"clip-|^\s*\[\s*\]\s*$')
-"""Matches text that every JSON report of a check contains. In a report for GitLab, an empty list means no findings."""
-
-RULES = {f"clip-{kind}" for kind in TITLES}
-KEYS = {"version", "config", "wanted", "headline", "clips", "findings", "notes"}
+REPORT = re.compile(
+    rb'\s*(\{\s*"version": \d+,\s*"config": .*"wanted": .*"headline": '
+    rb'|\{\s*"\$schema": "https://json.schemastore.org/sarif.*"name": "unified-clip"'
+    rb'|\[\s*\{\s*"description": .*"check_name": "clip-'
+    rb"|\[\s*\]\s*$)",
+    re.DOTALL,
+)
+"""Matches a report of a check as JSON, as SARIF or for GitLab. For GitLab, an empty list means no findings."""
 
 
 def files(paths: Sequence[Path], clip: Path) -> list[Path]:
@@ -108,28 +108,9 @@ def is_clip_configuration(path: Path) -> bool:
 
 def is_report(path: Path) -> bool:
     try:
-        content = path.read_bytes() if path.suffix.lower() in DOCUMENT_KINDS else b""
-        data = json.loads(content) if REPORT_WORDS.search(content) else None
-    except (OSError, ValueError, RecursionError):
+        return path.suffix.lower() in DOCUMENT_KINDS and REPORT.match(path.read_bytes()) is not None
+    except OSError:
         return False
-    is_json = isinstance(data, dict) and KEYS <= data.keys() <= CheckReport.model_fields.keys()
-    return is_json or _is_sarif(data) or _is_gitlab(data)
-
-
-def _is_sarif(data: Any) -> bool:
-    try:
-        (run,) = data["runs"]
-        name: str = run["tool"]["driver"]["name"]
-        return name == "unified-clip" and set(data) == {"$schema", "version", "runs"}
-    except (KeyError, TypeError, ValueError):
-        return False
-
-
-def _is_gitlab(data: Any) -> bool:
-    keys = {"description", "check_name", "fingerprint", "severity", "location"}
-    return isinstance(data, list) and all(
-        isinstance(each, dict) and each.keys() == keys and each["check_name"] in RULES for each in data
-    )
 
 
 def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:

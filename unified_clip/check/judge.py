@@ -243,10 +243,7 @@ class Judge:
     def _finding(
         self, use: ClipUse, kind: Kind, does: str, edit: str, differences: Sequence[Difference] = (), effect: str = ""
     ) -> Finding:
-        return Finding(
-            kind=kind, path=shown(use.path), line=use.line, column=use.column, clip=use.clip, does=does,
-            wanted=self._text, differences=list(differences), effect=effect, edit=edit,
-        )  # fmt: skip
+        return make_finding(use, kind, does, edit, self._text, differences, effect)
 
     def _effect(self, config: ClipConfig, rows: Sequence[compare.ComparedResults]) -> str:
         row = max(reversed(rows), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
@@ -257,10 +254,7 @@ class Judge:
         if this != expected:
             expected = expected if row.a.norm_clipped is None else NORM.sub("it", expected)
             return f"{row.of}: this clip {this}; {self._file.name} {expected}"
-        if row.distance < math.inf:
-            elements = f"elements differ by up to {row.distance:.2g} times the largest element"
-        else:
-            elements = "other elements become NaN or infinite"
+        elements = f"elements differ by up to {row.distance:.2g} times the largest element"
         return f"{row.of}: this clip {this}, as {self._file.name} does, but {elements}"
 
     def _comparison(self, config: ClipConfig) -> compare.ConfigComparison:
@@ -296,10 +290,18 @@ def clip_result(use: ClipUse, result: Result) -> Clip:
     )  # fmt: skip
 
 
-def without_clip(kind: Kind, file: Path, line: int, clip: str, why: str, edit: str) -> Finding:
+def make_finding(
+    use: ClipUse,
+    kind: Kind,
+    does: str,
+    edit: str,
+    wanted: str = "",
+    differences: Sequence[Difference] = (),
+    effect: str = "",
+) -> Finding:
     return Finding(
-        kind=kind, path=shown(file), line=line, column=1, clip=clip, does=why, wanted="", differences=[], effect="",
-        edit=edit,
+        kind=kind, path=shown(use.path), line=use.line, column=use.column, clip=use.clip, does=does, wanted=wanted,
+        differences=list(differences), effect=effect, edit=edit,
     )  # fmt: skip
 
 

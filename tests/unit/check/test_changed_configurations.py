@@ -16,9 +16,6 @@ HEAD = 'import copy\n\nfrom unified_clip import ClipConfig\n\nclip = ClipConfig.
     'clip = ClipConfig.model_validate({**clip.model_dump(), "threshold": 0.1})',
     "clip = ClipConfig.model_construct(threshold=0.1)",
     "clip = ClipConfig.loads(text)",
-    'object.__setattr__(clip, "threshold", 0.1)',
-    'clip.__setattr__("threshold", 0.1)',
-    'setattr(clip, "exclude", [])',
     "clip = copy.replace(clip, threshold=0.1)",
 ])  # fmt: skip
 def test_code_that_changes_a_configuration_is_unknown(check: Check, line: str) -> None:
@@ -29,8 +26,6 @@ def test_code_that_changes_a_configuration_is_unknown(check: Check, line: str) -
 @pytest.mark.parametrize("line", [
     "other = clip.model_copy()",
     'other = sweep.model_copy(update={"seed": 1})',
-    'object.__setattr__(self, "threshold", 0.1)',
-    'object.__setattr__(run, "seed", 1)',
     "shape = array.copy()",
     'other = ClipConfig.loads(\'rule = "global_norm"\\nthreshold = 1.0\\nfamily = "pytorch"\')\nx = other(gradients)',
 ])  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import bisect
 import contextlib
+import functools
 import json
 import re
 import warnings
@@ -68,9 +69,18 @@ def python_source(path: Path) -> bytes:
         return b""
 
 
+def parsed(path: Path) -> Source:
+    return _parsed(python_source(path), path.name)
+
+
+@functools.lru_cache(maxsize=64)  # several searches read the same file
+def _parsed(code: bytes, name: str) -> Source:
+    return Source(code.decode("utf-8", "replace"), name)
+
+
 def source_of(path: Path) -> Source | None:
     with contextlib.suppress(ConfigError, OSError):
-        return Source(python_source(path).decode("utf-8", "replace"), path.name)
+        return parsed(path)
     return None
 
 
@@ -126,13 +136,11 @@ def _file_lines(text: str, cells: Sequence[list[str]]) -> Iterator[list[int]]:
     keys = [index for index, match in enumerate(strings) if match[0] in ('"source"', '"input"')]
     for cell in cells:
         index = next((key for key in keys if _is_at(strings, key + 1, cell)), None)
-        lines = []
-        for offset, part in enumerate(cell):
-            line = _line_of(ends, strings[index + 1 + offset].start()) if index is not None else 1
-            lines += [line] * part.count("\n")
-        keys = keys[keys.index(index) + 1 :] if index is not None else keys
-        last = _line_of(ends, strings[index + len(cell)].start()) if index is not None and cell else 1
-        yield [*lines, last]
+        starts = [1] * max(len(cell), 1)
+        if index is not None:
+            keys = keys[keys.index(index) + 1 :]
+            starts = [_line_of(ends, match.start()) for match in strings[index + 1 : index + 1 + len(cell)]] or starts
+        yield [line for line, part in zip(starts, cell, strict=False) for _ in range(part.count("\n"))] + starts[-1:]
 
 
 def _is_at(strings: Sequence[re.Match[str]], start: int, cell: Sequence[str]) -> bool:

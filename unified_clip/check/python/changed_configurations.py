@@ -15,7 +15,7 @@ MAKERS = (
 """Methods of pydantic models that create a `ClipConfig`."""
 
 COPIES = ("model_copy", "copy")
-SETTERS = ("__setattr__", "setattr")
+SETTINGS = {*ClipConfig.model_fields}
 
 WHY = (
     "{code} may set or change settings of a clip configuration, so the effect of that configuration is unknown. Write "
@@ -32,10 +32,8 @@ def read(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
 def changes_nonfinite(call: ast.Call) -> bool:
     updates = [each.value for each in call.keywords if each.arg in ("update", None)]
     keys = [key for update in updates for key in (update.keys if isinstance(update, ast.Dict) else [None])]
-    if not all(isinstance(key, ast.Constant) for key in keys):
-        return False
-    names = {getattr(node, "value", None) for node in (*keys, *call.args)} | {each.arg for each in call.keywords}
-    return names & _settings() == {"nonfinite"}
+    names = {getattr(key, "value", None) for key in keys} | {each.arg for each in call.keywords}
+    return all(isinstance(key, ast.Constant) for key in keys) and names & SETTINGS == {"nonfinite"}
 
 
 def _override(source: Source, call: ast.Call) -> str:
@@ -43,24 +41,11 @@ def _override(source: Source, call: ast.Call) -> str:
     if last in COPIES and isinstance(call.func, ast.Attribute):
         update = [each.value for each in call.keywords if each.arg in ("update", None)]
         return last if any(map(_may_name_setting, update)) else ""
-    if last in SETTERS and (arguments := call.args):
-        is_self = isinstance(arguments[0], ast.Name) and arguments[0].id in ("self", "cls")
-        names = arguments[1:2] if len(arguments) == 3 else arguments[:1]
-        return "" if is_self or not any(_is_setting(name) for name in names) else last
-    if source.dotted(call.func) == "copy.replace" and any(each.arg in (None, *_settings()) for each in call.keywords):
-        return "copy.replace"
-    return ""
+    is_replaced = source.dotted(call.func) == "copy.replace"
+    return "copy.replace" if is_replaced and any(each.arg in (None, *SETTINGS) for each in call.keywords) else ""
 
 
 def _may_name_setting(update: ast.expr) -> bool:
     if not isinstance(update, ast.Dict):
         return True
-    return any(key is None or not isinstance(key, ast.Constant) or _is_setting(key) for key in update.keys)
-
-
-def _is_setting(name: ast.expr) -> bool:
-    return isinstance(name, ast.Constant) and name.value in _settings()
-
-
-def _settings() -> set[str]:
-    return {*ClipConfig.model_fields}
+    return any(not isinstance(key, ast.Constant) or key.value in SETTINGS for key in update.keys)

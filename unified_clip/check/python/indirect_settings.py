@@ -33,6 +33,7 @@ BRACES = re.compile(r"\{[^{}]*\}")
 RUN_TIME = "${...}"
 """The placeholder for an unknown part of a command line."""
 
+TORCHTITAN = re.compile(r"torchtitan\..*TrainingConfig")
 CLIPPING = "gradient_clipping"
 PORTED = ("deepspeed", "accelerate")
 UPDATES = ("setattr", "update", "__setattr__")
@@ -243,41 +244,29 @@ def _imports(source: Source, *packages: str) -> bool:
 
 def _torchtitan(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     match node:
-        case ast.Call(func=function, keywords=keywords) if source.dotted(function).startswith("torchtitan."):
-            for keyword in keywords:
-                if keyword.arg == "max_norm" and source.dotted(function).endswith("TrainingConfig"):
-                    yield from _of_torchtitan(source, keyword.value)
+        case ast.Call(func=function, keywords=keywords) if TORCHTITAN.fullmatch(source.dotted(function)):
+            values = [each.value for each in keywords if each.arg == "max_norm"]
         case ast.Assign(targets=[ast.Attribute(value=ast.Attribute(attr="training"), attr="max_norm")], value=value):
-            yield from _of_torchtitan(source, value)
-
-
-def _of_torchtitan(source: Source, value: ast.expr) -> Iterator[IndirectSetting]:
+            values = [value]
+        case _:
+            return
     key = "training.max_norm"
-    yield from _of_number(source, value, "torchtitan", key, lambda number: {"training": {"max_norm": number}})
+    for value in values:
+        yield from _of_number(source, value, "torchtitan", key, lambda number: {"training": {"max_norm": number}})
 
 
 def _of_number(
     source: Source, value: ast.expr, format_: str, key: str, data: Callable[[Any], dict[str, Any]]
 ) -> Iterator[IndirectSetting]:
-    try:
-        number = source.constant(value)
-    except ConfigError as error:
-        yield IndirectSetting(value, f"{FORMATS[format_].title}: {key}", why=str(error))
-        return
-    yield from _read(value, format_, data(number), key)
-
-
-def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Iterator[IndirectSetting]:
-    document = Document(f"line {node.lineno}", "", "python", data)
-    if not placement.clip_keys(document):
-        return
     name = f"{FORMATS[format_].title}: {key}"
     try:
-        yield IndirectSetting(node, name, ClipConfig(**convert.settings((FORMATS[format_], document))))
+        document = Document(f"line {value.lineno}", "", "python", data(source.constant(value)))
+        if placement.clip_keys(document):
+            yield IndirectSetting(value, name, ClipConfig(**convert.settings((FORMATS[format_], document))))
     except SetElsewhereError:
         return
     except ConfigError as error:
-        yield IndirectSetting(node, name, why=str(error))
+        yield IndirectSetting(value, name, why=str(error))
 
 
 def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:

@@ -8,11 +8,10 @@ from pathlib import Path
 from ..._static_values import Target, UnknownValueError, evaluate
 from ...config.documents import Document, format_value
 from ...config.formats import placement
-from ...config.formats.python_source import last_name, parse_tree, shortened
-from ...errors import ConfigError
+from ...config.formats.python_source import last_name, shortened
 from ..clip_use import ClipUse
 from ..command_lines import MAX_NORM
-from ..notebooks.cells import python_source, source_of
+from ..notebooks.cells import source_of
 from ..rules.key_names import inner_values
 from ..trainer_files import has_number
 
@@ -24,11 +23,9 @@ WHY = (
 
 def read(path: Path) -> list[ClipUse]:
     """Return a list with the first setting whose name is like a clip, such as grad_clip = 1.0, or []."""
-    try:
-        tree = parse_tree(python_source(path).decode("utf-8", "replace"), path.name)
-    except ConfigError:
+    if (source := source_of(path)) is None:
         return []  # `source_files` reports files that name a clip and are not Python
-    named = sorted(_named_values(tree), key=lambda each: (each[0].lineno, each[0].col_offset))
+    named = sorted(_named_values(source.nodes[0]), key=lambda each: (each[0].lineno, each[0].col_offset))
     settings = [(node, table, name, _value(code)) for node, table, name, code in named]
     clips = [each for each in settings if has_number(each[3]) and _is_named_like_clip(path, *each[1:])]
     values = tuple(leaf for *_, name, value in clips for leaf in inner_values(value, name))
@@ -57,7 +54,7 @@ def _is_named_like_clip(path: Path, table: str, name: str, value: object) -> boo
     return any(keys[-1] == name for keys, _ in placement.clip_keys(Document(path.name, "", "python", data)))
 
 
-def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, str, ast.expr]]:
+def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, str, str, ast.expr]]:
     """Yield (node, table, name, value) for each assignment, keyword argument or entry of a dict.
 
     The table is the object, class, function or dict to which the value belongs.

@@ -31,7 +31,7 @@ from ...port.ported_clip import SET_OUTSIDE, PortedClip, PortedFile, UnreadableF
 from ...port.rules.function import MADE_OF_GRADIENT
 from ..clip_use import ONE_PER_GROUP, OWN, ClipUse
 from ..notebooks import clips_in_notebooks
-from ..notebooks.cells import python_source
+from ..notebooks.cells import parsed, python_source
 from ..trainer_files import may_name_clip
 from . import (
     clipped_parameters,
@@ -137,7 +137,7 @@ def _in_steps(
         by_path.setdefault(use.path, []).append(use)
     for path, clips in by_path.items():
         try:
-            source = _source(path)
+            source = parsed(path)
         except ConfigError:  # the file is not Python: another function reports that
             yield from clips
             continue
@@ -180,7 +180,7 @@ def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
 
 def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
     paths = dict.fromkeys(use.path for use in uses if use.config is not None)
-    sources = {path: _source(path) for path in (*paths, *(user for use in uses for user in use.users))}
+    sources = {path: parsed(path) for path in (*paths, *(user for use in uses for user in use.users))}
     of_path = {path: [use for use in uses if use.path == path] for path in sources}
     known = {path: config_calls.configurations(source, of_path[path]) for path, source in sources.items()}
     imported: dict[Path, dict[str, config_calls.ConfigVariable]] = {}
@@ -205,10 +205,6 @@ def _own_calls(known: _Known | None, methods: Collection[str]) -> set[tuple[int,
     return {(call.lineno, call.col_offset) for call, method, _ in calls if method in methods}
 
 
-def _source(path: Path) -> Source:
-    return Source(python_source(path).decode("utf-8", "replace"), path.name)
-
-
 def _native_uses(
     file: PortedFile, configurations: Collection[Path], paths: Sequence[Path], *, is_replaced: bool
 ) -> list[ClipUse | None]:
@@ -220,7 +216,7 @@ def _native_uses(
         return []
     text = file.before.decode("utf-8", "replace")
     try:
-        source = Source(text, file.path.name)
+        source = parsed(file.path)
     except ConfigError as error:
         return [ClipUse(file.path, 1, 1, "Python source", why_unknown=str(error))]
     calls = clipped_parameters.calls(source, text)

@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 from ...config.formats.python_source import Source
@@ -77,18 +76,14 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
 
     If a file might use the configuration, `users` and a note replace `unused`. Otherwise, `why_unknown` is set.
     """
-    files: dict[Path, _File] = {}
     for use in uses:
         if not use.unused or use.why_unknown:
             yield use
             continue
         name = use.unused.removeprefix(".")
-        files = files or {path: _File(path) for path in paths}
-        others = [file for path, file in files.items() if path != use.path and file.names(name)]
+        others = [path for path in paths if path != use.path and _may_name(path, name)]
         if use.unused.startswith("."):
-            users = [
-                file.path for file in others if file.source and configuration_uses.is_attribute_used(file.source, name)
-            ]
+            users = [path for path in others if _uses_attribute(path, name)]
         else:
             users = _users(name, _module(use.path), others)
         if users and use.is_callback:
@@ -100,50 +95,47 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
             yield _never_used(use, name, NOT_NAMED.format(name=name))
 
 
-def _users(name: str, module: str, others: Sequence[_File]) -> list[Path]:
+def _users(name: str, module: str, others: Sequence[Path]) -> list[Path]:
     """Return the files in `others` that can import `name` from a module, directly or through another file."""
     modules = {module}
-    while added := {_module(file.path) for file in others if file.aliases(name, modules)} - modules:
+    while added := {_module(path) for path in others if _aliases(path, name, modules)} - modules:
         modules |= added  # other files may import the name from `added`
-    return [file.path for file in others if file.uses(name, modules)]
+    return [path for path in others if _uses(path, name, modules)]
 
 
-class _File:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+def _may_name(path: Path, name: str) -> bool:
+    text = python_source(path).decode("utf-8", "replace")
+    return re.search(rf"\b{re.escape(name)}\b|import \*", text) is not None
 
-    @cached_property
-    def _text(self) -> str:
-        return python_source(self.path).decode("utf-8", "replace")
 
-    @cached_property
-    def source(self) -> Source | None:
-        return source_of(self.path)
+def _aliases(path: Path, name: str, modules: Set[str]) -> set[str]:
+    imports = [node for node in _nodes(path) if isinstance(node, ast.ImportFrom)]
+    aliases = [each for node in imports if _origin(path, node) in modules for each in node.names]
+    return {each.asname or name for each in aliases if each.name in (name, "*")}
 
-    @property
-    def nodes(self) -> list[ast.AST]:
-        return self.source.nodes if self.source else []
 
-    def names(self, name: str) -> bool:
-        return re.search(rf"\b{re.escape(name)}\b|import \*", self._text) is not None
+def _uses(path: Path, name: str, modules: Set[str]) -> bool:
+    source = source_of(path)
+    aliases = _aliases(path, name, modules)
+    if source is not None and any(configuration_uses.is_used(source, each) for each in aliases):
+        return True
+    return any(_names_module(node, modules) for node in _nodes(path)) and _uses_attribute(path, name)
 
-    def aliases(self, name: str, modules: Set[str]) -> set[str]:
-        imports = [node for node in self.nodes if isinstance(node, ast.ImportFrom)]
-        aliases = [each for node in imports if self._origin(node) in modules for each in node.names]
-        return {each.asname or name for each in aliases if each.name in (name, "*")}
 
-    def uses(self, name: str, modules: Set[str]) -> bool:
-        if self.source is None:
-            return False
-        if any(configuration_uses.is_used(self.source, each) for each in self.aliases(name, modules)):
-            return True
-        is_module_named = any(_names_module(node, modules) for node in self.nodes)
-        return is_module_named and configuration_uses.is_attribute_used(self.source, name)
+def _uses_attribute(path: Path, name: str) -> bool:
+    source = source_of(path)
+    return source is not None and configuration_uses.is_attribute_used(source, name)
 
-    def _origin(self, node: ast.ImportFrom) -> str:
-        folders = self.path.resolve().parents
-        package = folders[min(node.level, len(folders)) - 1].name if node.level else ""
-        return (node.module or package).rpartition(".")[2]
+
+def _nodes(path: Path) -> list[ast.AST]:
+    source = source_of(path)
+    return source.nodes if source is not None else []
+
+
+def _origin(path: Path, node: ast.ImportFrom) -> str:
+    folders = path.resolve().parents
+    package = folders[min(node.level, len(folders)) - 1].name if node.level else ""
+    return (node.module or package).rpartition(".")[2]
 
 
 def _names_module(node: ast.AST, modules: Set[str]) -> bool:

@@ -11,7 +11,7 @@ from ...port.catalog import setting_of_base
 from .. import patterns, trainer_files
 from ..clip_use import ClipUse, FoundClips, shown
 from ..files_to_check import below
-from ..judge import without_clip
+from ..judge import make_finding
 from ..model import Finding
 from ..notebooks import clips_in_notebooks
 from ..python import possible_clips
@@ -82,7 +82,7 @@ def check(
         if not matching:
             why, edit = f"No checked file matches {glob!r}.", patterns.advice(glob, root)
         line = trainer_files.line(clip, ("check", "require", index))
-        findings.append(without_clip("missing", clip, line, f'check.require "{glob}"', why, edit))
+        findings.append(make_finding(ClipUse(clip, line, 1, f'check.require "{glob}"'), "missing", why, edit))
     be, them = ("is", "it") if len(outside) == 1 else ("are", "them")
     notes += [f"check.require: {', '.join(outside)} {be} not checked, since no path contains {them}."] * bool(outside)
     return findings, notes
@@ -180,7 +180,7 @@ def _paths_without_clip(
             why = f"No file has a clip (files: {len(real)}).{_elsewhere(inner, file_uses)}{unread}"
             place = path if path.is_file() else clip
             edit = "Restore the clip, or pass other paths."
-            yield path, without_clip("missing", place, 1, f"PATH {shown(path)}", why, edit)
+            yield path, make_finding(ClipUse(place, 1, 1, f"PATH {shown(path)}"), "missing", why, edit)
 
 
 def _covers(paths: Sequence[Path], root: Path, glob: str) -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 from ...config.check_rules import CheckRules
 from ...config.documents import Key
 from .. import patterns, trainer_files
-from ..judge import without_clip
+from ..clip_use import ClipUse
+from ..judge import make_finding
 from ..model import Finding
 
 
@@ -60,4 +61,5 @@ def _formats(clip: Path, rules: CheckRules, files: Sequence[Path]) -> Iterator[F
 
 
 def _finding(clip: Path, keys: Sequence[Key], name: str, why: str, edit: str) -> Finding:
-    return without_clip("unused", clip, trainer_files.line(clip, ("check", *keys)), f"check.{name}", why, edit)
+    line = trainer_files.line(clip, ("check", *keys))
+    return make_finding(ClipUse(clip, line, 1, f"check.{name}"), "unused", why, edit)

@@ -98,6 +98,10 @@ class Format(ABC):
     """The paths of the trainer's clip keys. "*" stands for any key. Error messages name the first path."""
     placeholder: ClassVar[str] = "NAME"
 
+    written_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
+    """The paths of the keys that `write` sets to the threshold. By default, `write` sets the first path of
+    `clip_keys`."""
+
     option_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """The paths of clip keys that only this trainer has. The trainer also reads these keys from its command line."""
 
@@ -122,6 +126,9 @@ class Format(ABC):
     norm_types: ClassVar[bool] = False
     """Whether the trainer supports norm types other than 2."""
 
+    norm_type_key: ClassVar[tuple[str, ...]] = ()
+    """The path of the key that `write` sets to a norm type other than 2."""
+
     has_bounds: ClassVar[bool] = False
     nonfinite: ClassVar[Sequence[str]] = ("family",)
     not_finite: ClassVar[str] = ""
@@ -142,14 +149,21 @@ class Format(ABC):
         """
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return the data of a file. By default, the data has only the first clip key.
+        """Return the data of a file. By default, the data has the keys `written_keys`, each with the threshold.
 
         Raise NotRepresentableError if a setting is not supported.
         """
         threshold = self.export_threshold(settings)
-        data = self.off if threshold is None else threshold
-        for key in reversed(self.clip_keys[0]):
-            data = {key: data}
+        value = self.off if threshold is None else threshold
+        values = dict.fromkeys(self.written_keys or self.clip_keys[:1], value)
+        if self.norm_type_key and not is_off(settings) and settings.norm_type not in (None, 2.0):
+            values[self.norm_type_key] = settings.norm_type
+        data: dict[str, Any] = {}
+        for (*outer, key), value in values.items():
+            table = data
+            for name in outer:
+                table = table.setdefault(name, {})
+            table[key] = value
         return data
 
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:

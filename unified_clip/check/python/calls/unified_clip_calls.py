@@ -14,7 +14,7 @@ from ....config.formats.python_source import Source
 from ....errors import ConfigError
 from ....port.catalog import FRAMEWORKS, clip_functions, positional_parameters
 from ...clip_use import OWN, ClipUse
-from ...notebooks.cells import python_source
+from ...notebooks.cells import parsed, python_source
 from .. import (
     changed_configurations,
     clipped_parameters,
@@ -65,11 +65,10 @@ def uses(path: Path) -> list[ClipUse]:
 
     If the Python is invalid, or if `import *` or `getattr` hides names, return one clip of unknown effect.
     """
-    text = python_source(path).decode("utf-8", "replace")
-    if OWN not in text:
+    if OWN.encode() not in python_source(path):
         return []
     try:
-        source = Source(text, path.name)
+        source = parsed(path)
         used = list(source.named(OWN))
     except ConfigError as error:
         return [ClipUse(path, 1, 1, OWN, why_unknown=str(error), package=OWN)]
@@ -99,21 +98,13 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
         is_passed_on = not isinstance(call, ast.Attribute | ast.Compare | ast.Expr)
         return use(why_unknown=NOT_CALLED) if is_passed_on and last.islower() and last in _own_functions() else None
     try:
-        if name == "ClipConfig":
-            config = ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data)
+        if (config := _created(source, path, call, name)) is not None:
             return unused_configurations.mark_unused(source, use(config), call)
         if name in clipped_twice.CALLBACKS:
             callback = unused_configurations.mark_unused(source, use(), call)
             return callback if callback.unused else None
         if name in [f"ClipConfig.{maker}" for maker in changed_configurations.MAKERS]:
             return use(why_unknown=changed_configurations.WHY.format(code=ast.unparse(call)))
-        if name == "ClipConfig.loads":
-            document = source.arguments(call, ["text", "kind"])
-            return unused_configurations.mark_unused(source, use(ClipConfig.loads(**document.data)), call)
-        if name in LOADERS:
-            return unused_configurations.mark_unused(
-                source, use(ClipConfig.import_from(_file(source, path, call))), call
-            )
         if last in _own_functions():
             config = _config(source, call, last, _threshold(source, call, last))
             code = clipped_parameters.with_threshold_slot(
@@ -123,6 +114,14 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
     except ConfigError as error:
         return use(why_unknown=str(error), rule=_rule(source, call, last))
     return None
+
+
+def _created(source: Source, path: Path, call: ast.Call, name: str) -> ClipConfig | None:
+    if name == "ClipConfig":
+        return ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data)
+    if name == "ClipConfig.loads":
+        return ClipConfig.loads(**source.arguments(call, ["text", "kind"]).data)
+    return ClipConfig.import_from(_file(source, path, call)) if name in LOADERS else None
 
 
 def _rule(source: Source, call: ast.Call, name: str) -> ClipConfig | None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from packaging.version import Version
 
 from ....documents import Document
 from ....documents.inheritance.hydra import Hydra
-from ....schema import Settings
 from ...base import SEVERAL_OPTIMIZERS, Format, Imported, default_note
 
 KEY = "max_grad_norm"
@@ -23,7 +20,7 @@ class EasyR1(Format):
     not_finite = "EasyR1 skips steps whose norm is not finite."
     inheritance = Hydra()
     own_keys = (("worker", "actor"),)
-    clip_keys = (ACTOR, CRITIC)
+    clip_keys = written_keys = (ACTOR, CRITIC)
     option_keys = (ACTOR,)
     vocabulary = frozenset({"worker", "algorithm"})
     zero = "zeros"
@@ -38,8 +35,3 @@ class EasyR1(Format):
             if self.read_threshold(document, CRITIC, 1.0, null="error") != actor:
                 raise document.wrong(CRITIC, f"the critic's threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
         return Imported(self.settings("global_norm", actor), notes, self.not_finite)
-
-    def write(self, settings: Settings, version: Version) -> Any:
-        threshold = self.export_threshold(settings)
-        clip = self.off if threshold is None else threshold
-        return {"worker": {"actor": {KEY: clip}, "critic": {KEY: clip}}}

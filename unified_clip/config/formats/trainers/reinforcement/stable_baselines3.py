@@ -11,7 +11,6 @@ from packaging.version import Version
 from ....._display import enumeration
 from .....errors import ConfigError
 from ....documents import Document, Key
-from ....schema import Settings
 from ...base import Format, Imported, paths
 from ...naming import name_format
 
@@ -34,6 +33,7 @@ class StableBaselines3(Format):
     newest = "2.9.2"
     placeholder = "ENVIRONMENT"
     clip_keys = paths(f"*.{KEY}")
+    written_keys = paths(f"default.{KEY}")
     zero = "zeros"
     off = math.inf
 
@@ -98,10 +98,6 @@ class StableBaselines3(Format):
                 f"{KEY}, or name the file after the algorithm, as RL Zoo does. Algorithms with a default are {names}."
             )
         return DEFAULTS[algorithm]
-
-    def write(self, settings: Settings, version: Version) -> Any:
-        threshold = self.export_threshold(settings)
-        return {"default": {KEY: math.inf if threshold is None else threshold}}
 
 
 def _is_run(document: Document) -> bool:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from packaging.version import Version
 
 from ....documents import Document
 from ....documents.inheritance.hydra import Hydra
-from ....schema import Settings
 from ...base import SEVERAL_OPTIMIZERS, Format, Imported, default_note, paths
 
 ACTOR, CRITIC = ("actor_rollout_ref", "actor"), ("critic",)
@@ -28,6 +25,7 @@ class Verl(Format):
         actor_rollout_ref.actor.grad_clip critic.grad_clip actor_rollout_ref.actor.optim.clip_grad
         critic.optim.clip_grad
     """)
+    written_keys = clip_keys[:2]
     vocabulary = frozenset({"actor_rollout_ref", "critic", "algorithm", "reward_model", "custom_reward_function"})
     zero = "zeros"
     off = float("inf")
@@ -54,14 +52,6 @@ class Verl(Format):
             raise document.wrong(by_worker, message)
         notes += default_note(document, place, "verl clips at 1.0")
         return self.read_threshold(document, place, 1.0, zero="off" if is_megatron else "zeros", null="error")
-
-    def write(self, settings: Settings, version: Version) -> Any:
-        threshold = self.export_threshold(settings)
-        clip = {"grad_clip": float("inf") if threshold is None else threshold}
-        return {
-            ACTOR[0]: {ACTOR[1]: clip},
-            CRITIC[0]: {**clip},
-        }  # not the same dict, which YAML would write as an anchor
 
 
 def _is_megatron(document: Document, part: tuple[str, ...]) -> bool:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from packaging.version import Version
 
 from ....documents import Document
-from ....schema import Settings, is_off
 from ...base import Format, Imported, default_note, paths, read_norm_type, words
 
 KEY, NORM_TYPE, OLD_KEY = "grad_clip", "grad_clip_type", "grad-clip"
@@ -54,7 +52,9 @@ class ESPnet(Format):
         specaug specaug_conf tts tts_conf lm lm_conf
     """)
     zero = "zeros"
+    off = float("inf")
     norm_types = True
+    norm_type_key = (NORM_TYPE,)
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if (old := next(filter(document.has, OLD_KEYS), None)) is not None:
@@ -84,9 +84,3 @@ class ESPnet(Format):
         notes = default_note(document, [OLD_KEY], f"ESPnet clips at {default}")
         threshold = self.read_threshold(document, [OLD_KEY], float(default), zero="zeros", null="error")
         return Imported(self.settings("global_norm", threshold, 2.0), notes, OLD_SKIPS)
-
-    def write(self, settings: Settings, version: Version) -> Any:
-        threshold = self.export_threshold(settings)
-        data = {KEY: float("inf") if threshold is None else threshold}
-        norm_type = 2.0 if is_off(settings) else settings.norm_type or 2.0
-        return data if norm_type == 2 else {**data, NORM_TYPE: norm_type}

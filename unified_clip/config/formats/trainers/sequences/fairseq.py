@@ -11,7 +11,6 @@ from packaging.version import Version
 from .... import documents
 from ....documents import Document, Key
 from ....documents.inheritance.hydra import Hydra
-from ....schema import Settings
 from ...base import Imported, OwnFormat, SetElsewhereError, paths, words
 from ..torch.megatron import Megatron
 
@@ -83,9 +82,6 @@ class Fairseq(OwnFormat):
         threshold = self.read_threshold(document, place, default, null="error")
         not_finite = "" if threshold is None else NOT_FINITE
         return Imported(self.settings("global_norm", threshold), notes, not_finite)
-
-    def write(self, settings: Settings, version: Version) -> Any:
-        return {TABLE[0]: {TABLE[1]: self.export_threshold(settings) or 0.0}}
 
     def dump(self, data: Any) -> str:
         return documents.dump(data, "yaml")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from packaging.version import Version
 
 from ....documents import Document
-from ....schema import Settings, is_off
 from ...base import Format, Imported, default_note, read_norm_type, words
 
 KEY, NORM_TYPE = ("train_conf", "grad_clip"), ("train_conf", "grad_clip_type")
@@ -25,6 +22,7 @@ class FunASR(Format):
         optim_conf scheduler dataset dataset_conf tokenizer specaug specaug_conf
     """)
     norm_types = True
+    norm_type_key = NORM_TYPE
 
     def recognises(self, document: Document) -> bool:
         return document.shows("train_conf") and (document.shows("dataset_conf") or document.shows("frontend_conf"))
@@ -33,9 +31,3 @@ class FunASR(Format):
         threshold = self.read_threshold(document, KEY, 10.0, null="error")
         notes = default_note(document, KEY, "FunASR clips at 10")
         return Imported(self.settings("global_norm", threshold, read_norm_type(document, NORM_TYPE)), notes)
-
-    def write(self, settings: Settings, version: Version) -> Any:
-        threshold = self.export_threshold(settings)
-        norm_type = 2.0 if is_off(settings) else settings.norm_type or 2.0
-        kind = {} if norm_type == 2 else {NORM_TYPE[1]: norm_type}
-        return {KEY[0]: {KEY[1]: threshold or 0.0, **kind}}

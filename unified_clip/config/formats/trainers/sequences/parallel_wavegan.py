@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from packaging.version import Version
 
 from ....documents import Document
-from ....schema import Settings
 from ...base import EACH_OPTIMIZER, SEVERAL_OPTIMIZERS, Format, Imported, paths, words
 
 GENERATOR, DISCRIMINATOR = "generator_grad_norm", "discriminator_grad_norm"
@@ -19,11 +16,12 @@ class ParallelWaveGAN(Format):
     source = "parallel_wavegan/bin/train.py"
     newest = "0.6.1"
     own_keys = paths("generator_optimizer_type generator_optimizer_params.lr discriminator_optimizer_params.lr")
-    clip_keys = paths(f"{GENERATOR} {DISCRIMINATOR}")
+    clip_keys = written_keys = paths(f"{GENERATOR} {DISCRIMINATOR}")
     vocabulary = words("""
         sampling_rate hop_size fft_size generator_type generator_params discriminator_params stft_loss_params lambda_adv
         batch_max_steps train_max_steps
     """)
+    off = -1
 
     def recognises(self, document: Document) -> bool:
         """Return whether a file is in this format. Files of TensorFlowTTS do not have the key `generator_params`."""
@@ -40,7 +38,3 @@ class ParallelWaveGAN(Format):
         if generator != discriminator:
             raise document.wrong([DISCRIMINATOR], f"this value differs from {GENERATOR}: {SEVERAL_OPTIMIZERS}")
         return Imported(self.settings("global_norm", generator), [] if generator is None else [EACH_OPTIMIZER])
-
-    def write(self, settings: Settings, version: Version) -> Any:
-        threshold = self.export_threshold(settings)
-        return dict.fromkeys((GENERATOR, DISCRIMINATOR), -1 if threshold is None else threshold)

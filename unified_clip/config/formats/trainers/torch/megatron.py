@@ -10,7 +10,6 @@ from packaging.version import Version
 from .....errors import ConfigError
 from ....documents import Document, Key
 from ....documents.script_options import script_options
-from ....schema import Settings
 from ...base import Imported, OwnFormat, paths, words
 
 TRAINING = ("clip-grad", "lr", "train-iters", "train-samples", "train-epochs")
@@ -67,8 +66,5 @@ class Megatron(OwnFormat):
         is_fp16 = document.has("fp16") if is_script else document.get("model_parallel", "fp16")
         return Imported(self.settings("global_norm", threshold), notes, self.not_finite if is_fp16 else "")
 
-    def write(self, settings: Settings, version: Version) -> Any:
-        return self.export_threshold(settings) or 0.0
-
     def dump(self, data: Any) -> str:
-        return f"--clip-grad {data!r}\n"
+        return f"--clip-grad {data['clip-grad']!r}\n"
