@@ -48,13 +48,6 @@ ATTACH = {
 }
 """For each package of a training script: the code to write instead of a clip."""
 
-CALLS = {
-    ("torch", "global_norm"): ("pytorch", f"torch.nn.utils.clip_grad_norm_(model.parameters(), {THRESHOLD})"),
-    ("torch", "value"): ("", f"torch.nn.utils.clip_grad_value_(model.parameters(), {THRESHOLD})"),
-    ("tensorflow", "global_norm"): ("tensorflow", f"gradients, norm = tf.clip_by_global_norm(gradients, {THRESHOLD})"),
-}
-"""Maps (package, rule) to (family of a framework's function, call of this function)."""
-
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
 
 ARGUMENT_FORMATS = {
@@ -249,15 +242,11 @@ class Advisor:
 
     def _literal(self, use: ClipUse) -> str:
         threshold = self._config.threshold
-        if not isinstance(threshold, float) or use.config is None:
-            return self._arguments(use)
-        same_rule = {**use.config.data(), "threshold": threshold}
-        if THRESHOLD in use.call and (text := self._accepted(same_rule, use.call)):
-            return text
-        if use.call and (use.package, self._config.rule) in CALLS:
-            family, call = CALLS[use.package, self._config.rule]
-            rule = {"rule": self._config.rule, "threshold": threshold, **({"family": family} if family else {})}
-            return self._accepted(rule, call)
+        if THRESHOLD in use.call and use.config is not None and isinstance(threshold, float):
+            changed = ClipConfig(**{**use.config.data(), "threshold": threshold})
+            if (difference := family_difference(changed, self._config)) is not None:
+                text = use.call.replace(THRESHOLD, repr(threshold))
+                return text if difference.same or self._nearest else f"{text}\n{ACCEPT_NEAREST}"
         return self._arguments(use)
 
     def _arguments(self, use: ClipUse) -> str:
@@ -271,13 +260,6 @@ class Advisor:
 
     def _with_note(self, text: str, name: str) -> str:
         return f"{text}\n{ACCEPT_NEAREST}" if text and not self._is_accepted(name) else text
-
-    def _accepted(self, settings: dict[str, Any], call: str) -> str:
-        difference = family_difference(ClipConfig(**settings), self._config)
-        if difference is None:
-            return ""
-        text = call.replace(THRESHOLD, repr(self._config.threshold))
-        return text if difference.same or self._nearest else f"{text}\n{ACCEPT_NEAREST}"
 
     def _exported(self, name: str, kind: str | None) -> str:
         try:

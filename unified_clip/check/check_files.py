@@ -13,7 +13,7 @@ from ..config.explain import describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import callback_files, command_lines, files_to_check, patterns, trainer_files
+from . import callback_files, files_to_check, patterns, trainer_files
 from .clip_use import OWN, ClipUse, FoundClips, shown
 from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding
@@ -139,7 +139,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     A file that cannot be parsed has one clip of unknown effect if its text names a clip.
     """
     file_uses = FoundClips()
-    sources, scripts, configurations = list[Path](), list[Path](), set[Path]()
+    sources, configurations = list[Path](), set[Path]()
     precisions: dict[Path, str] = {}
     for path in files:
         uses: list[ClipUse] = []
@@ -155,7 +155,6 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()
             sources.append(path)
         else:
-            scripts += [path] if command_lines.is_shell(path) and not problem else []
             advance(1)
     _leave_out_bases(file_uses, rules, root)
     of_sources = {
@@ -166,9 +165,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     }
     uses = _with_rules(source_files.read(sources, advance, configurations, of_sources), rules, root)
     uses = _without_hydra(uses, sources, file_uses)
-    file_uses.uses = options.passed(
-        [use for use in file_uses.uses if not _is_repeated(use, uses)] + uses, scripts, sources
-    )
+    file_uses.uses = options.passed([use for use in file_uses.uses if not _is_repeated(use, uses)] + uses, sources)
     file_uses.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})

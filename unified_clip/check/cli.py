@@ -74,14 +74,16 @@ def _checked(options: argparse.Namespace) -> CheckReport:
 
 
 def _check_order(clip: Path, paths: Sequence[Path]) -> None:
-    from .files_to_check import is_clip_configuration, may_be_clip_configuration
+    """If the first argument is not a clip configuration, but another argument is, raise an error with the command to
+    type."""
+    from .files_to_check import problem_of
 
-    swapped = [] if may_be_clip_configuration(clip) else [path for path in paths if is_clip_configuration(path)]
+    problem = problem_of(clip)
+    swapped = [path for path in paths if problem and path.is_file() and not problem_of(path)]
     if swapped:
         others = [clip, *(path for path in paths if path != swapped[0])]
         command = shlex.join(["unified-clip", "config", "check", *map(str, (swapped[0], *others))])
-        problem = f"{clip}: the first argument has to be the clip configuration, which is {swapped[0]}."
-        raise UsageError(f"{problem} Swap the arguments: {command}")
+        raise UsageError(f"{problem}\nIf {swapped[0]} is the clip configuration, swap the arguments: {command}")
 
 
 def _write(out: Path, text: str) -> None:

@@ -36,9 +36,6 @@ HIDDEN = "in hidden directories"
 TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 """`notes` ignores files in these directories."""
 
-KEY = re.compile(r"^\W*(rule|threshold|check|adaptive|groups)\b", re.MULTILINE)
-"""Matches a key of a clip configuration, even if the configuration has mistakes."""
-
 REPORT = re.compile(
     rb'\s*(\{\s*"version": \d+,\s*"config": .*"wanted": .*"headline": '
     rb'|\{\s*"\$schema": "https://json.schemastore.org/sarif.*"name": "unified-clip"'
@@ -85,25 +82,12 @@ def unreadable(path: Path) -> str:
         return f"The reason: {error.strerror}."
 
 
-def may_be_clip_configuration(path: Path) -> bool:
-    """Return whether a file looks like a clip configuration, even with mistakes. For a missing file, return True."""
-    if path.is_dir() or path.suffix.lower() not in DOCUMENT_KINDS:
-        return not path.exists()
+def problem_of(clip: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return True
-    return KEY.search(text) is not None or is_clip_configuration(path)
-
-
-def is_clip_configuration(path: Path) -> bool:
-    if path.suffix.lower() not in DOCUMENT_KINDS or not path.is_file():
-        return False
-    try:
-        ClipConfig.load(path)
-    except ConfigError:
-        return False
-    return True
+        ClipConfig.load(clip)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def is_report(path: Path) -> bool:

@@ -295,12 +295,12 @@ def make_finding(
     kind: Kind,
     does: str,
     edit: str,
-    wanted: str = "",
+    expected: str = "",
     differences: Sequence[Difference] = (),
     effect: str = "",
 ) -> Finding:
     return Finding(
-        kind=kind, path=shown(use.path), line=use.line, column=use.column, clip=use.clip, does=does, wanted=wanted,
+        kind=kind, path=shown(use.path), line=use.line, column=use.column, clip=use.clip, does=does, wanted=expected,
         differences=list(differences), effect=effect, edit=edit,
     )  # fmt: skip
 

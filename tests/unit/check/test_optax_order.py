@@ -146,11 +146,9 @@ def test_a_clip_of_optax_after_another_transformation_is_unknown(check: Check) -
 def test_a_threshold_that_inject_hyperparams_passes_can_change(check: Check) -> None:
     code = "import optax\ntx = optax.inject_hyperparams(optax.clip_by_global_norm)(max_norm=1.0)\nother = {}\n"
     finding = only_finding(check({"a.py": code.format("optax.adam(0.1)")}))
-    assert finding.does.startswith("optax.inject_hyperparams passes the threshold, so code can change the threshold in")
+    assert (finding.kind, finding.clip) == ("unknown", "optax.clip_by_global_norm")
     passed = check({"a.py": code.format("optax.masked(optax.clip)")}).findings
-    assert [each.does.partition(",")[0] for each in passed] == [
-        "optax.inject_hyperparams passes the threshold", "An optax transformation is part of an optimizer",
-    ]  # fmt: skip
+    assert [each.kind for each in passed] == ["unknown", "unknown"]
 
 
 CLIP = "optax.clip_by_global_norm(1.0)"

@@ -256,33 +256,6 @@ def test_the_last_of_repeated_options_applies(check: Check, command: str, result
     assert [clip.result for clip in report.clips if clip.path == "run.sh"] == results
 
 
-SHORT = PARSER.replace("max-grad-norm", "clip-grad-norm").format("1.0")
-EXACT = 'parser.add_argument("--max-grad", type=float)\n'
-
-
-@pytest.mark.parametrize(
-    ("head", "command", "results"),
-    [
-        (PARSER, "python a.py --max-grad 5.0", ["drift"]),
-        (PARSER, "python a.py --max_grad=1.0", ["same"]),
-        (PARSER, "python a.py --max-grad $MAX", ["unknown"]),
-        (SHORT, "python a.py --clip-grad 5.0", ["drift"]),
-        (CLASS, "python a.py --max_grad 5.0", ["drift"]),
-        (CLASS + "@dataclass\nclass Other:\n    max_grad: int = 1\n\n\n", "python a.py --max_grad 5.0", []),
-        (PARSER, "python b.py --max-grad 5.0", []),
-        (PARSER, "python a.py --max-gradient 5.0", []),
-        (PARSER + EXACT, "python a.py --max-grad 5.0", []),
-        (PARSER.replace("Parser()", "Parser(allow_abbrev=False)"), "python a.py --max-grad 5.0", []),
-    ],
-)
-def test_an_abbreviated_option_is_the_option(check: Check, head: str, command: str, results: list[str]) -> None:
-    is_class = head.startswith(CLASS)
-    parse = "(args,) = HfArgumentParser(Args).parse_args_into_dataclasses()" if is_class else PARSED
-    source = script(head, parse, "args.clip_grad_norm" if head is SHORT else READ).replace("{}", "1.0")
-    report = check({"run.sh": f"{command}\n", "a.py": source, "b.py": ""})
-    assert [clip.result for clip in report.clips if clip.path == "run.sh"] == results
-
-
 @pytest.mark.parametrize(
     ("imported", "change", "expected"),
     [

@@ -63,8 +63,7 @@ def test_swapped_arguments_are_an_error_with_the_command_to_type(
     check({**FILES, "a.py": TORCH % 1.0, "other.toml": "[project]\n"})
     assert cli.main(["config", "check", *arguments.split()]) == 2
     assert capsys.readouterr().err.endswith(
-        "the first argument has to be the clip configuration, which is clip.toml. Swap the arguments: "
-        f"unified-clip config check {corrected}\n"
+        f"If clip.toml is the clip configuration, swap the arguments: unified-clip config check {corrected}\n"
     )
 
 

@@ -136,11 +136,6 @@ def _attribute_references(source: Source, name: str) -> Iterator[ast.expr]:
                     yield node
             case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=other), *_]) if other == name:
                 yield node
-            case ast.Subscript(value=ast.Call(func=ast.Name(id="vars")), slice=ast.Constant(value=other)):
-                if other == name:
-                    yield node
-            case ast.Subscript(value=ast.Attribute(attr="__dict__"), slice=ast.Constant(value=other)) if other == name:
-                yield node
 
 
 def _packages(source: Source) -> set[str]:

@@ -68,10 +68,6 @@ MAY_BE_GRADIENT = (
     "The clamped expression contains a gradient, but might be another value, as in gradient.norm().clamp(0, 10). "
     "Compare the code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
-INJECTED = (
-    "optax.inject_hyperparams passes the threshold, so code can change the threshold in each step. Call {clip} with a "
-    "number, outside of optax.inject_hyperparams. Or ignore the clip with a reason in check.ignore."
-)
 OTHER_OBJECT = (
     "The training arguments are another object than {name}. So this line sets no clip. Set max_grad_norm of the "
     "training arguments, or remove the line."
@@ -297,8 +293,6 @@ def _with_settings(
     if config is None:
         reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
         unknown = NOT_CALLED if call is None else RUN_TIME
-        if call is None and _is_injected(source, site):
-            return use(why_unknown=INJECTED.format(clip=site.name))
         why = ". ".join(reasons).rstrip(".") + "." if reasons else unknown
         return use(why_unknown=why, is_set_outside=_is_set_outside(site, call))
     if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
@@ -310,12 +304,6 @@ def _with_settings(
     _check_arguments(source, call, site.name)
     code = clipped_parameters.with_threshold_slot(call, function.parameters, function.limits) if function else ""
     return use(effect.of_call(source, call, config, effect.kind_of(function) if function else "in place"), call=code)
-
-
-def _is_injected(source: Source, site: PortedClip) -> bool:
-    calls = [each for each in source.calls if source.dotted(each.func) == "optax.inject_hyperparams"]
-    places = {(part.lineno, part.col_offset + 1) for each in calls for part in each.args[:1]}
-    return (site.line, site.column) in places
 
 
 def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse, paths: Sequence[Path]) -> ClipUse:

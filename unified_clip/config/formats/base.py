@@ -292,7 +292,9 @@ class Format(ABC):
         if is_off(settings):
             return ""
         if settings.rule not in rules:
-            return f"it does not support the rule {settings.rule!r}. {choose_rule(rules)}{self.in_python}"
+            names = " or ".join(f'"{rule}"' for rule in rules)
+            advice = f"Set `rule` to {names}, or export to another format."
+            return f"it does not support the rule {settings.rule!r}. {advice}{self.in_python}"
         if settings.adaptive is not None:
             return "it does not support `adaptive`. Remove `adaptive`, and set `threshold`." + self.in_python
         if settings.bounds:
@@ -336,11 +338,6 @@ AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the t
 
 EACH_OPTIMIZER = "Each optimizer clips only its own gradients. Attach the configuration to both optimizers."
 SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each optimizer."
-
-
-def choose_rule(rules: Sequence[Rule]) -> str:
-    names = " or ".join(f'"{rule}"' for rule in rules)
-    return f"Set `rule` to {names}, or export to another format."
 
 
 def parse_version(text: str | None) -> Version | None:

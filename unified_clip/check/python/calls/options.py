@@ -16,7 +16,6 @@ from ....config.clip_config import ClipConfig
 from ....config.documents.script_options import COMMENT
 from ....config.formats.python_source import Source, last_name
 from ....errors import ConfigError
-from ... import command_lines
 from ...clip_use import ClipUse, shown
 from ...command_lines import CommandLineSetting, is_clip
 from . import parsed_arguments
@@ -82,37 +81,14 @@ def _is_clip(name: str) -> bool:
     return is_clip(CommandLineSetting(1, name.rpartition(".")[2].lstrip("-"), 1.0, False))
 
 
-def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[Path]) -> list[ClipUse]:
+def passed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> list[ClipUse]:
     """Return all clips. A clip on a command line gets the rule of the script that reads its threshold.
 
     A command line without a script uses all scripts that its file names.
     """
     readers = [use for use in uses if use.package and use.option]
-    uses = [*uses, *_abbreviated(readers, scripts)] if readers else uses
     passed = [_as_read(use, readers) if use.option and not use.package else use for use in uses]
     return list(_changed(passed, sources)) if readers else passed
-
-
-def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield a clip for each abbreviated option, such as `--max-grad` for `--max-grad-norm`."""
-    for path in scripts:
-        for setting in command_lines.settings(path.read_text("utf-8", "replace")):
-            name = setting.name.replace("-", "_")
-            if setting.is_override or not any(each.option.startswith(name) for each in readers) or is_clip(setting):
-                continue
-            use = command_lines.use(path, setting)
-            if any(_abbreviates(setting.name, reader, use) for reader in readers):
-                yield use
-
-
-def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
-    name = name.replace("-", "_")
-    if name == reader.option or not reader.option.startswith(name) or reader.path.name not in _scripts(use):
-        return False
-    text = reader.path.read_text("utf-8", "replace").replace("-", "_")
-    options = re.findall(rf"[\"']__({name}\w*)[\"']|^\s+({name}\w*)\s*:", text, re.MULTILINE)
-    is_allowed = "ArgumentParser" in text and not re.search(r"allow_abbrev\s*=\s*False", text)
-    return is_allowed and {first or second for first, second in options} == {reader.option}
 
 
 def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipUse]:
@@ -135,7 +111,7 @@ def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
     ((name, value),) = use.values
     if scripts := SCRIPT.findall(_command(use).partition(f"--{name}")[0]):
         use = replace(use, why_unknown=OF_SCRIPT.format(script=scripts[-1]))
-    readers = [each for each in readers if each.option == use.option or _abbreviates(use.option, each, use)]
+    readers = [each for each in readers if each.option == use.option]
     rules = {
         script: [reader.config or reader.rule for reader in readers if reader.path.name == script]
         for script in (_scripts(use) if readers else ())

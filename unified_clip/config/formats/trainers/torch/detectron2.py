@@ -8,17 +8,14 @@ from typing import Any
 
 from packaging.version import Version
 
-from .....errors import NotRepresentableError
 from ....documents import Document
 from ....documents.inheritance.base_files import BaseFiles
 from ....documents.merge import MergeRules
-from ....schema import Settings, is_off
-from ...base import ATTACH, Format, Imported, choose_rule, paths, read_norm_type, words
+from ....schema import Settings
+from ...base import ATTACH, Format, Imported, paths, read_norm_type, words
 
 TABLE = ("SOLVER", "CLIP_GRADIENTS")
 DEFAULTS = {"ENABLED": False, "CLIP_TYPE": "value", "CLIP_VALUE": 1.0, "NORM_TYPE": 2.0}
-
-BY_HAND = " If your project supports `CLIP_TYPE: full_model`, as Mask2Former does, write this setting by hand."
 
 
 class Detectron2(Format):
@@ -79,18 +76,8 @@ class Detectron2(Format):
         return DEFAULTS[key]
 
     def write(self, settings: Settings, version: Version) -> Any:
-        if settings.rule == "global_norm" and not is_off(settings):
-            problem = f"it does not support the rule 'global_norm'. {choose_rule(self.rules)}"
-            by_hand = BY_HAND if self._fits_full_model(settings) else ""
-            raise self.not_exported(f"{problem}{by_hand}{self.in_python}")
         threshold = self.export_threshold(settings)
         table: dict[str, Any] = {"ENABLED": threshold is not None}
         if threshold is not None:
             table |= {"CLIP_TYPE": settings.rule, "CLIP_VALUE": threshold, "NORM_TYPE": settings.norm_type or 2.0}
         return {"SOLVER": {"CLIP_GRADIENTS": table}}
-
-    def _fits_full_model(self, settings: Settings) -> bool:
-        with contextlib.suppress(NotRepresentableError):
-            self.export_threshold(settings, rules=("global_norm",), zero="off")
-            return settings.norm_type in (None, 2.0)
-        return False
