@@ -17,6 +17,7 @@ from ..config.documents.script_options import (
     assigned_numbers,
     option_value,
     script_options,
+    without_unused_arrays,
 )
 from ..config.formats import FORMATS, Format, convert, placement
 from ..errors import ConfigError
@@ -132,6 +133,7 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
     """
     if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND, MEGATRON)):
         return []
+    text = without_unused_arrays(text)
     own = [each for each in settings(text) if (each.line not in lines if each.is_override else True)]
     own = [each for each in own if each.name not in read and is_clip(each)]
     uses, defaults, left = [], [], own

@@ -93,8 +93,7 @@ class Judge:
             )
             return "unknown", self._finding(use, "unknown", use.why_unknown, edit)
         family = family_difference(use.config, self.config)
-        is_accepted = family is not None and (family.same or nearest)
-        if is_accepted and use.needs_key:
+        if use.needs_key and self._is_accepted(use.config, nearest=nearest):
             edit = self._with_advice_to_switch_off(use, advisor.settings(use), without_callback=False)
             return "missing", self._finding(use, "missing", NO_DEFAULT, edit)
         if use.config.not_finite:
@@ -135,8 +134,7 @@ class Judge:
             return use.rule if use.rule.rule != self.config.rule else None
         settings = {key: value for key, value in use.rule.data().items() if key not in ("min", "max")}
         config = ClipConfig(**{**settings, "threshold": self.config.threshold})
-        family = family_difference(config, self.config)
-        return None if family is not None and (family.same or nearest) else config
+        return None if self._is_accepted(config, nearest=nearest) else config
 
     def _with_advice_to_switch_off(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
         """Return `edit` with advice to switch the trainer's own clip off, if Python source clips by unified_clip.
@@ -168,8 +166,8 @@ class Judge:
 
     def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
         files = settings_from_files.files_of(use, self._uses, self._file.resolve().parent)
-        same = [each for each in files if self._is_accepted(each, nearest=False)]
-        right = same or [each for each in files if nearest and self._is_accepted(each, nearest=True)]
+        same = [each for each in files if self._is_accepted(each.config, nearest=False)]
+        right = same or [each for each in files if self._is_accepted(each.config, nearest=nearest)]
         if right and not any(each.is_own and each.path == use.path for each in self._uses):
             self._elsewhere.append(settings_from_files.note(use, right, self._file.name))
             return "same" if same else "near", None
@@ -177,8 +175,8 @@ class Judge:
         edit = self._with_advice_to_switch_off(use, advisor.edit_of_files(use, files), without_callback=True)
         return "unknown", self._finding(use, "unknown", why, edit)
 
-    def _is_accepted(self, use: ClipUse, *, nearest: bool) -> bool:
-        family = family_difference(use.config, self.config) if use.config is not None else None
+    def _is_accepted(self, config: ClipConfig | None, *, nearest: bool) -> bool:
+        family = family_difference(config, self.config) if config is not None else None
         return family is not None and (family.same or nearest)
 
     def _twice(self, use: ClipUse) -> Finding:

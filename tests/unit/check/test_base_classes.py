@@ -100,3 +100,31 @@ def test_the_setting_of_a_brain_is_unknown_and_counts_as_its_clip(check: Check) 
     finding = only_finding(check({"a.py": f"{brain}\nRecipe(run_opts={{'max_grad_norm': 1.0}})\n"}, EACH))
     assert finding.kind == "unknown"
     assert finding.does.startswith("SpeechBrain clips in its own loop,")
+
+
+OWN_LOOP = """from transformers import Trainer, TrainingArguments
+
+args = TrainingArguments("o")
+trainer = Trainer(model=model, args=args)
+for batch in batches:
+    model.train()
+    model(**batch).loss.backward()
+    {}optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        (OWN_LOOP.format(""), ["unknown"]),
+        (OWN_LOOP.format("") + "trainer.train()\n", []),
+        (OWN_LOOP.format("") + "SFTTrainer(args).train()\n", []),
+        (OWN_LOOP.format("").replace("trainer = Trainer(model=model, args=args)\n", ""), []),
+        (OWN_LOOP.format("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    "), []),
+        (OWN_LOOP.partition("for ")[0], []),
+    ],
+)
+def test_a_trainer_that_does_not_train_does_not_clip(check: Check, text: str, kinds: list[str]) -> None:
+    report = check({"a.py": "import torch\n" + text})
+    assert [each.kind for each in report.findings] == kinds
+    assert all("no line calls its method train" in each.does for each in report.findings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH, Check
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH, Check, only_finding
 
 NEAREST = CLIP_CONFIG + '[check]\nnearest = ["**"]\n'
 HF = "from transformers import TrainingArguments\n\nargs = TrainingArguments(max_grad_norm=1.0, {})\n"
@@ -24,11 +24,10 @@ SELECTED = "import torch\n\n{}\n\ntorch.nn.utils.clip_grad_norm_({}, 1.0)\n"
         ("train.clip_grad.params.max_norm = 0.1\n", [(1, "unknown")]),
         ("cfg['clip_grad']['max_norm'] = 0.1\n", [(1, "unknown")]),
         ("layer.norm.max_norm = 0.1\n", []),
-        ("cfg.optim_wrapper.clip_grad = None\n", [(1, "drift")]),
+        ("cfg.optim_wrapper.clip_grad = None\n", [(1, "unknown")]),
         ("cfg['optim_wrapper']['clip_grad'] = limit\n", [(1, "unknown")]),
-        ("del cfg.optimizer_config.grad_clip\n", [(1, "drift")]),
-        ("cfg.optim_wrapper.pop('clip_grad', None)\n", [(1, "drift")]),
-        ("del cfg.optim_wrapper.loss_scale\nkwargs.pop('clip_grad', None)\nself.clip_grad = None\n", []),
+        ("cfg.optimizer_config.grad_clip = None\n", [(1, "unknown")]),
+        ("cfg.optim_wrapper.loss_scale = None\nself.clip_grad = None\n", []),
         ("optim_wrapper = dict(clip_grad=dict(max_norm=1.0))\noptim_wrapper['clip_grad']['max_norm'] = 1.0\n", []),
         ('from omegaconf import OmegaConf\n\nOmegaConf.update(cfg, "train.clip_grad_norm", 5.0)\n', [(3, "unknown")]),
         (HF.format('deepspeed={"gradient_clipping": 0.5}'), [(3, "drift")]),
@@ -180,3 +179,18 @@ def test_a_module_of_lightning_that_replaces_the_clip_by_nothing_is_unknown(
     assert [(each.line, each.does.partition(",")[0]) for each in findings] == [
         (5, "This method replaces the clip of Lightning's Trainer")
     ] * count
+
+
+@pytest.mark.parametrize("name", ["max_grad_nrom", "max_grad_nomr", "gradient_clip_vla", "gradient_cliping"])
+@pytest.mark.parametrize("text", [HF.format("") + "args.{} = 1.0\n", "config.train.{} = 1\n"])
+def test_a_misspelt_setting_is_unknown(check: Check, name: str, text: str) -> None:
+    finding = only_finding(check({"a.py": text.format(name), "right.py": TORCH % 1.0}))
+    assert (finding.kind, f".{name} = 1" in finding.clip) == ("unknown", True)
+    assert "is probably misspelt" in finding.does
+    finding = only_finding(check({"a.py": "", "a.yaml": f"run: {{{name}: 1.0}}\n"}))
+    assert (finding.kind, finding.clip) == ("unknown", f"run.{name} = 1.0")
+
+
+@pytest.mark.parametrize("text", ["args.max_grad_norms = []", "log.grad_norm = 1.0", "args.max_seq_norm = 1.0"])
+def test_a_setting_with_another_name_is_not_misspelt(check: Check, text: str) -> None:
+    assert check({"a.py": HF.format("") + f"{text}\n"}).findings == []

@@ -240,3 +240,23 @@ def test_a_clip_that_one_branch_adds_depends_on_its_condition(check: Check, code
         "This optimizer is built without a clip, while optax.adam in line",
     )
     assert all(each.does.startswith(reasons) for each in findings)
+
+
+TWO = """import optax
+
+
+def train(params, grads):
+    tx = optax.chain(optax.clip_by_global_norm(1.0), {}, optax.adam(1e-3))
+    other = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1e-3))
+    state = tx.init(params)
+    updates, state = {}.update(grads, state)
+    return optax.apply_updates(params, updates)
+"""
+
+
+@pytest.mark.parametrize(("name", "lines"), [("tx", [6]), ("other", [5])])
+def test_a_chain_that_no_code_updates_with_is_unknown(check: Check, name: str, lines: list[int]) -> None:
+    nearest = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
+    findings = check({"a.py": TWO.format("optax.identity()", name)}, nearest).findings
+    assert [(each.kind, each.line) for each in findings] == [("unknown", line) for line in lines]
+    assert ("calls init, but not update" in findings[0].does) is (name == "other")

@@ -290,3 +290,30 @@ def test_the_reason_names_the_script_that_gets_an_option(check: Check, script: s
     (finding,) = check({"run.sh": script}).findings
     assert finding.kind == "unknown"
     assert finding.does.startswith(why)
+
+
+ARRAYS = """ARGS=(
+    --micro-batch-size 2 --train-iters 100  # (short)
+    --clip-grad 0.5
+)
+MODEL=(--num-layers $(cat layers))
+{}
+"""
+RUN = "torchrun pretrain_gpt.py --micro-batch-size 2 --lr 1.0 ${MODEL[@]} "
+
+
+@pytest.mark.parametrize(
+    ("command", "clips"),
+    [
+        (RUN, [(1, "Megatron-LM by default: clip-grad is not set")]),
+        (RUN + '"${ARGS[@]}"', [(3, "Megatron-LM: clip-grad")]),
+        (RUN + "$ARGS", [(3, "Megatron-LM: clip-grad")]),
+        (RUN + "# $ARGS_OF_MODEL", [(1, "Megatron-LM by default: clip-grad is not set")]),
+        ("echo $MODEL", [(3, "Megatron-LM: clip-grad")]),
+    ],
+)
+def test_an_array_counts_only_if_a_command_may_expand_it(
+    check: Check, command: str, clips: list[tuple[int, str]]
+) -> None:
+    """A script without a command for training can be sourced by another script."""
+    assert [(each.line, each.clip) for each in check({"run.sh": ARRAYS.format(command)}).clips] == clips

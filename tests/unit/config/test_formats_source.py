@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from unified_clip import ClipConfig
 from unified_clip.config.documents import Document
 from unified_clip.config.formats import FORMATS, Imported
 from unified_clip.config.schema import Settings
@@ -292,6 +293,26 @@ def test_a_statement_of_mmengine_that_only_assigns_is_read(text: str) -> None:
     imported = read("mmengine", text)
     assert imported.settings == {"rule": "global_norm", "threshold": 1.0, "family": "pytorch"}
     assert imported.notes == []
+
+
+@pytest.mark.parametrize("name", ["mmengine", "mmcv"])
+@pytest.mark.parametrize("base", ["", "model = dict()", "{table} = dict(type='T')"])
+def test_delete_stays_an_argument_if_no_base_file_sets_the_dict(name: str, base: str, tmp_path: Path) -> None:
+    table, key = ("optim_wrapper", "clip_grad") if name == "mmengine" else ("optimizer_config", "grad_clip")
+    text = f"lr_config = total_epochs = 1\n{table} = dict({key}=dict(max_norm=1, _delete_=True))\n"
+    (tmp_path / "base.py").write_text(base.format(table=table))
+    (tmp_path / "a.py").write_text(("_base_ = ['base.py']\n" if base else "") + text)
+    with pytest.raises(ConfigError, match=rf"{table}\.{key}\._delete_: .* Remove (_delete_|it)\.$"):
+        ClipConfig.import_from(tmp_path / "a.py", name)
+    (tmp_path / "base.py").write_text(f"{table} = dict({key}=dict(max_norm=5))")
+    (tmp_path / "a.py").write_text("_base_ = ['base.py']\n" + text)
+    assert ClipConfig.import_from(tmp_path / "a.py", name).threshold == 1.0
+
+
+def test_delete_of_a_whole_wrapper_without_a_base_file_is_rejected() -> None:
+    text = "optim_wrapper = dict(_delete_=True, clip_grad=dict(max_norm=1))"
+    with pytest.raises(ConfigError, match=r"optim_wrapper\._delete_: no base file sets this dict"):
+        read("mmengine", text)
 
 
 @pytest.mark.parametrize("deletes", ["False", "0", "flag()"])

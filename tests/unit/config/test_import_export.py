@@ -179,18 +179,6 @@ def test_export_prints_what_the_trainer_reads(write: Write, capsys: pytest.Captu
     assert capsys.readouterr().out == '{\n  "gradient_clipping": 0.5\n}\n'
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"), [("tensorflow", "pass keras"), ("jax", "pass optax"), ("Transformers", "pass hf")]
-)
-def test_a_framework_is_no_format_and_has_a_hint(
-    name: str, hint: str, write: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(write("clip.toml", 'rule = "none"\n'))
-    assert main(["config", "export", path, "--to", name]) == 2
-    assert f"'{name}' is not a format. For " in (error := capsys.readouterr().err)
-    assert hint in error
-
-
 def test_export_as_another_kind_of_file(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(write("clip.toml", 'rule = "global_norm"\nthreshold = 0.5\nfamily = "pytorch"\n'))
     assert main(["config", "export", path, "--to", "hf", "--as", "json"]) == 0

@@ -91,7 +91,10 @@ def test_gin_files_are_rejected(write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("# @package _global_\nlr: 0.1\n", r"The file is part of a configuration that Hydra composes\. Import the com"),
+        (
+            "# @package _global_\nlr: 0.1\n",
+            r"a\.yaml: the file is part of a configuration that Hydra composes\. Import the com",
+        ),
         ("_BASE_: base.yaml\nMODEL: {}\n", r"a\.yaml, line 1, _BASE_: cannot find base\.yaml\. Add that file"),
         ("defaults:\n- trainer: gpu\n", r"a\.yaml, line 2, defaults 1: cannot find trainer/gpu\.yaml\. Import the com"),
         (

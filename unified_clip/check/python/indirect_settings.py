@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..._static_values import is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document
-from ...config.formats import FORMATS, convert, placement
+from ...config.formats import FORMATS, clip_key_names, convert, placement
 from ...config.formats.base import SetElsewhereError
-from ...config.formats.python_config.changes import BASES, ROOTS
+from ...config.formats.python_config.changes import ROOTS
 from ...config.formats.python_source import MAX_ALIASES, Source, last_name, shortened
 from ...config.formats.trainers.huggingface.training_arguments import NO_CLIP
 from ...errors import ConfigError
@@ -46,6 +47,10 @@ IN_ENVIRONMENT = (
     "This code sets an environment variable with a name like a clip setting, and the code that reads it is unknown. "
     "Write the value into the trainer's file or arguments, or ignore the setting with a reason in "
     "check.ignore."
+)
+MISSPELT = (
+    "The name of this setting is probably misspelt, so the setting has no effect. Correct the name. If the name is "
+    "right, ignore the setting with a reason in check.ignore."
 )
 NEED_CLIP = (
     "need_clip excludes parameters from Paddle's clips. {config} has to exclude the same parameters, but this file "
@@ -108,40 +113,26 @@ def _set_by_text(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
                     yield IndirectSetting(node, f"{name} in {shortened(node)}", why=BY_TEXT)
 
 
-def _in_clip_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code such as cfg.train.clip_grad.params.max_norm = value."""
+def _misspelt(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
+    """Yield a setting for an attribute with a misspelt name, such as args.max_grad_nrom = 1.0."""
     match node:
-        case ast.Assign(
-            targets=[ast.Attribute(attr="max_norm") | ast.Subscript(slice=ast.Constant(value="max_norm")) as target]
-        ):
-            names = re.findall(r"\w+", ast.unparse(target))[:-1]
-            if any(map(_is_clip, names)) and names[0] not in ROOTS:
+        case ast.Assign(targets=[ast.Attribute(attr=name) as target], value=ast.Constant(value=value)):
+            if clip_key_names.is_misspelt(name) and is_number(value):
+                yield IndirectSetting(target, f"{ast.unparse(target)} = {value}", why=MISSPELT)
+
+
+def _in_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
+    """Yield a setting for code such as cfg.clip_grad.params.max_norm = 1.0 or cfg.optim_wrapper.clip_grad = None.
+
+    `port` finds the assignment of a dict to cfg.optim_wrapper.clip_grad.
+    """
+    match node:
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target], value=value):
+            *tables, name = re.findall(r"\w+", ast.unparse(target))
+            is_limit = name == "max_norm" and any(map(_is_clip, tables))
+            is_clip = name in ("clip_grad", "grad_clip") and not isinstance(value, ast.Dict | ast.Call)
+            if (is_limit or (is_clip and tables[-1] in ROOTS)) and tables[0] not in ROOTS:
                 yield IndirectSetting(target, ast.unparse(target), why=BY_TEXT)
-
-
-def _in_optimizer_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code such as cfg.optim_wrapper.clip_grad = None. `port` finds the assignment of a dict."""
-    config: ClipConfig | None = ClipConfig(rule="none")
-    match node:
-        case ast.Assign(targets=[place], value=value) if not isinstance(value, ast.Dict | ast.Call):
-            config = config if isinstance(value, ast.Constant) and value.value is None else None
-        case ast.Delete(targets=[place]):
-            pass
-        case ast.Call(func=ast.Attribute(value=table, attr="pop"), args=[key, *_]):
-            place = ast.Subscript(table, key)
-        case _:
-            return
-    match place:
-        case (
-            ast.Attribute(value=ast.Attribute() | ast.Subscript() as table, attr="clip_grad" | "grad_clip" as name)
-            | ast.Subscript(
-                value=ast.Attribute() | ast.Subscript() as table,
-                slice=ast.Constant(value="clip_grad" | "grad_clip" as name),
-            )
-        ):
-            code = ast.unparse(table)
-            if re.findall(r"\w+", code)[-1] in ROOTS and not code.startswith(BASES):
-                yield IndirectSetting(node, f"{code}.{name}", config, "" if config else BY_TEXT)
 
 
 def _environment(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
@@ -176,15 +167,8 @@ def _layerwise(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield a setting for an optimizer that clips per layer, as in optim="lomo"."""
     match node:
         case ast.keyword(arg="optim", value=value):
-            match source.followed(value):
-                case ast.Constant(value=str(name)):
-                    pass
-                case ast.Attribute(
-                    value=ast.Name(id="OptimizerNames") | ast.Attribute(attr="OptimizerNames"), attr=name
-                ):
-                    name = name.lower()
-                case _:
-                    return
+            choice = source.followed(value)
+            name = str(getattr(choice, "value", "")) if isinstance(choice, ast.Constant) else last_name(choice).lower()
             if name.endswith("_layerwise") or name in ("lomo", "adalomo"):
                 yield IndirectSetting(value, f'optim = "{name}"', why=LAYERWISE)
 
@@ -316,6 +300,6 @@ def _overriding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 FINDERS: tuple[Callable[[Source, ast.AST], Iterator[IndirectSetting]], ...] = (
-    _set_by_text, _in_clip_table, _in_optimizer_table, _environment, _excluding, _layerwise, _unpacked, _deepspeed,
-    _torchtitan, _overriding,
+    _set_by_text, _misspelt, _in_table, _environment, _excluding, _layerwise, _unpacked,
+    _deepspeed, _torchtitan, _overriding,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...config.clip_config import ClipConfig
 from ...config.documents import format_value
-from ...config.formats.python_source import Source
+from ...config.formats.python_source import Source, shortened
 from ...config.formats.trainers.paddle.paddle import ARGUMENTS, Paddle, has_groups
 from ...config.schema import is_off
 from ...errors import ConfigError
@@ -45,7 +45,7 @@ from . import (
 )
 from .calls import attributes, config_calls, effect, never_runs, options, parsed_arguments, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
-from .steps import scaled_gradients, steps_without_clip
+from .steps import base_classes, scaled_gradients, steps_without_clip
 from .steps.gradient_events import Place
 from .trainers import deepspeed
 
@@ -71,6 +71,10 @@ MAY_BE_GRADIENT = (
 OTHER_OBJECT = (
     "The training arguments are another object than {name}. So this line sets no clip. Set max_grad_norm of the "
     "training arguments, or remove the line."
+)
+OWN_LOOP = (
+    "This file creates a Trainer, but no line calls its method train. The file trains by a loop with {step} in line "
+    "{line}, and this loop does not clip. Clip in the loop, or call train."
 )
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write the value of the argument "
@@ -224,6 +228,7 @@ def _native_uses(
         if use and (why := misplaced.get((use.line, use.column))):
             uses[index] = replace(use, config=None, why_unknown=why)
     uses = [use and _of_arguments(source, use) for use in uses if use is None or not _is_set_by_code(source, use)]
+    uses = _with_own_loop(source, uses)
     if not is_replaced:
         return uses
     try:
@@ -244,7 +249,18 @@ def _of_arguments(source: Source, use: ClipUse) -> ClipUse:
         is_argument = is_place and target.attr == parsed_arguments.MAX_GRAD_NORM
         if is_argument and parsed_arguments.is_other_object(source, target):
             return replace(use, config=None, why_unknown=OTHER_OBJECT.format(name=ast.unparse(target.value)))
+        if is_argument and deepspeed.has_settings(source.followed(target.value)):
+            return replace(use, config=None, why_unknown=deepspeed.TOO_LATE)
     return use
+
+
+def _with_own_loop(source: Source, uses: Sequence[ClipUse | None]) -> list[ClipUse | None]:
+    """Make the clips of Hugging Face's Trainer unknown if the file trains by a loop of its own without a clip."""
+    of_trainer = [use for use in uses if use and use.package in deepspeed.TRAINERS and use.config is not None]
+    if not of_trainer or any(use and use.call for use in uses) or not (step := base_classes.step_of_own_loop(source)):
+        return [*uses]
+    why = OWN_LOOP.format(step=shortened(step.func), line=step.lineno)
+    return [replace(use, config=None, why_unknown=why) if use in of_trainer else use for use in uses]
 
 
 def _unreadable(file: UnreadableFile) -> ClipUse:

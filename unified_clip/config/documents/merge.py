@@ -25,7 +25,8 @@ class MergeRules:
     """The rules by which a trainer merges two tables."""
 
     delete_key: str = ""
-    """The name of a key such as `_delete_`. A table with this key set to true replaces the table of the base file."""
+    """The name of a key such as `_delete_`. A table with this key set to true replaces the table of the base file. If
+    the base file has no such table, the key stays in the table."""
 
     keeps_missing: bool = False
     """Whether "???" keeps the value of the base file, as in Hydra."""
@@ -42,8 +43,10 @@ class MergeRules:
         deletes = upper.get(self.delete_key) if self.delete_key else None
         if isinstance(deletes, Unknown):
             return deletes
-        if deletes or not isinstance(lower, dict | UnreadFile):
-            return self._without_delete_keys(upper)
+        if deletes:
+            return {key: value for key, value in upper.items() if key != self.delete_key}
+        if not isinstance(lower, dict | UnreadFile):
+            return upper
         unread = lower if isinstance(lower, UnreadFile) else lower.unread if isinstance(lower, PartialTable) else None
         result = {} if isinstance(lower, UnreadFile) else dict(lower)
         for key, value in upper.items():
@@ -55,10 +58,6 @@ class MergeRules:
             is_table = isinstance(value, dict) and not value.get(self.delete_key)
             if self.is_strict and is_table and key in result and not isinstance(below, dict | UnreadFile):
                 raise MergeError((*path, key))
-            result[key] = self.merge(below, value, (*path, key))
+            is_new = key not in result and unread is None  # a new table keeps its key `_delete_`
+            result[key] = value if is_new else self.merge(below, value, (*path, key))
         return result if unread is None else PartialTable.of(result, unread)
-
-    def _without_delete_keys(self, value: Any) -> Any:
-        if not self.delete_key or not isinstance(value, dict):
-            return value
-        return {key: self._without_delete_keys(inner) for key, inner in value.items() if key != self.delete_key}

@@ -17,6 +17,24 @@ CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf", re.IGNORECASE)
 
+ARRAY = re.compile(r"^[ \t]*(?:local\s+|declare\s+-a\s+)?(\w+)\+?=\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
+"""Matches an array, such as ARGS=(--clip-grad 1.0)."""
+
+COMMAND = re.compile(r"\.py\b|\b(python\d?|torchrun|accelerate|deepspeed)\s")
+
+
+def without_unused_arrays(text: str) -> str:
+    """Remove the arrays that a script does not expand.
+
+    A script that runs no command keeps its arrays, because other scripts can source the script.
+    """
+
+    def used(array: re.Match[str]) -> str:
+        is_expanded = re.search(rf"\$\{{?{array[1]}\b", text)
+        return array[0] if is_expanded else "\n" * array[0].count("\n")
+
+    return ARRAY.sub(used, text) if COMMAND.search(ARRAY.sub("", text)) else text
+
 
 @lru_cache(maxsize=4)  # several formats read the same script
 def script_options(text: str) -> Sequence[tuple[int, str, Any]]:
@@ -25,6 +43,7 @@ def script_options(text: str) -> Sequence[tuple[int, str, Any]]:
     `$NAME` becomes a number if the script assigns a number to NAME, and assigns nothing else to NAME.
     """
     options: list[tuple[int, str, Any]] = []
+    text = without_unused_arrays(text)
     numbers = assigned_numbers(text)
     for line, word in _words(text):
         if match := OPTION.fullmatch(word):

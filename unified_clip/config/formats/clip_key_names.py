@@ -34,6 +34,9 @@ number.
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
 
+COMMON = ("maxgradnorm", "gradientclipval", "gradientclipping", "clipgradnorm")
+"""The names of clip keys that have misspelt names in files of all trainers, in lower case and without punctuation."""
+
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 """Endings of clip keys whose value can be `true`, in lower case and without punctuation."""
 
@@ -46,13 +49,18 @@ def is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
     name = normalized(path[-1])
     if any(name == normalized(place[-1]) for place in places):
         return True
-    if is_number(value) and any(_is_misspelt(name, normalized(place[-1])) for place in places):
+    if is_number(value) and any(_is_misspelt(name, key) for key in (*COMMON, *(normalized(p[-1]) for p in places))):
         return True
     if value is None or value is False or (value is True and not name.endswith(SWITCHES)):
         return False
     names = f"{normalized(path[-2])} {name}" if len(path) > 1 and isinstance(path[-2], str) else name
     is_number_key = is_number(value) and NUMBERS.fullmatch(names) is not None
     return is_number_key or CLIP_NAME.fullmatch(name) is not None
+
+
+def is_misspelt(name: str) -> bool:
+    name = normalized(name)
+    return name not in COMMON and any(_is_misspelt(name, key) for key in COMMON)
 
 
 @cache

@@ -33,17 +33,6 @@ UNIFIED_CLIP = "unified_clip"
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
 """Keys that identify a format if a file has all of them. They are used if no format recognises the file."""
 
-_TENSORFLOW = (
-    " For Keras's optimizers, pass keras. If your own loop calls tf.clip_by_global_norm, write a clip configuration."
-)
-_JAX = " For optax.chain, pass optax."
-_TORCH = " If your own loop calls clip_grad_norm_, write a clip configuration. For a trainer, pass its format."
-_HUGGING_FACE = " For TrainingArguments, pass hf."
-HINTS = {
-    "tensorflow": _TENSORFLOW, "tf": _TENSORFLOW, "jax": _JAX, "flax": _JAX, "torch": _TORCH, "pytorch": _TORCH,
-    "transformers": _HUGGING_FACE, "huggingface": _HUGGING_FACE,
-}  # fmt: skip
-
 BASE_KEYS = ("_BASE_", "_base_")
 WHOLE_CONFIGURATION = "Import the whole configuration, as your program prints it."
 
@@ -156,10 +145,7 @@ def parse_name(text: str) -> tuple[str, Version | None]:
     """Split "name@version" into (name, version). Without "@", the version is None."""
     name, at, version = text.partition("@")
     if name != UNIFIED_CLIP and name not in FORMATS:
-        hint = HINTS.get(name.lower(), "")
-        raise ConfigError(
-            f"{name!r} is not a format.{hint} Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.", "UC103"
-        )
+        raise ConfigError(f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.", "UC103")
     return name, parse_version(version) if at else None
 
 
@@ -177,7 +163,7 @@ def named(path: Path, name: str) -> Candidate:
 def _unlike(trainer: Format, document: Document) -> list[str]:
     if document.path is None or trainer.recognises(document):
         return []
-    names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]
+    names = [each.name if each else UNIFIED_CLIP for each, _ in _plain(document.path)]
     if not names or {trainer.name, trainer.extends} & {*names}:
         return []
     problem = f"The file looks like {' or '.join(names)}, not like {trainer.name}."
@@ -246,10 +232,6 @@ def recognising(path: Path) -> list[Candidate]:
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 
 
-def _recognising_formats(path: Path) -> list[Format | None]:
-    return [trainer for trainer, _ in _plain(path)]
-
-
 def _plain(path: Path) -> list[Candidate]:
     candidates = _candidates(path)
     extended = {trainer.extends for trainer, _ in candidates if trainer}
@@ -296,10 +278,7 @@ def _unread_base(path: Path) -> str:
                     raise
                 continue
             for table in _partial_tables(data):
-                problem = table.unread.problem
-                is_about_file = table.unread.place == path.name
-                sentence = f"{problem[:1].upper()}{problem[1:]}" if is_about_file else f"{table.unread}"
-                return f"{sentence} {table.unread.advice}"
+                return f"{table.unread} {table.unread.advice}"
     return ""
 
 
@@ -346,7 +325,7 @@ def _advice(path: Path) -> str:
 
 def _import_advice(path: Path) -> str:
     try:
-        trainers = _recognising_formats(path)
+        trainers = [trainer for trainer, _ in _plain(path)]
     except ConfigError:
         return ""
     if not trainers or trainers[0] is None:  # unified_clip's own format

@@ -14,6 +14,11 @@ UNUSED = (
     "No code uses the result of this call, so the call clips nothing. Use the clipped gradients, as in gradients = "
     "clip(gradients), or pass the clip to the optimizer. Or remove the call."
 )
+NOT_UPDATED = (
+    "This file calls init, but not update, of the transformation with this clip. So the clip clips nothing. Call "
+    "update of this transformation, or remove it. If another file calls update, ignore the clip with a reason in "
+    "check.ignore."
+)
 REPLACED = (
     "Line {line} assigns another value to {name} before any code uses this clip, so this clip has no effect. Remove "
     "one of the two lines."
@@ -78,8 +83,9 @@ def _check_updates(source: Source, transformations: Sequence[ast.expr]) -> None:
     methods = [source.parents[node] for node in transformations]
     names = [each.attr if isinstance(each, ast.Attribute) else "" for each in methods]
     updates = [source.parents[each] for each, name in zip(methods, names, strict=True) if name == "update"]
-    if "optax" not in source.packages or not updates or {*names} - {"init", "update"}:
+    if "optax" not in source.packages or {*names} - {"init", "update"}:
         return
+    unused = ConfigError(NOT_UPDATED)
     for call in updates:
         try:
             if isinstance(call, ast.Call):
@@ -87,7 +93,8 @@ def _check_updates(source: Source, transformations: Sequence[ast.expr]) -> None:
             return
         except ConfigError as error:
             unused = error
-    raise unused
+    if names:
+        raise unused
 
 
 def _check_next(source: Source, statement: ast.stmt, name: str) -> None:

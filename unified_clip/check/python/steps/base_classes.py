@@ -11,6 +11,8 @@ from pathlib import Path
 from ....config.formats.python_source import Source, last_name
 from ....port.catalog import FRAMEWORKS, setting_of_base
 from ...notebooks.cells import python_source, source_of
+from .gradient_events import Timeline
+from .steps_without_clip import steps_of
 from .value_flow import Flow
 
 CLASS = re.compile(r"^[ \t]*class\s+\w+\s*\(([^()]*)\)", re.MULTILINE)
@@ -66,6 +68,16 @@ def left_to_trainers(source: Source, built: Sequence[ast.expr], known: Callable[
     flow = Flow(source)
     trainers = {node: _trainer(flow, node, classes) for node in built}
     return {node: trainer for node, trainer in trainers.items() if trainer is not None}
+
+
+def step_of_own_loop(source: Source) -> ast.Call | None:
+    """Return the first optimizer step of a file that creates a Trainer, and never calls its method `train`."""
+    functions = [call.func for call in source.calls if last_name(call.func) == "train"]
+    owners = [source.followed(each.value) for each in functions if isinstance(each, ast.Attribute)]
+    is_trained = any("trainer" in ast.unparse(owner).lower() for owner in owners)
+    if is_trained or not any(last_name(call.func).endswith("Trainer") for call in source.calls):
+        return None
+    return next((event.call for _, _, event in steps_of(Timeline(source, frozenset()))), None)
 
 
 def _trainer(flow: Flow, node: ast.expr, classes: Classes) -> str | None:

@@ -50,7 +50,7 @@ def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> li
         (timeline.function(each.node), target)
         for each in clipped
         if _is_switch(source, each.node)
-        for target in _assigned(source, each.node)
+        for target in _targets(source, each.node)
     }
     beside: list[ClipUse] = []
     elsewhere: list[ClipUse] = []
@@ -97,11 +97,6 @@ def _is_switch(source: Source, node: ast.expr) -> bool:
 
 
 def _targets(source: Source, node: ast.expr) -> set[str]:
-    statement = source.parents[node]
-    return {ast.unparse(each) for each in statement.targets} if isinstance(statement, ast.Assign) else set()
-
-
-def _assigned(source: Source, node: ast.expr) -> set[str]:
     statement = next(outer for outer in source.around(node) if isinstance(outer, ast.stmt))
     return {ast.unparse(each) for each in statement.targets} if isinstance(statement, ast.Assign) else set()
 

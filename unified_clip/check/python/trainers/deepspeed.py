@@ -33,6 +33,10 @@ NO_FILE = (
     "does not set gradient_clipping, max_grad_norm is ignored. Correct the path, or ignore the clip with a reason in "
     "check.ignore."
 )
+TOO_LATE = (
+    "DeepSpeed's settings get their threshold when the code creates TrainingArguments. So this later line has no "
+    "effect. Pass max_grad_norm to TrainingArguments."
+)
 AUTO = (
     'With "auto", max_grad_norm of TrainingArguments sets the threshold, but this file has no TrainingArguments. '
     'Accelerate then clips at 1.0, and DeepSpeed without Accelerate rejects "auto". Write the threshold instead, or '
@@ -81,6 +85,12 @@ def _problem_of(source: Source, path: Path, node: ast.expr, config: ClipConfig) 
     except ConfigError as error:
         return str(error), isinstance(data, dict) and "gradient_clipping" in data
     return "", False
+
+
+def has_settings(arguments: ast.expr) -> bool:
+    """Return whether a call such as TrainingArguments(deepspeed="ds.json") passes settings of DeepSpeed."""
+    passed = arguments.keywords if isinstance(arguments, ast.Call) else []
+    return any(each.arg == KEY and ast.unparse(each.value) != "None" for each in passed)
 
 
 def is_left_to_trainer(source: Source) -> bool:

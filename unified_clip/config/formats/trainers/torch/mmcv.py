@@ -43,7 +43,7 @@ class MMCV1(MMEngine):
         if not isinstance(clip, dict) or not document.shows(*MMCV, "max_norm"):
             raise document.wrong(MMCV, f"{clip!r:.60} makes training fail. Set None, or a dict with max_norm.")
         notes = check_known(document, MMCV)
-        if unknown := sorted(clip.keys() - CLIP_ARGUMENTS["norm"] - {"_delete_"}):
+        if unknown := sorted(clip.keys() - CLIP_ARGUMENTS["norm"]):
             raise document.wrong(
                 [*MMCV, unknown[0]], "clip_grad_norm_ of PyTorch does not have this argument. Remove it."
             )

@@ -24,6 +24,14 @@ OTHER_CLIP = (
     "with this strategy, {engine} clips by its own setting, and clip_grad is not read. Write a clip configuration with "
     "the value of that setting."
 )
+NO_KEY = (
+    "clips of type {kind!r} do not have this key. Correct it to one of {keys}, or remove it. If a base file has the "
+    "key, add _delete_=True to clip_grad instead."
+)
+DELETE = "_delete_"
+NO_BASE = (
+    "no base file sets this dict, so that mmengine keeps _delete_ as an argument, and training fails. Remove _delete_."
+)
 CLIP_ARGUMENTS = {"norm": words("max_norm norm_type error_if_nonfinite foreach"), "value": words("clip_value foreach")}
 
 
@@ -50,6 +58,8 @@ class MMEngine(OwnFormat):
 
     def read(self, document: Document, version: Version | None) -> Imported:
         strategy = document.get("strategy") if document.shows("strategy") else None
+        if document.shows(CLIP[0], DELETE):
+            raise document.wrong([CLIP[0], DELETE], NO_BASE)
         if (engine := engines.of_strategy(strategy)) in engines.UNREACHABLE:
             raise document.wrong(["strategy"], OTHER_CLIP.format(engine=engine))
         if not document.has(*CLIP):
@@ -63,8 +73,9 @@ class MMEngine(OwnFormat):
         kind = clip.get("type", "norm")
         if not isinstance(kind, str) or kind not in CLIP_ARGUMENTS:
             raise document.wrong([*CLIP, "type"], f"{kind!r:.60} is not a type of clip in mmengine. Set norm or value.")
-        if unknown := sorted(clip.keys() - CLIP_ARGUMENTS[kind] - {"type", "_delete_"}):
-            raise document.wrong([*CLIP, unknown[0]], self._of_another_type(unknown[0], kind))
+        if unknown := sorted(clip.keys() - CLIP_ARGUMENTS[kind] - {"type"}):
+            problem = NO_KEY.format(kind=kind, keys=", ".join(sorted(CLIP_ARGUMENTS[kind])))
+            raise document.wrong([*CLIP, unknown[0]], NO_BASE if unknown[0] == DELETE else problem)
         key = [*CLIP, "max_norm" if kind == "norm" else "clip_value"]
         if not document.shows(*key):
             raise document.wrong(CLIP, f"the type {kind!r} needs {key[-1]}. Set it.")
@@ -77,17 +88,6 @@ class MMEngine(OwnFormat):
         settings = self.settings("global_norm", threshold, read_norm_type(document, [*path, "norm_type"]))
         raises = document.get(*path).get("error_if_nonfinite")
         return Imported(settings | ({"nonfinite": "raise"} if raises else {}), notes)
-
-    @staticmethod
-    def _of_another_type(key: str, kind: str) -> str:
-        problem = f"clips of type {kind!r} do not have this key"
-        for other, keys in CLIP_ARGUMENTS.items():
-            if key in keys:
-                return (
-                    f"{problem}, but clips of type {other!r} do. Set type to {other!r}, or remove the key. If a base "
-                    "file has the key, add _delete_=True to clip_grad instead."
-                )
-        return f"{problem}. Correct it to one of {', '.join(sorted(CLIP_ARGUMENTS[kind]))}, or remove it."
 
     def _without_clip(self, document: Document) -> Imported:
         if document.shows(MMCV[0]) and document.has(*MMCV):
