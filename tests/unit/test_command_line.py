@@ -106,11 +106,10 @@ def test_two_formats_or_an_unknown_one_are_an_error(arguments: list[str], capsys
     assert "--format" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("other", [["--write"], ["--verify", "old.py:step", "new.py:step"]])
-def test_a_patch_does_not_go_with_write_or_verify(other: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    path = [] if "--verify" in other else ["train.py"]
-    assert cli.main(["port", *path, *other, "--diff"]) == 2
-    expected = f"--format diff does not apply to {other[0]}. Remove --format diff, or remove {other[0]}."
+@pytest.mark.parametrize("option", ["--write", "--mark"])
+def test_a_patch_does_not_go_with_write_or_mark(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["port", "train.py", option, "--diff"]) == 2
+    expected = f"--format diff does not apply to {option}. Remove --format diff, or remove {option}."
     assert expected in capsys.readouterr().err
 
 

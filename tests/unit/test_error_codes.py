@@ -263,7 +263,7 @@ NOTES = {
     "check/cli.py": "interrupted; the headline, if the result goes to a file",
     "cli.py": "interrupted, and the traceback of a bug",
     "config/cli.py": "notes on the meaning of a configuration",
-    "port/cli.py": "interrupted; port --verify is deprecated; what a patch leaves out",
+    "port/cli.py": "interrupted; what a patch leaves out",
     "verify/cli.py": "interrupted",
     "recording/launch/command.py": "notes on what was not recorded",
     "recording/launch/watch.py": "the live view",

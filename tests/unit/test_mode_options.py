@@ -10,29 +10,11 @@ import pytest
 from unified_clip import cli
 from unified_clip._mode_options import is_passed
 from unified_clip.parity import cli as parity_command
-from unified_clip.port import cli as port_command
-
-VERIFY = ["port", "--verify", "old.py:step", "new.py:step", "--weights", "w.npz", "--batches", "b.npz"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "option", "mode"),
     [
-        (["port", "a.py", "--timeout", "5"], "--timeout", "unified-clip verify"),
-        (["port", "a.py", "--timeout", "600"], "--timeout", "unified-clip verify"),
-        (["port", "a.py", "--max-ulp", "0"], "--max-ulp", "unified-clip verify"),
-        (["port", "a.py", "--weights", "w.npz"], "--weights", "unified-clip verify"),
-        (["port", "a.py", "--batches", "b.npz"], "--batches", "unified-clip verify"),
-        (["port", "a.py", "--steps", "0"], "--steps", "unified-clip verify"),
-        (["port", "a.py", "--map", "m.toml"], "--map", "unified-clip verify"),
-        (["port", "a.py", "--python-old", "python"], "--python-old", "unified-clip verify"),
-        (["port", "a.py", "--python-new", "python"], "--python-new", "unified-clip verify"),
-        (["port", "a.py", "--out", "out"], "--out", "unified-clip verify"),
-        ([*VERIFY, "--to", "torch"], "--to", "a PATH to port"),
-        ([*VERIFY, "--native"], "--native", "a PATH to port"),
-        ([*VERIFY, "--write"], "--write", "a PATH to port"),
-        ([*VERIFY, "--force"], "--force", "a PATH to port"),
-        ([*VERIFY, "--report", "r.json"], "--report", "a PATH to port"),
         (["parity", "--out", "report", "init"], "--out", "unified-clip parity without init"),
         (["parity", "--strict-bits", "init"], "--strict-bits", "unified-clip parity without init"),
         (["parity", "--timeout", "5", "init"], "--timeout", "unified-clip parity without init"),
@@ -71,22 +53,17 @@ def test_an_option_of_another_mode_is_an_error_that_names_both(
 
 
 def test_several_options_are_named_together(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["port", "a.py", "--steps", "3", "--timeout", "5"]) == 2
-    message = "--steps, --timeout apply to unified-clip verify only. Remove them, or use unified-clip verify."
+    assert cli.main(["parity", "--case", "a", "--accept", "--strict"]) == 2
+    mode = "unified-clip parity without --case"
+    message = f"--accept, --strict apply to {mode} only. Remove them, or use {mode}."
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("command", "modes", "shared"),
-    [
-        ("port", {name for names in port_command.MODES.values() for name in names}, {"paths", "verify", "format"}),
-        ("parity", {option.removeprefix("--").replace("-", "_") for option in parity_command.RUN_OPTIONS}, {"suite"}),
-    ],
-)
-def test_every_option_has_a_mode_or_is_shared(command: str, modes: set[str], shared: set[str]) -> None:
+def test_every_option_of_parity_has_a_mode_or_is_shared() -> None:
+    modes = {option.removeprefix("--").replace("-", "_") for option in parity_command.RUN_OPTIONS}
     subparsers = next(each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
     actions = {
-        each.dest: each for each in subparsers.choices[command]._actions if each.dest not in ("help", "==SUPPRESS==")
+        each.dest: each for each in subparsers.choices["parity"]._actions if each.dest not in ("help", "==SUPPRESS==")
     }
-    assert set(actions) == modes | shared
+    assert set(actions) == {*modes, "suite"}
     assert [name for name in modes if is_passed(actions[name].default)] == []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
-from pydantic import AliasChoices, Field, InstanceOf, create_model
+from pydantic import Field, InstanceOf, create_model
 
 from .._display import safe
 from .._report_model import Real, ReportModel, json_schema
@@ -169,7 +169,7 @@ class CaseResult(ReportModel):
     sha256: dict[Stage, str]
     """The SHA-256 of the exact result at each stage."""
 
-    differing_stages: list[Stage] = Field(validation_alias=AliasChoices("differing_stages", "stages_apart"))
+    differing_stages: list[Stage]
     """The stages at which unified_clip's results differ between frameworks. The bits on the host path are compared."""
 
     frameworks: dict[str, FrameworkResult]
@@ -230,10 +230,10 @@ class Problem(ReportModel):
     """The result that failed, such as "torch, host path, different"."""
 
     detail: str
-    framework: str | None
+    framework: str | None = None
     """The framework that has the problem. The value is null for a problem that does not belong to one framework."""
 
-    mode: str | None
+    mode: str | None = None
     function: str | None = None
     """The name of the framework's function, or FILE.py:FUNCTION for a function of the user. The value is null for a
     problem in unified_clip."""
@@ -241,7 +241,7 @@ class Problem(ReportModel):
     excused: bool = False
     """Whether the baseline excuses this failure, because the earlier run had the same failure."""
 
-    cases: list[str]
+    cases: list[str] = Field(default=[])
     """The cases that have the problem."""
 
 
@@ -262,8 +262,11 @@ class Change(ReportModel):
     """Whether the change fails the run. The run fails if a failure is new, is larger than in the baseline, or has
     another verdict or cause. The run also fails if a comparison of the baseline is missing."""
 
+    failure: Literal["", "other bits of a known difference", "other error", "other bits", "not comparable"] = ""
+    """The kind of the failure. The text is empty if the run does not fail, or if the result itself is a failure."""
+
     why: str = ""
-    """A sentence that explains why the run fails. The text is empty if the result itself is a failure."""
+    """A sentence that explains `failure`."""
 
 
 Counts = dict[str, dict[str, int]]
@@ -299,7 +302,7 @@ class ParityReport(ReportModel):
     """The changes since the baseline, or null if the run has no baseline."""
 
     processor: str = ""
-    """The processor of the run, and the number of its cores. In reports of earlier versions, the text is empty."""
+    """The processor of the run, and the number of its cores."""
 
     versions: dict[str, str]
     frameworks: list[str]

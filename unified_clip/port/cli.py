@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -14,17 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
 from .._display import complain, safe
-from .._mode_options import check_modes
-from ..verify import cli as verify_cli
 
 if TYPE_CHECKING:
     from .ported_clip import PortedFile, Target
     from .report.model import Report
-
-PORTING = "a PATH to port"
-VERIFYING = "unified-clip verify"
-MODES = {PORTING: ("to", "native", "write", "mark", "check", "force", "report"), VERIFYING: tuple(verify_cli.DEFAULTS)}
-"""For each mode, the options that no other mode has. `--verify` is a deprecated alias of `unified-clip verify`."""
 
 
 def add_parser(commands: Any) -> None:
@@ -64,26 +56,16 @@ def add_parser(commands: Any) -> None:
         "--force", action="store_true", help="with --write or --mark: also change files that are not committed in git"
     )
     port.add_argument("--report", type=Path, metavar="FILE", help="write the report to a .json, .txt or .html file")
-    port.add_argument("--verify", nargs=2, metavar=("OLD", "NEW"), help="deprecated: use unified-clip verify OLD NEW")
-    verify_cli.add_options(port, hidden=True)
     port.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
-    _check_options(options)
-    return _verify(options) if options.verify else _port(options)
-
-
 def _check_options(options: argparse.Namespace) -> None:
-    if options.verify and options.paths:
-        raise UsageError("--verify compares two steps, and accepts no PATH. Remove PATH, or remove --verify OLD NEW.")
-    check_modes(options, MODES, VERIFYING if options.verify else PORTING)
-    changing = next((name for name in ("verify", "write", "mark") if getattr(options, name)), "")
+    changing = next((name for name in ("write", "mark") if getattr(options, name)), "")
     if options.format == "diff" and changing:
         raise UsageError(f"--format diff does not apply to --{changing}. Remove --format diff, or remove --{changing}.")
     if options.check and changing:
         raise UsageError(f"--check changes no file. Remove --check, or remove --{changing}.")
-    if not options.verify and not options.paths:
+    if not options.paths:
         remedy = "Pass the files or directories to port. To compare two steps: unified-clip verify OLD NEW"
         raise UsageError(f"No PATH given. {remedy}", "UC201")
     if options.native and _target(options) == "drop-in":
@@ -96,23 +78,12 @@ def _target(options: argparse.Namespace) -> Target:
     return options.to or ("drop-in" if options.check else "torch")
 
 
-def _verify(options: argparse.Namespace) -> int:
-    options.old, options.new = options.verify
-    command = ["unified-clip", "verify", options.old, options.new]
-    for name in verify_cli.DEFAULTS:
-        if (value := getattr(options, name)) is not None:
-            command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    if options.format != "text":
-        command += ["--format", options.format]
-    complain(f"port --verify is deprecated. Type: {shlex.join(command)}")
-    return verify_cli.run(options)
-
-
-def _port(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     from .._progress import progress
     from . import flag_comments, port_files
     from .report import build
 
+    _check_options(options)
     target = _target(options)
     if options.report:
         build.writer(options.report)

@@ -34,7 +34,7 @@ def port(
             True requires the target "torch".
         edit: Whether to compute the new content. False takes less time, and keeps the old content.
     """
-    if not clip_pattern().search(content) or ((names := identifiers(content)) is not None and not may_clip(names)):
+    if not clip_pattern().search(content) or not may_clip(identifiers(content)):
         return PortedFile(path, content, content)
     module = Module(content, path)
     clips = find(module)

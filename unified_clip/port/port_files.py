@@ -10,9 +10,9 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -100,32 +100,25 @@ def _without_clip(path: Path, read: Read) -> Result | None:
 
 
 def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
-    """Yield the result of `work` for each path. After a crash, `work` runs for one file at a time."""
     if len(paths) <= FEW_FILES:
         yield from map(work, paths)
         return
-    with ExitStack() as pools:
-        pool = pools.enter_context(_processes(os.cpu_count()))
-        futures = [_submit(pool, work, path) for path in paths]
-        single = None
-        for path, future in zip(paths, futures, strict=True):
-            result = _result(future)
-            if result is None:
-                single = single or pools.enter_context(_processes(1))
-                result = _result(_submit(single, work, path))
-            if result is None:
-                single, result = (
-                    None,
-                    UnreadableFile(path, "The process that parses this file crashes. Port the file by hand."),
-                )
-            yield result
+    try:
+        with _processes() as pool:
+            with _without_interrupts():
+                futures = [pool.submit(work, path) for path in paths]
+            for future in futures:
+                yield future.result()
+    except BrokenProcessPool:
+        remedy = "Run the command again with fewer files or directories, to find the file."
+        raise PortError(f"A process that reads the files has crashed, or had too little memory. {remedy}") from None
 
 
 @contextmanager
-def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
+def _processes() -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of processes. If the `with` block raises an error, the processes are ended at once."""
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
     try:
         yield pool
     except BaseException:
@@ -153,21 +146,6 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _submit(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Result] | None:
-    try:
-        with _without_interrupts():
-            return pool.submit(work, path)
-    except BrokenProcessPool:
-        return None
-
-
-def _result(future: Future[Result] | None) -> Result | None:
-    try:
-        return future.result() if future is not None else None
-    except BrokenProcessPool:
-        return None
-
-
 def _port_one(path: Path, target: Target, native: bool, read: Read, edit: bool) -> Result:
     try:
         ported = port(path, read(path), target, native, edit=edit)
@@ -187,44 +165,32 @@ def check_clean(changed: Sequence[Path]) -> None:
     by_folder: dict[Path, list[Path]] = {}
     for path in changed:
         by_folder.setdefault(path.resolve().parent, []).append(path)
-    others: list[Path] = []
-    for folder, paths in by_folder.items():
-        committed = _committed(git, folder, paths[0])
-        others += [path for path in paths if path.resolve().name not in committed]
+    others = [path for folder, paths in by_folder.items() for path in _uncommitted(git, folder, paths)]
     if others:
         problem = f"{others[0]} has code that is not committed, so you could not undo the changes."
         raise PortError(f"{problem} {_commit_files(git, others)}", "UC402")
 
 
-def _committed(git: str, folder: Path, path: Path) -> set[str]:
-    run = partial(_run, git, folder)
-    repository = run("rev-parse", "--is-inside-work-tree")
-    if repository.returncode or repository.stdout.strip() != b"true":
-        reason = " ".join(repository.stderr.decode(errors="replace").split())
-        if not reason or "not a git repository (or any" in reason:
+def _uncommitted(git: str, folder: Path, paths: Sequence[Path]) -> list[Path]:
+    names = [path.resolve().name for path in paths]
+    options = ["--porcelain", "--no-renames", "--untracked-files=all", "--ignored", "-z"]
+    status = _run(git, folder, "--literal-pathspecs", "status", *options, "--", *names)
+    if status.returncode:
+        reason = " ".join(status.stderr.decode(errors="replace").split())
+        if "not a git repository (or any" in reason:
             raise PortError(
-                f"{path} is not in a git repository, so you could not undo the changes. Run `git init` in the top "
+                f"{paths[0]} is not in a git repository, so you could not undo the changes. Run `git init` in the top "
                 f"directory of your project, and commit your files. {FORCE}",
                 "UC402",
             )
-        raise PortError(f"git cannot read the repository of {path}: {reason}. Repair it. {FORCE}", "UC402")
-    if run("rev-parse", "--quiet", "--verify", "HEAD").returncode:
-        problem = f"{path} is in no commit yet, so you could not undo the changes."
-        raise PortError(f"{problem} {_commit(folder, 'add -A')}", "UC402")
-    names = []
-    for command in (("ls-tree", "--name-only", "HEAD"), ("diff", "HEAD", "--name-only", "--relative")):
-        answer = run(*command, "-z", "--", ".")
-        if answer.returncode:
-            reason = answer.stderr.decode(errors="replace").strip()
-            raise PortError(f"git cannot read {path}: {reason}. Repair the repository. {FORCE}", "UC402")
-        names.append({os.fsdecode(name) for name in answer.stdout.split(b"\0")})
-    in_commit, changed = names
-    return in_commit - changed
+        raise PortError(f"git cannot read the repository of {paths[0]}: {reason}. Repair it. {FORCE}", "UC402")
+    changed = {os.fsdecode(entry)[len("XY ") :].rpartition("/")[2] for entry in status.stdout.split(b"\0")}
+    return [path for path, name in zip(paths, names, strict=True) if name in changed]
 
 
 def _run(git: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    english = {**os.environ, "LC_ALL": "C"}
-    return subprocess.run([git, "-C", str(folder), *arguments], capture_output=True, check=False, env=english)
+    command = [git, "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"})
 
 
 def _commit_files(git: str, paths: Sequence[Path]) -> str:
@@ -233,12 +199,9 @@ def _commit_files(git: str, paths: Sequence[Path]) -> str:
     folder = Path(os.path.commonpath([file.parent for file in files]))
     names = [file.relative_to(folder).as_posix() for file in files]
     is_ignored = _run(git, folder, "check-ignore", "--", *names).returncode == 0
-    return _commit(folder, shlex.join(["add", *["-f"] * is_ignored, *names]))
-
-
-def _commit(folder: Path, add: str) -> str:
-    git = "git" if folder == Path.cwd() else f"git -C {shlex.quote(str(folder))}"
-    return f"Commit your files: `{git} {add} && {git} commit -m 'Before porting'`. {FORCE}"
+    add = shlex.join(["add", *["-f"] * is_ignored, *names])
+    command = "git" if folder == Path.cwd() else f"git -C {shlex.quote(str(folder))}"
+    return f"Commit your files: `{command} {add} && {command} commit -m 'Before porting'`. {FORCE}"
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:

@@ -10,7 +10,6 @@ import pytest
 from support.parity.baselines import failure_messages, report_with_known, torch_changes, torch_report
 from support.parity.reports import clip_result, known, native, one_case
 
-from unified_clip.parity.known.entries import KnownDifference
 from unified_clip.parity.report import baseline, build, change_rows, junit, page
 from unified_clip.parity.results import Change, FrameworkResult, ParityReport
 from unified_clip.tensors.types import Stage
@@ -67,9 +66,9 @@ def test_a_case_with_another_exact_result_is_one_change() -> None:
     new.cases[0].differing_stages = []
     (found_change,) = baseline.changes(torch_report(), new)
     assert found_change.why.startswith("the exact result differs from the baseline, so the gradients or the call")
-    assert found_change == expected_change(
-        "numbers", "", "the exact result", "one", "norm a", "norm b", True, found_change.why
-    )
+    assert found_change.failure == "not comparable"
+    expected = expected_change("numbers", "", "the exact result", "one", "norm a", "norm b", True, found_change.why)
+    assert found_change == expected.model_copy(update={"failure": found_change.failure})
     judged = build.with_changes(new, [found_change])
     assert judged.exit_code == 1
     lost = "FAIL: 1 case on numpy, torch: 1 result that cannot be compared with the baseline "
@@ -115,7 +114,7 @@ def test_another_error_of_a_known_difference_fails_the_run() -> None:
         return torch_report(native=native("known", None, "raises", detail=f"RuntimeError: {message}", sha256={}))
 
     (change,) = baseline.changes(run("no float64 at line 12"), run("another bug at line 12"))
-    assert change.worse
+    assert (change.worse, change.failure) == (True, "other error")
     assert change.why.startswith(
         "this known difference raises another error message than in the baseline: 'RuntimeError: another bug at line "
         "#' instead of 'RuntimeError: no float64 at line #'. If the new error is right, write a new baseline. "
@@ -216,18 +215,10 @@ def partial_changes(old: ParityReport, new: ParityReport) -> list[Change]:
     return baseline.changes(old, new, is_partial=True)
 
 
-def test_a_known_difference_that_is_larger_than_listed_has_both_sizes() -> None:
-    old = known(size=0.01, listed_size=0.01)
-    fields = {"framework": "torch", "function": "clip", "kind": "value", "size": 0.01, "cases": ["one"], "reason": "so"}
-    entry = KnownDifference.model_validate(fields | {"within": 4.0})
-    sizes = {
-        "listed 0.01, but measured 0.5": known(size=0.5, listed_size=0.01),
-        "as listed, 0.03": known(size=0.03, finite_size=0.03, listed_size=0.01, entry=entry),
-        "listed 0.01, but measured 0.05": known(size=0.05, finite_size=0.05, listed_size=0.01, entry=entry),
-    }
-    for text, new in sizes.items():
-        (moved,) = baseline.changes(report_with_known(old), report_with_known(new))
-        assert (moved.before, moved.after) == ("as listed, 0.01", text)
+def test_a_known_difference_with_another_size_is_a_change() -> None:
+    old, new = report_with_known(known(size=0.01)), report_with_known(known(size=0.5))
+    (moved,) = baseline.changes(old, new)
+    assert (moved.kind, moved.before, moved.after) == ("size", "listed, 0.01", "listed, 0.5")
 
 
 def report_with_differing_stages(*stages: Stage) -> ParityReport:

@@ -190,7 +190,6 @@ def test_a_notebook_is_rejected_with_the_command_that_converts_it(run: Run) -> N
         (["a.py", "nowhere", "--write", "--force"], "nowhere: no such file or directory"),
         (["a.py", "--native", "--to", "drop-in"], "--native requires --to torch"),
         (["a.py", "--native", "--check"], "--native requires --to torch. Remove --native, or use --to torch."),
-        (["a.py", "--verify", "old.py:step", "new.py:step"], "Remove PATH, or remove --verify"),
     ],
 )
 def test_an_invalid_command_is_rejected(run: Run, arguments: list[str], message: str) -> None:

@@ -102,7 +102,7 @@ class KnownDifference(schema.SuiteTable):
     """Names of cases, or patterns of names with `*`."""
 
     reason: Name
-    size: Annotated[float, Field(gt=0)] = 0.0
+    size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0
     """The largest relative difference of finite numbers, or 0 if finite numbers differ only by rounding."""
 
     not_finite: NotFinite = ""
@@ -153,8 +153,6 @@ class KnownDifference(schema.SuiteTable):
         if not names and self.kind in SIZED:
             added = "Add the largest relative difference, such as size = 0.01. If results have inf or NaN, add where"
             raise ValueError(f"kind = {self.kind!r} needs size or not_finite. {added}, such as not_finite = 'norm'")
-        if self.size == math.inf and self.not_finite:
-            raise ValueError("size is inf, but not_finite covers inf and NaN. Remove size")
         return self
 
     @property
@@ -168,11 +166,6 @@ class KnownDifference(schema.SuiteTable):
     @property
     def causes(self) -> list[str]:
         return [self.cause] if isinstance(self.cause, str) and self.cause else list(self.cause)
-
-    @property
-    def is_unbounded(self) -> bool:
-        """Whether the entry has `size = inf`. Earlier versions wrote these entries."""
-        return self.size == math.inf
 
     @property
     def _required(self) -> Requirement | None:
@@ -198,9 +191,9 @@ class KnownDifference(schema.SuiteTable):
 
     def covers(self, framework: str, case: str, difference: NativeDifference) -> bool:
         """Return whether the entry applies to a difference. The size of the difference is ignored."""
-        same = self.is_unbounded or difference.not_finite == self.not_finite
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
-        return same and accepted and self.is_for(framework, case, difference)
+        same = accepted and difference.not_finite == self.not_finite
+        return same and self.is_for(framework, case, difference)
 
     def bounds(self, size: float) -> bool:
         return size <= self.within * self.size
@@ -213,21 +206,8 @@ class KnownFile(schema.SuiteTable):
     known: list[KnownDifference] = Field(default=[])
 
 
-def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
-    """Return the entries of a `known.toml`.
-
-    accepting: Whether the run has the option `--accept`. With this option, entries with `size = inf` are allowed.
-    """
-    known = schema.read(path, KnownFile).known
-    if not accepting and (unbounded := [entry for entry in known if entry.is_unbounded]):
-        first = unbounded[0]
-        raise schema.SuiteError(
-            f"{path}: {len(unbounded)} of {len(known)} entries have size = inf, which would accept any difference. The "
-            f"first entry is for {first.function!r}, with the reason {first.reason!r}. Run the command with --accept "
-            "once. It replaces inf by the sizes of this run, and keeps titles and reasons",
-            "UC303",
-        )
-    return known
+def read(path: Path) -> list[KnownDifference]:
+    return schema.read(path, KnownFile).known
 
 
 def is_match(case: str, patterns: Iterable[str]) -> bool:

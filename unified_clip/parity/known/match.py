@@ -181,8 +181,6 @@ def _judge_entry(
     elif unmatched := entry.unmatched_patterns([*cases, *hidden]):
         patterns = ", ".join(map(repr, unmatched))
         problem, remedy = f"no case that matches {patterns} shows this difference", f"{ACCEPT} update `cases`"
-    elif entry.is_unbounded:
-        problem, remedy = ("size = inf accepts any number", f"{ACCEPT} list not_finite and the size of finite numbers")
     elif cases and entry.kind in WITH_NUMBERS and size < entry.size / entry.within:
         smaller = f"the difference is {size_in_words(size)}, less than the listed {size_in_words(entry.size)}"
         problem, remedy = smaller, f"{ACCEPT} list the new size"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -59,9 +58,6 @@ def update_entries(
             covering = [native for place, native in differences.items() if known.covers(*place, native)]
             table["cause"] = cause_value(covering)
             changed += 1
-        elif table.get("size") == math.inf:  # an entry of an earlier version, which this run did not measure
-            del table["size"]
-            table["not_finite"] = "norm and gradients"
     return Updates(changed, stale, more, unlisted)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..._display import counted
-from ..known.entries import ERRORS, NO_REASON, WITHIN
+from ..known.entries import ERRORS, NO_REASON
 from ..modes import NATIVE, TITLES
 from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, ParityReport, UnifiedClipResult
 from ..suite.schema import SuiteError
@@ -25,12 +25,6 @@ FACTOR = 1.1
 ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in place of --baseline"
 
 LOST = {"gone": ADVICE, "not run": "Run the command without --frameworks and --without"}
-
-OTHER_BITS = "the bits of this known difference differ from the baseline"
-
-OTHER_ERROR = "this known difference raises another error message than in the baseline"
-
-CHANGED_BITS = "the bits of this result differ from the baseline, which --strict-bits does not allow"
 
 SECOND_CALLS = {
     "equal": ", with the same bits in a second call",
@@ -100,12 +94,6 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
     return report
 
 
-def check_digests(path: Path, report: ParityReport) -> None:
-    if _lack_digests(report):
-        problem = "lacks the digests that --strict-bits compares"
-        raise SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
-
-
 def changes(
     old: ParityReport, new: ParityReport, *, strict_bits: bool = False, is_partial: bool = False
 ) -> list[Change]:
@@ -130,7 +118,8 @@ def changes(
                 each.kind = "not run"
     for each in changed if new.strict else ():
         if each.kind in LOST:
-            each.worse, each.why = True, f"the result is in the baseline, but not in this run. {LOST[each.kind]}"
+            each.worse, each.failure = True, "not comparable"
+            each.why = f"the result is in the baseline, but not in this run. {LOST[each.kind]}"
     return sorted(changed, key=lambda change: not change.worse)
 
 
@@ -187,8 +176,6 @@ def changed_bits(old: ParityReport, new: ParityReport, *, strict_bits: bool = Fa
 
 
 def processors_differ(old: ParityReport, new: ParityReport) -> str:
-    if not old.processor:
-        return "the baseline does not name its processor"
     return "" if old.processor == new.processor else f"the baseline is from another processor ({old.processor})"
 
 
@@ -197,13 +184,7 @@ def _without_digests(old: ParityReport, new: ParityReport) -> str:
     others = [
         f"{package} {old.versions[package]}" for package in shared if old.versions[package] != new.versions[package]
     ]
-    if others and new.natives():
-        return f"the baseline has {', '.join(sorted(others))}"
-    return "the baseline has no digests" if _lack_digests(old) and new.natives() else ""
-
-
-def _lack_digests(report: ParityReport) -> bool:
-    return any(native.sha256 is None and not native.is_failure for _, native in report.natives())
+    return f"the baseline has {', '.join(sorted(others))}" if others and new.natives() else ""
 
 
 def excuses(report: ParityReport, key: Key) -> bool:
@@ -252,40 +233,43 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None, strict_bits: bool)
         return _changed("gone", key, old.text)
     grew, moved = new.size > FACTOR * old.size, old.numbers != new.numbers
     same = old.verdict == new.verdict and not grew and not (moved and old.cause != new.cause)
-    why = _lost(old, new) if moved and not new.wrong else ""
-    if strict_bits and moved and not (why or new.wrong or new.is_random):
-        why = f"{CHANGED_BITS}. If the new result is right, write a new baseline. {ADVICE}"
-    worse = bool(why) or (new.wrong and not (old.wrong and same))
-    if old.verdict != new.verdict:
-        return _changed("verdict", key, old.text, new.text, worse, why)
-    if grew or old.size > FACTOR * new.size:
-        return _changed("size", key, old.text, new.text, worse, why)
-    return _changed("numbers", key, old.text, new.text, worse, why) if moved else None
+    failure, why = _lost(old, new, strict_bits) if moved and not new.wrong else ("", "")
+    worse = bool(failure) or (new.wrong and not (old.wrong and same))
+    kind = "size" if grew or old.size > FACTOR * new.size else "numbers" if moved else ""
+    kind = kind if old.verdict == new.verdict else "verdict"
+    why = f"{why}. {ADVICE}" if why else ""
+    return _changed(kind, key, old.text, new.text, worse, failure=failure, why=why) if kind else None
 
 
-def _lost(old: _Entry, new: _Entry) -> str:
-    if old.error != new.error and new.verdict == old.verdict and new.listing == old.listing:
-        accept = f"If the new error is right, write a new baseline. {ADVICE}"
-        return f"{OTHER_ERROR}: {new.error!r} instead of {old.error!r}. {accept}"
+def _lost(old: _Entry, new: _Entry, strict_bits: bool) -> tuple[str, str]:
+    """Return (kind of the failure, reason) for a result that is not wrong. Both are empty if the run does not fail."""
+    is_same_entry = new.verdict == old.verdict and new.listing == old.listing
+    if old.error != new.error and is_same_entry:
+        problem = "this known difference raises another error message than in the baseline"
+        reason = f"{problem}: {new.error!r} instead of {old.error!r}. If the new error is right, write a new baseline"
+        return "other error", reason
     if new.exact:
-        return (
-            "the exact result differs from the baseline, so the gradients or the call of this case have changed. "
-            f"{ADVICE}"
-        )
-    if new.has_changed and new.verdict == old.verdict and new.listing is not None and new.listing == old.listing:
-        return (
-            f"{OTHER_BITS}, and a second call returned the same bits. So the function has changed. If the new result "
-            f"is right, write a new baseline. {ADVICE}"
-        )
+        reason = "the exact result differs from the baseline, so the gradients or the call of this case have changed"
+        return "not comparable", reason
+    if new.has_changed and is_same_entry and new.listing is not None:
+        problem = "the bits of this known difference differ from the baseline, and a second call returned the same bits"
+        remedy = "So the function has changed. If the new result is right, write a new baseline"
+        return "other bits of a known difference", f"{problem}. {remedy}"
     if new.agrees and (lost := [name for name in old.compared if name not in new.compared]):
-        return f"the baseline compared the {' and the '.join(lost)}, but the function no longer returns it. {ADVICE}"
-    return ""
+        reason = f"the baseline compared the {' and the '.join(lost)}, but the function no longer returns it"
+        return "not comparable", reason
+    if strict_bits and not new.is_random:
+        problem = "the bits of this result differ from the baseline, which --strict-bits does not allow"
+        return "other bits", f"{problem}. If the new result is right, write a new baseline"
+    return "", ""
 
 
-def _changed(kind: str, key: Key, before: str = "", after: str = "", worse: bool = False, why: str = "") -> Change:
-    fields = dict(zip(("framework", "what", "case"), key, strict=True))
-    texts = {"before": before, "after": after, "why": why}
-    return Change.model_validate({"kind": kind, **fields, **texts, "worse": worse})
+def _changed(kind: str, key: Key, before: str = "", after: str = "", worse: bool = False, **fields: str) -> Change:
+    framework, what, case = key
+    return Change.model_validate(
+        {"kind": kind, "framework": framework, "what": what, "case": case}
+        | {"before": before, "after": after, "worse": worse, **fields}
+    )
 
 
 # -- the entries of a report, one by one
@@ -355,22 +339,9 @@ def _known_entries(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry
     entries_by_key: dict[Key, _Entry] = {}
     for entry, number in numbered(entries):
         is_incomplete = entry.incomplete or entry.problem.startswith(NO_REASON)
-        verdict = f"{'incomplete' if is_incomplete else 'stale'} entry of the list" if entry.problem else "as listed"
+        verdict = f"{'incomplete' if is_incomplete else 'stale'} entry of the list" if entry.problem else "listed"
         size = entry.size or 0.0
-        text = f"{verdict}: {entry.problem}" if entry.problem else _measured(entry)
+        text = f"{verdict}: {entry.problem}" if entry.problem else verdict + (f", {size:.2g}" if size else "")
         key = (entry.framework, f"{known_title(entry)}{number}", "")
         entries_by_key[key] = _Entry(verdict, text, size, entry.problem, bool(entry.problem))
     return entries_by_key
-
-
-def _measured(entry: KnownDifferenceResult) -> str:
-    size = entry.size or 0.0
-    if entry.entry:
-        listed, measured = entry.entry.size, entry.finite_size
-        is_larger = bool(size) and not entry.entry.bounds(measured)
-    else:  # the report of a file has no factor `within`
-        listed, measured = entry.listed_size or 0.0, size
-        is_larger = size > WITHIN * listed
-    if is_larger:
-        return f"listed {f'{listed:.2g}' if listed else 'as rounding'}, but measured {measured:.2g}"
-    return f"as listed, {size:.2g}" if size else "as listed"

@@ -55,21 +55,30 @@ def with_strict(report: ParityReport, *, accepting: bool = False) -> ParityRepor
 
 
 def notes_on_incomplete_entries(known: Sequence[KnownDifferenceResult]) -> list[str]:
-    entries = [entry for entry in known if entry.incomplete]
-    return [*(_without_cause(entries) if entries else []), *_without_reason(known)]
-
-
-def _without_reason(known: Sequence[KnownDifferenceResult]) -> list[str]:
-    entries = [
+    no_cause = [
+        f"{entry.incomplete} ({entry.framework}, {entry.function}, {entry.reason!r})"
+        for entry in known
+        if entry.incomplete
+    ]
+    no_reason = [
         f"{entry.framework}, {entry.function}: {_first_of(entry.cases)}" for entry in known if _lacks_reason(entry)
     ]
-    if not entries:
-        return []
-    more = f"; and {len(entries) - SHOWN_ENTRIES} more" if len(entries) > SHOWN_ENTRIES else ""
-    return [
-        f"{counted(len(entries), 'known difference')} with an unknown cause and without your reason: "
-        f"{'; '.join(entries[:SHOWN_ENTRIES])}{more}. {WRITE_REASON}. With --strict, such an entry fails the run."
+    advice = "Such an entry accepts any difference up to its `size`. Run the command with --accept, or add the lines"
+    texts = [
+        f"{_entries_without_cause(len(no_cause))} in the list of known differences. {advice}: {_first_few(no_cause)}",
+        f"{counted(len(no_reason), 'known difference')} with an unknown cause and without your reason: "
+        f"{_first_few(no_reason)}. {WRITE_REASON}",
     ]
+    return [
+        f"{text}. With --strict, such an entry fails the run."
+        for text, lines in zip(texts, (no_cause, no_reason), strict=True)
+        if lines
+    ]
+
+
+def _first_few(lines: Sequence[str]) -> str:
+    more = [f"and {len(lines) - SHOWN_ENTRIES} more, in parity.json"] if len(lines) > SHOWN_ENTRIES else []
+    return "; ".join([*lines[:SHOWN_ENTRIES], *more])
 
 
 def _first_of(cases: Sequence[str]) -> str:
@@ -78,16 +87,6 @@ def _first_of(cases: Sequence[str]) -> str:
 
 def _lacks_reason(entry: KnownDifferenceResult) -> bool:
     return entry.entry is not None and entry.entry.lacks_reason
-
-
-def _without_cause(entries: Sequence[KnownDifferenceResult]) -> list[str]:
-    lines = [f"{entry.incomplete} ({entry.framework}, {entry.function}, {entry.reason!r})" for entry in entries]
-    more = f"; and {len(lines) - SHOWN_ENTRIES} more, in parity.json" if len(lines) > SHOWN_ENTRIES else ""
-    return [
-        f"{_entries_without_cause(len(entries))} in the list of known differences. Such an entry "
-        "accepts any difference up to its `size`. Run the command with --accept, or add the lines: "
-        f"{'; '.join(lines[:SHOWN_ENTRIES])}{more}. With --strict, such an entry fails the run."
-    ]
 
 
 NO_CAUSE = "the entry has no `cause`"
@@ -119,13 +118,17 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
 def _problems(report: ParityReport) -> list[Problem]:
     """Return the failures of the run. Cases that fail for the same reason share a problem."""
     problems = _joined(problem for case in report.cases for problem in _problems_of(report, case))
-    untested = [_problem(f"nothing tests {what}", UNTESTED) for what in report.untested]
+    untested = [Problem(what=f"nothing tests {what}", detail=UNTESTED) for what in report.untested]
     losses = [
-        _problem(_place(report, each, with_case=False) or "the suite", each.why, [each.case])
+        Problem(
+            what=_place(report, each, with_case=False) or "the suite",
+            detail=each.why,
+            cases=[each.case] if each.case else [],
+        )
         for each in baseline.losses(report)
     ]
     stale = [_stale(report, known, suffix) for known, suffix in baseline.numbered(report.known) if known.problem]
-    raising = [_problem(f"nothing of {name} was compared", ALWAYS_RAISES) for name in always_raising(report)]
+    raising = [Problem(what=f"nothing of {name} was compared", detail=ALWAYS_RAISES) for name in always_raising(report)]
     return [*untested, *raising, *problems, *_joined(losses), *stale]
 
 
@@ -163,17 +166,12 @@ ALWAYS_RAISES = (
 )
 
 
-def _problem(what: str, detail: str, cases: Sequence[str] = ()) -> Problem:
-    return Problem(what=what, detail=detail, framework=None, mode=None, cases=[case for case in cases if case])
-
-
 def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
 
     def problem(what: str, detail: str, place: str, result: Result | None = None, **names: Any) -> Problem:
         is_lost = result is not None and result.is_failure  # a baseline excuses no missing result
         excused = not is_lost and baseline.excuses(report, (names.get("framework", ""), place, case.name))
-        fields = {"framework": None, "mode": None, **names}
-        return Problem(what=what, detail=detail, excused=excused, cases=[case.name], **fields)
+        return Problem(what=what, detail=detail, excused=excused, cases=[case.name], **names)
 
     if case.differing_stages:
         what = "frameworks differ from each other on the host path"
@@ -198,11 +196,8 @@ def _stale(report: ParityReport, known: KnownDifferenceResult, suffix: str) -> P
     return Problem(
         what=f"known difference {known.framework}, {known.function}, {known.reason!r}",
         detail=known.problem,
-        framework=None,
-        mode=None,
         function=known.function,
         excused=baseline.excuses(report, (known.framework, f"{baseline.known_title(known)}{suffix}", "")),
-        cases=[],
     )
 
 
@@ -242,6 +237,15 @@ def _verdict_sentence(report: ParityReport) -> str:
     return f"PASS: {of}: {', '.join(parts)}."
 
 
+SINCE_BASELINE = {
+    "other bits of a known difference": ("known difference", "with other bits than in"),
+    "other error": ("known difference", "with another error than in"),
+    "other bits": ("result", "with other bits than in"),
+    "not comparable": ("result", "that cannot be compared with"),
+}
+"""For each value of `Change.failure`: (noun, description) for the summary sentence."""
+
+
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
@@ -263,20 +267,10 @@ def _failures(report: ParityReport) -> Iterator[str]:
         yield f"{counted(without_cause, 'known difference')} without `cause`"
     if without_reason:
         yield f"{counted(without_reason, 'known difference')} without `reason`, and the cause is unknown"
-    changed = [each for each in baseline.losses(report) if each.why.startswith(baseline.OTHER_BITS)]
-    if changed:
-        first = _place(report, changed[0])
-        yield f"{counted(len(changed), 'known difference')} with other bits than in the baseline ({first})"
-    losses = [each for each in baseline.losses(report) if each not in changed]
-    if errors := [each for each in losses if each.why.startswith(baseline.OTHER_ERROR)]:
-        first = _place(report, errors[0])
-        yield f"{counted(len(errors), 'known difference')} with another error than in the baseline ({first})"
-    losses = [each for each in losses if each not in errors]
-    if bits := [each for each in losses if each.why.startswith(baseline.CHANGED_BITS)]:
-        yield f"{counted(len(bits), 'result')} with other bits than in the baseline ({_place(report, bits[0])})"
-    if losses := [each for each in losses if each not in bits]:
-        first, why = _place(report, losses[0]), losses[0].why.partition(". ")[0]
-        yield f"{counted(len(losses), 'result')} that cannot be compared with the baseline ({first}: {why})"
+    for failure, (noun, what) in SINCE_BASELINE.items():
+        if losses := [each for each in baseline.losses(report) if each.failure == failure]:
+            why = f": {losses[0].why.partition('. ')[0]}" if failure == "not comparable" else ""
+            yield f"{counted(len(losses), noun)} {what} the baseline ({_place(report, losses[0])}{why})"
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"
     if raising := always_raising(report):

@@ -92,7 +92,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
     if known_file and known_file.exists():
-        known = entries.read(known_file, accepting=accepting)
+        known = entries.read(known_file)
     named = [(name, f"case {case.name!r}") for case in all_cases for name in case.options.frameworks]
     named += [(entry.framework, f"the entry of {entry.function!r} in {data.known}") for entry in known or []]
     _check_frameworks(file, frameworks, named)

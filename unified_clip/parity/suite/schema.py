@@ -232,14 +232,6 @@ class SuiteFile(CasesFile):
         Field(min_length=1, examples=["a table for each framework, such as [frameworks.torch]"]),
     ]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "memory" in data:
-            remedy = "Remove the key. To limit the command's memory, use `ulimit -v` or a cgroup"
-            raise ValueError(f"memory is no longer a key of a suite. {remedy}")
-        return data
-
 
 Model = TypeVar("Model", bound=SuiteTable)
 

@@ -18,7 +18,7 @@ from libcst.metadata import Scope
 from libcst.metadata.expression_context_provider import ExpressionContextVisitor
 from libcst.metadata.scope_provider import ScopeVisitor
 
-from .parse_guard import TOO_DEEP, UnreadableSourceError, syntax_problem
+from .parse_guard import TOO_DEEP, UnreadableSourceError
 
 Target = cst.Name | cst.Attribute
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -68,14 +68,10 @@ class SyntaxTree:
         try:
             self.tree = cst.parse_module(content)
         except cst.ParserSyntaxError as error:
-            raise UnreadableSourceError(syntax_problem(error, content)) from None
-        except (UnicodeDecodeError, LookupError, SyntaxError) as error:
-            remedy = "Save it as UTF-8, and name no other encoding in its first two lines."
-            raise UnreadableSourceError(f"The text of the file cannot be decoded: {error}. {remedy}") from None
+            problem = f"LibCST cannot parse line {error.raw_line}: {error.message.splitlines()[0]}"
+            raise UnreadableSourceError(f"{problem}. Install a newer libcst, or port the file by hand.") from None
         except RecursionError:
             raise UnreadableSourceError(TOO_DEEP) from None
-        except ValueError as error:
-            raise UnreadableSourceError(f"The file is not valid Python: {error}. Correct it.") from None
         self._wrapper = _MetadataWrapper(self.tree, unsafe_skip_copy=True)
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self.nodes = sorted_nodes(self.tree, self.parents)  # 20 times as fast as ParentNodeProvider
