@@ -140,6 +140,18 @@ def test_settings_of_the_second_moment_are_recorded(tmp_path: Path, optimizer: A
     assert {name: step.settings.get(name) for name in expected} == expected
 
 
+def test_learning_rates_of_parameters_are_recorded_by_name(tmp_path: Path) -> None:
+    layer = paddle.nn.Linear(3, 2, bias_attr=paddle.ParamAttr(learning_rate=3.0))
+    optimizer = paddle.optimizer.SGD(0.5, parameters=layer.parameters())
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        layer(paddle.ones([4, 3])).mean().backward()
+        unified_clip.clip_grad_norm_(layer.parameters(), 1.0)
+        optimizer.step()
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert step.rates == {layer.weight.name: 0.5, layer.bias.name: 1.5}
+    assert step.settings["lr"] == (0.5, 1.5)
+
+
 L1, L2 = paddle.regularizer.L1Decay, paddle.regularizer.L2Decay
 
 

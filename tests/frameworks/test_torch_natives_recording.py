@@ -182,7 +182,7 @@ def test_a_step_counts_the_clips_that_get_no_gradient(tmp_path: Path) -> None:
 def recorded_names(path: Path, *models: torch.nn.Module) -> list[str]:
     named = [item for model in models for item in model.named_parameters()]
     groups = [{"params": [p for name, p in named if ("bias" in name) is is_bias]} for is_bias in (False, True)]
-    optimizer = torch.optim.AdamW([groups[0], {**groups[1], "weight_decay": 0.0}], weight_decay=0.1)
+    optimizer = torch.optim.AdamW([groups[0], {**groups[1], "weight_decay": 0.0, "lr": 0.5}], lr=0.1, weight_decay=0.1)
     sum(parameter.sum() for _, parameter in named).backward()
     with unified_clip.record(path, norms=True):
         torch.nn.utils.clip_grad_norm_([parameter for _, parameter in named], 1.0)
@@ -191,6 +191,9 @@ def recorded_names(path: Path, *models: torch.nn.Module) -> list[str]:
     run = runs.read(path)
     assert run.lines[0].parameters.keys() == run.lines[1].parameters.keys()
     assert list(run.optimizer_steps[0].undecayed) in ([], [name for name in run.lines[0].parameters if "bias" in name])
+    rates = {name: 0.5 if "bias" in name else 0.1 for name in run.lines[0].parameters}
+    assert run.optimizer_steps[0].rates in ({}, rates)
+    assert bool(run.optimizer_steps[0].rates) == bool(run.optimizer_steps[0].undecayed)
     assert bool(run.optimizer_steps[0].undecayed) is not any(map(str.isdecimal, run.lines[0].parameters))
     return list(run.lines[0].parameters)
 

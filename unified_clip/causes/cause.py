@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
+
+from .._display import enumeration
 
 CauseKind = Literal[
     # found in the tensors of a call, or in the numbers of a recorded call
@@ -40,6 +42,12 @@ class Cause(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.title}: {self.sentence}."
+
+
+def names_text(names: Collection[str]) -> str:
+    """Return a text such as "'a', 'b' and 'c'". For more than four names, the text contains three names."""
+    texts = [*map(repr, names)]
+    return enumeration(texts if len(texts) <= 4 else [*texts[:3], f"{len(texts) - 3} others"])
 
 
 def instead(what: str, actual: float | Sequence[float], expected: float | Sequence[float], form: str = ".6g") -> str:

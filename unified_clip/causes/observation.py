@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from ..tensors.arithmetic import nearest_float
 from ..tensors.norms import exact_norm, norm_dtype
 from ..tensors.types import Dense, Gradient, densify
-from .cause import Cause, CauseKind
+from .cause import Cause, CauseKind, names_text
 from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm, scaling
 
 By = Literal["global", "per tensor", "per group", "per slice", "value"]
@@ -122,15 +122,8 @@ class Observation:
     slacks: Sequence[float] = (EXACT, CLOSE)
 
     def names_of(self, numbers: Iterable[int]) -> str:
-        """Return the names of some gradients as text, such as "'a', 'b' and 'c'".
-
-        For more than four gradients, the text contains three names. A gradient without a name is called, for example,
-        'gradient 0'.
-        """
-        names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
-        if len(names) > 4:
-            names[3:] = [f"{len(names) - 3} others"]
-        return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        """Return the names of some gradients as text. A gradient without a name is called 'gradient 0' or similar."""
+        return names_text([self.names[number] if self.names else f"gradient {number}" for number in numbers])
 
     def sentence_of(self, hypothesis: Hypothesis, fitting: Sequence[Hypothesis] = ()) -> str:
         """Replace NAMES by the names of the gradients of all hypotheses in `fitting` that have the same sentence."""

@@ -15,7 +15,7 @@ from .causes.eps_causes import first_other_eps
 from .causes.join_causes import Effect, effective, join
 from .causes.order_of_calls import other_networks, with_rule_divergence
 from .causes.run_causes import find_causes
-from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, StepDifference, divergences, stage_agreement
+from .divergence import Agreement, Divergence, DivergencePoint, StepDifference, agreements, divergences
 from .lines import NO_CALLS
 from .optimizers.clips_of_step import changes_by_hand, is_empty
 from .optimizers.skipped_steps import align_skipped, have_same_rates
@@ -31,8 +31,8 @@ from .runs import RunError, read
 
 __all__ = ["RecordingComparison", "compare"]
 
-PHASES = len(NUMBERS) + 2
-"""The number of steps of the progress bar: all stages, the choice of differences, and the search for causes."""
+PHASES = 3
+"""The number of steps of the progress bar: the comparison, the choice of differences, and the search for causes."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,14 @@ def compare(
         a: The file of a recording.
         b: The file of the other recording.
         names: Maps parameter names of one run to parameter names of the other run. All keys belong to the same run.
-        max_ulp: Numbers that differ by up to this many units in the last place are treated as equal.
+        max_ulp: Numbers that differ by up to this many ULP at their size are treated as equal.
         labels: Names of the two runs in printed sentences. If a label is None, the name of the file is used, with
             enough folders to distinguish the two files.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
         has_effect: A function that returns whether the updates of two runs differ, at a step or later. `verify` passes
             this function. If `has_effect` returns False for a step, different optimizer settings at this step are not
-            reported. With `has_effect`, the calls keep the step numbers of the recordings, and even large differences
-            of weights can count as noise.
+            reported. With `has_effect`, `max_ulp` is the limit for all ULP, the calls keep the step numbers of the
+            recordings, and even large differences of weights can count as noise.
 
     Returns:
         The reported differences, the causes of each difference, and the agreement of the runs.
@@ -144,13 +144,11 @@ def compare(
         left, right = _before(left, step), _before(right, step)
         pairs = [pair for pair in pairs if pair.a.step < step]
         missing = missing if missing and missing.step < step else None
-    agreements = []
-    for stage in NUMBERS:
-        agreements += [agreement for agreement in [stage_agreement(stage, pairs, max_ulp)] if agreement.compared]
-        advance("compare", 1)
+    compared = agreements(pairs, max_ulp, is_strict=bool(has_effect))
+    advance("compare", 1)
     points = [
         DivergencePoint(left, right, pairs, index, first, missing if index == len(pairs) else None)
-        for first, index in _to_report(left, right, pairs, max_ulp, missing)
+        for first, index in _to_report(left, right, pairs, max_ulp, missing, is_strict=bool(has_effect))
     ]
     advance("compare", 1)
     causes = [find_causes(point) for point in points]
@@ -164,14 +162,14 @@ def compare(
     differences = [*skipped, *unmoved, *effective(of_steps, pairs, has_effect), *networks]
     explained = join(points, {point.first: each for point, each in zip(points, causes, strict=True)}, differences)
     advance("compare", 1)
-    if not (explained or agreements):
+    if not (explained or compared):
         raise RunError(
             f"{left.path} and {right.path}: No numbers were compared. Without --norms, clips by value record no norms. "
             "Record both runs with --norms, or with norms=True in Python.",
             "UC502",
         )
     other_eps = first_other_eps(left, right, pairs)
-    return RecordingComparison(*runs, max_ulp, pairs, explained, agreements, other_eps)
+    return RecordingComparison(*runs, max_ulp, pairs, explained, compared, other_eps)
 
 
 def _before(run: RecordedRun, step: int) -> RecordedRun:
@@ -237,7 +235,13 @@ def check_clipped(run: RecordedRun) -> None:
 
 
 def _to_report(
-    a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float, missing: MissingCalls | None = None
+    a: RecordedRun,
+    b: RecordedRun,
+    pairs: list[CallPair],
+    max_ulp: float,
+    missing: MissingCalls | None,
+    *,
+    is_strict: bool,
 ) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each divergence, in order.
 
@@ -257,7 +261,7 @@ def _to_report(
     settings: dict[str, tuple[Divergence, int]] = {}
     allowed, earlier, noise = max(max_ulp, ROUNDING), 0.0, []
     later = _pairs_after(pairs, missing)
-    for index, differences in enumerate(divergences(pairs, max_ulp)):
+    for index, differences in enumerate(divergences(pairs, max_ulp, is_strict=is_strict)):
         if index in later:
             differences = [each for each in differences if each.ulps_at_its_size is None]
         noise += [(each, index) for each in differences if each.is_noise]

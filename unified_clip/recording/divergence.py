@@ -11,7 +11,7 @@ from .._report_model import Real, ReportModel
 from ..causes.cause import Cause, CauseKind
 from .pairs.calls import CallPair, MissingCalls
 from .recorded_run import RecordedCall, RecordedRun
-from .rounding import ROUNDING, distance, greatest, same, single, ulps_at
+from .rounding import GROWTH, ROUNDING, Distance, distance, greatest, same, single, ulps_at
 from .rounding_noise import NoiseTracker, total_norm
 
 Stage = Literal[
@@ -28,7 +28,7 @@ Stage = Literal[
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Divergence:
     step: int
     stage: Stage
@@ -55,6 +55,14 @@ class Divergence:
     is_noise: bool = False
     """Whether a part of the parameter's gradient is rounding noise. See `NoiseTracker`."""
 
+    def exceeds(self, max_ulp: float, *, is_strict: bool = False) -> bool:
+        """Return whether two numbers differ by more than `max_ulp` ULP at their size, or by more than GROWTH times
+        `max_ulp` ULP.
+
+        is_strict: Whether the numbers must not differ by more than `max_ulp` ULP.
+        """
+        return (self.ulps_at_its_size or 0.0) > max_ulp or (self.ulps or 0.0) > max_ulp * (1 if is_strict else GROWTH)
+
 
 class StepDifference(NamedTuple):
     divergence: Divergence
@@ -73,7 +81,7 @@ class Agreement(ReportModel):
     """The step of the largest difference in ULP, or null if the runs have equal numbers."""
 
     beyond_rounding_at_step: int | None
-    """The first step at which two numbers differ by more than 64 ULP, or null if there is no such step."""
+    """The first step at which a difference is larger than rounding, or null if there is no such step."""
 
     noise: list[str]
     """The parameters whose numbers differ only by rounding noise. All other fields ignore these parameters."""
@@ -119,14 +127,14 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
     return run.lines[index] if 0 <= index < len(run.lines) else None
 
 
-def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
+def divergences(pairs: Iterable[CallPair], max_ulp: float, *, is_strict: bool = False) -> Iterator[list[Divergence]]:
     """For each pair of calls, yield its divergences in the order of the stages, so that causes come before
     consequences.
 
-    max_ulp: Numbers that differ by up to this many ULP agree. If `max_ulp` is at least ROUNDING, rounding noise is not
-        yielded.
+    max_ulp: Numbers agree unless their difference `exceeds` this number of ULP. If `max_ulp` is at least ROUNDING,
+        rounding noise is not yielded.
     """
-    for differences in _all_divergences(pairs, max_ulp):
+    for differences in _all_divergences(pairs, max_ulp, is_strict):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
 
 
@@ -135,48 +143,55 @@ def noise(pairs: Iterable[CallPair], max_ulp: float) -> list[str]:
     return list(dict.fromkeys(str(each.parameter) for each in every if each.is_noise))
 
 
-def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
+def _all_divergences(pairs: Iterable[CallPair], max_ulp: float, is_strict: bool = False) -> Iterator[list[Divergence]]:
+    for pair, compared in _compared(pairs):
+        differences = list(_settings(pair))
+        for stage in NUMBERS:
+            differences += _besides_numbers(pair, stage)
+            differences += [
+                each for each in compared if each.stage == stage and each.exceeds(max_ulp, is_strict=is_strict)
+            ]
+        yield differences
+
+
+def _compared(pairs: Iterable[CallPair]) -> Iterator[tuple[CallPair, list[Divergence]]]:
     weights: dict[tuple[int, str | None], float] = {}
     tracker = NoiseTracker()
     for pair in tracker.follow(pairs):
         for name, a, b in numbers(pair, "weight"):
             weights[tracker.key(name)] = max(weights.get(tracker.key(name), 0.0), a, b)
-        differences = list(_settings(pair))
         total = max(map(total_norm, (pair.a, pair.b)))
+        compared = []
         for stage in NUMBERS:
-            differences += _besides_numbers(pair, stage)
             for name, a, b in numbers(pair, stage):
-                ulps, relative = distance(a, b)
-                if ulps > max_ulp:
-                    scale = {"weight": weights.get(tracker.key(name), 0.0), "coefficient": 0.0}.get(stage, total)
-                    is_noise = tracker.is_noise(pair, stage, name, a, b)
-                    size = 0.0 if is_noise and stage == "weight" else ulps_at(scale, a, b)
-                    differences.append(Divergence(pair.a.step, stage, a, b, name, ulps, relative, size, is_noise))
-        yield differences
+                scale = {"weight": weights.get(tracker.key(name), 0.0), "coefficient": 0.0}.get(stage, total)
+                is_noise = tracker.is_noise(pair, stage, name, a, b)
+                size = 0.0 if is_noise and stage == "weight" else ulps_at(scale, a, b)
+                compared.append(Divergence(pair.a.step, stage, a, b, name, *distance(a, b), size, is_noise))
+        yield pair, compared
 
 
-def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> Agreement:
-    tracker, distances = NoiseTracker(), []
-    noise: dict[str, None] = {}
-    for pair in tracker.follow(pairs):
-        for name, a, b in numbers(pair, stage):
-            if not tracker.is_noise(pair, stage, name, a, b):
-                distances.append((distance(a, b), pair.a.step))
-            elif a != b:
-                noise[str(name)] = None
-    first = next((step for each, step in distances if each.ulps > max_ulp), None)
-    beyond = next((step for each, step in distances if each.ulps > ROUNDING), None)
-    most = greatest([each for each, _ in distances])
-    at = next((step for each, step in distances if most.ulps and each.ulps == most.ulps), None)
+def agreements(pairs: Iterable[CallPair], max_ulp: float, *, is_strict: bool = False) -> list[Agreement]:
+    compared: dict[Stage, list[Divergence]] = {stage: [] for stage in NUMBERS}
+    for _, of_pair in _compared(pairs):
+        for each in of_pair:
+            compared[each.stage].append(each)
+    of_stages = (_agreement(stage, differences, max_ulp, is_strict) for stage, differences in compared.items())
+    return [agreement for agreement in of_stages if agreement.compared]
+
+
+def _agreement(stage: Stage, compared: Sequence[Divergence], max_ulp: float, is_strict: bool) -> Agreement:
+    clear = [each for each in compared if not each.is_noise]
+    most = greatest([Distance(each.ulps or 0.0, each.relative or 0.0) for each in clear])
     return Agreement(
         stage=stage,
-        compared=len(distances),
-        differs_at_step=first,
+        compared=len(clear),
+        differs_at_step=next((each.step for each in clear if each.exceeds(max_ulp, is_strict=is_strict)), None),
         greatest_ulps=most.ulps,
         greatest_relative=most.relative,
-        greatest_at_step=at,
-        beyond_rounding_at_step=beyond,
-        noise=list(noise),
+        greatest_at_step=next((each.step for each in clear if most.ulps and each.ulps == most.ulps), None),
+        beyond_rounding_at_step=next((each.step for each in clear if each.exceeds(ROUNDING)), None),
+        noise=list(dict.fromkeys(str(each.parameter) for each in compared if each.is_noise and each.ulps)),
     )
 
 

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .._report_model import Real
 
@@ -201,6 +201,9 @@ class OptimizerStep(RecordedTable):
     """The number of clip calls since the previous step. None means that these calls are the lines between the two
     steps."""
 
+    rates: dict[str, float] = {}
+    """The learning rate of each parameter by name. The dict is empty if all parameters have the same learning rate."""
+
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
     """The number of IndexedSlices that contain a row more than once. None means that the number is unknown."""
 
@@ -230,7 +233,7 @@ class RecordedProcess(RecordedTable):
 
     pid: int | None = None
     arguments: tuple[str, ...] = ()
-    incomplete_line: bool = Field(default=False, validation_alias=AliasChoices("incomplete_line", "torn"))
+    incomplete_line: bool = False
     """Whether the process ended while it wrote a line. The incomplete line is left out."""
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from ..causes.cause import Cause
+from ..causes.cause import Cause, names_text
 from ..recording import divergence
-from ..recording.causes.before_clips import listed
 from ..recording.causes.join_causes import Effect
 from ..recording.compare import RecordingComparison, compare
 from ..recording.optimizers.clips_of_step import are_without_clips
@@ -27,8 +25,6 @@ from .name_gradients import Parameters
 from .normalize import NormalizedRecording, normalize
 from .step_comparison import Sensitivity, StepComparison, TensorComparison
 from .step_pairing import StepPairing, sorted_distances, without_noise
-
-MOST_LISTED = 4
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,7 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
         return oriented
     unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
     problem = f"has {unknown[0]!r}, which neither script yields" if unknown else "mixes old = new and new = old"
-    in_each = (f"of {run.script} ({_listing(sorted(run.shapes))})" for run in (old, new))
+    in_each = (f"of {run.script} ({names_text(sorted(run.shapes))})" for run in (old, new))
     raise VerifyError(f"--map {problem}. Each line must contain a name {' and a name '.join(in_each)}.", "UC604")
 
 
@@ -145,7 +141,7 @@ def reject_changing_outputs(run: ScriptRun) -> None:
         for names, other, has, lacks in ((shapes, first, step, 1), (first, shapes, 1, step)):
             if missing := sorted(name for name in names if name not in other):
                 raise VerifyError(
-                    f"{run.script} yields {_listing(missing)} at step {has} but not at step {lacks}. Yield the same "
+                    f"{run.script} yields {names_text(missing)} at step {has} but not at step {lacks}. Yield the same "
                     "parameters after each step.",
                     "UC604",
                 )
@@ -159,8 +155,8 @@ def reject_changing_outputs(run: ScriptRun) -> None:
         for part, tensors in (("gradients", output.gradients or {}), ("unclipped gradients", output.unclipped or {})):
             if unknown := sorted(name for name in tensors if name not in shapes):
                 raise VerifyError(
-                    f"{run.script} yields {part} of {_listing(unknown)} at step {step}, but no parameters of these "
-                    f"names. Its parameters are {_listing(shapes)}. Name each gradient like its parameter, and yield "
+                    f"{run.script} yields {part} of {names_text(unknown)} at step {step}, but no parameters of these "
+                    f"names. Its parameters are {names_text(shapes)}. Name each gradient like its parameter, and yield "
                     "every parameter that has a gradient.",
                     "UC604",
                 )
@@ -204,20 +200,18 @@ def reject_unpaired(
     for run, other, paired in ((old, new, set(names)), (new, old, set(names.values()))):
         if unpaired := [name for name in run.shapes if name not in paired]:
             raise VerifyError(
-                f"{other.script} yields no parameter that matches {_listing(unpaired)} of {run.script}. Yield the same "
-                'parameters from both functions, or write lines of "old name" = "new name" into the file of --map.',
+                f"{other.script} yields no parameter that matches {names_text(unpaired)} of {run.script}. Yield "
+                'the same parameters from both functions, or write lines of "old name" = "new name" into the file of '
+                "--map.",
                 "UC604",
             )
     if unused := [name for name in weights if name not in {*names, *names.values()}]:
         raise VerifyError(
-            f"--weights has {_listing(unused)}, but neither function yields a parameter of this name. If no "
+            f"--weights has {names_text(unused)}, but neither function yields a parameter of this name. If no "
             "function reads a tensor, remove the tensor from the file. Otherwise, yield the tensor from both "
             "functions, under its name in the file. If one function has another name for the tensor, pass --map.",
             "UC604",
         )
-
-
-_listing = partial(listed, most=MOST_LISTED)
 
 
 def _compare_tensors(

@@ -24,10 +24,8 @@ def test_numbers_that_json_does_not_have_are_read(tmp_path: Path, schema: int) -
     assert not run.incomplete_line
 
 
-@pytest.mark.parametrize("key", ["incomplete_line", "torn"])
-def test_both_names_of_an_incomplete_line_are_read(tmp_path: Path, key: str) -> None:
-    """Older recordings have the key "torn"."""
-    path = write_recording(tmp_path / "run.jsonl", [clip_line(1)], processes=[{key: True}])
+def test_an_incomplete_line_of_a_process_is_read_from_the_header(tmp_path: Path) -> None:
+    path = write_recording(tmp_path / "run.jsonl", [clip_line(1)], processes=[{"incomplete_line": True}])
     assert runs.read(path).incomplete_line
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from support.recordings import (
     cause_kinds,
     clip_line,
     rename_parameters,
+    step_line,
     with_steps,
 )
 
@@ -26,30 +26,12 @@ def test_clipping_after_the_step(compare_runs: Any) -> None:
     right = [clip_line(1), clip_line(2, weights=later)]
     comparison = compare_runs(right, late)
     assert cause_kinds(comparison) == ["clipping after the step"]
-    assert "b.jsonl clips after" in comparison.findings[0].sentence
-    assert "a.jsonl clips after" in compare_runs(late, right).findings[0].sentence
-    assert "one of the two" in compare_runs(right[:1], late[:1]).findings[0].sentence
+    assert "one of the two runs clips after its optimizer has stepped" in comparison.findings[0].sentence
+    steps_first = [line for clip in late for line in (step_line(clip["step"]), clip)]
+    (cause,) = compare_runs(with_steps(right), steps_first).findings
+    assert str(cause).startswith("Clipping after the step: b.jsonl clips after the optimizer step")
     elsewhere = clip_line(1, {**NORMS, "a": 3.5}, weights=moved)
     assert cause_kinds(compare_runs(right[:1], [elsewhere])) == ["other initial weights"]
-
-
-def weights_after_step(lr: float, coef: float, slope: float = 0.1) -> dict[str, float]:
-    """Return the norms of WEIGHTS after a step by `coef` times the gradients, whose cosine with them is `slope`."""
-    return {
-        name: math.sqrt(w * w - 2 * lr * coef * slope * w * NORMS[name] + (lr * coef * NORMS[name]) ** 2)
-        for name, w in WEIGHTS.items()
-    }
-
-
-@pytest.mark.parametrize("lr", [0.05, 0.2])
-def test_the_run_that_clips_late_is_named_if_its_next_step_goes_back(compare_runs: Any, lr: float) -> None:
-    right = [clip_line(1), clip_line(2, weights=weights_after_step(lr, 1 / 13))]
-    after = {name: weight * (1.01 if name == "c" else 0.9) for name, weight in weights_after_step(lr, 1).items()}
-    late = [clip_line(1, weights=weights_after_step(lr, 1)), clip_line(2, weights=after)]
-    assert "b.jsonl clips after" in compare_runs(right, late).findings[0].sentence
-    assert "a.jsonl clips after" in compare_runs(late, right).findings[0].sentence
-    mixed = [clip_line(1), clip_line(2, weights={"a": 1.01, "b": 1.99, "c": 3.01})]
-    assert "one of the two" in compare_runs(mixed, late).findings[0].sentence
 
 
 def test_other_weights_with_equal_gradients_are_no_step(compare_runs: Any) -> None:
@@ -97,6 +79,28 @@ def test_weights_beside_adam_of_keras_may_differ_by_the_rounding_of_betas(
         (cause,) = compare_runs(first, second).findings
         assert cause.kind == "another optimizer"
         assert ("keras.optimizers.Adam rounds its betas to float32" in cause.sentence) == hint
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "texts"),
+    [
+        ({}, {"y.weight": 0.3}, ["of 'y.weight' is 0.3 instead of 0.1"]),
+        ({"b": 0.3}, {"x.weight": 0.3}, ["of 'x.weight' is 0.3 instead of 0.1", "of 'y.weight' is 0.1 instead of 0.3"]),
+        ({"b": 0.3}, {"y.weight": 0.3}, []),
+    ],
+)
+def test_parameters_with_another_learning_rate_are_named(
+    compare_runs: Any, left: dict[str, float], right: dict[str, float], texts: list[str]
+) -> None:
+    """Two runs can have the same learning rates for other parameters."""
+    runs = []
+    for clip, rates in ((clip_line(1), left), (rename_parameters(clip_line(1), NEW_NAMES), right)):
+        of_names = {name: rates.get(name, 0.1) for name in clip["parameters"]} if rates else {}
+        runs.append(with_steps([clip], settings={"lr": [0.1, 0.3] if rates else 0.1}, rates=of_names))
+    comparison = compare_runs(*runs)
+    assert cause_kinds(comparison) == ["another learning rate"][: len(texts)]
+    printed = " ".join(sentences.report_lines(comparison))
+    assert all(f"The learning rate {text}" in printed for text in texts)
 
 
 def test_groups_of_parameters_may_have_another_order(compare_runs: Any) -> None:

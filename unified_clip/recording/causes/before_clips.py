@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from ..._display import enumeration
-from ...causes.cause import Cause
+from ...causes.cause import Cause, names_text
 from ...causes.scaling import combined_norm
 from ..divergence import DivergencePoint, numbers
 from ..optimizers.epsilon import BEFORE, place_of
 from ..pairs.calls import CallPair, orders_of
 from ..pairs.packed_parameters import packed_names, separate
 from ..recorded_run import RecordedCall, RecordedRun
-from ..rounding import ROUNDING, is_near
+from ..rounding import ROUNDING, distance, is_near
 from . import gradient_hints, recurrent, square_weights
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
@@ -66,6 +65,9 @@ def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
     sentence = f"{names_text(rest)} {'are' if len(rest) > 1 else 'is'} missing"
     return point.cause("left out", f"{sentence}{excluded_hint(run, other, line)}", run)
 
+
+MOST_GROWTH = 1000
+"""The largest factor between the relative differences of a network's weights and of another network's gradients."""
 
 UNNAMED = "the other clip calls"
 """Stands for the weights of clip calls whose parameters have positions as names."""
@@ -235,12 +237,13 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
                 "unified_clip.record(path, norms=True, names={name: parameter, ...})"
             )
         return Cause("other gradients", f"{place}. {advice}. {to_compare}")
+    hint = gradient_hints.hint(point, pair)
     if not is_clearing_known(point.a, point.b, pair.a.step):
         advice = (
             "compare data, forward pass, loss, and the weights that are not clipped. Also compare whether each "
             "optimizer clears its gradients before the backward passes"
         )
-        return Cause("other gradients", f"{place}. The recording does not show why: {advice}")
+        return Cause("other gradients", f"{place}. The recording does not show why: {advice}{hint}")
     most = gradient_hints.largest_difference(pair)
     if 0 < most < gradient_hints.TINY:
         advice = (
@@ -249,7 +252,7 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
             "paddle.norm divides by the norm plus 1e-12"
         )
         return Cause("other gradients", f"{place}: {advice}")
-    advice = f"compare data, forward pass and loss{gradient_hints.hint(point, pair)}"
+    advice = f"compare data, forward pass and loss{hint}"
     if packed := packed_names(pair.a, pair.b, pair.names):
         advice += f". Also compare the order of the parts in {names_text(packed)}"
     return Cause("other data or loss", f"{place}: {advice}")
@@ -259,7 +262,9 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     later = point.pairs[index]
     before = [each for each in point.pairs[: point.index] if {*each.names} & {*names}]
     place = f"at step {pair.a.step}, the weights of the clipped parameters agree"
-    different = [name for name, a, b in numbers(later, "weight") if name in names and not _agree(a, b)]
+    least = gradient_hints.largest_difference(pair) / MOST_GROWTH
+    changes = [(name, distance(a, b).relative) for name, a, b in numbers(later, "weight") if not _agree(a, b)]
+    different = [name for name, change in changes if name in names and change >= least]
     place += ", but the weights of "
     if not different:
         orders = orders_of(later) if not before else {}
@@ -364,12 +369,3 @@ def _sides(point: DivergencePoint, pair: CallPair) -> list[tuple[RecordedRun, Re
 
 def _agree(a: float, b: float) -> bool:
     return is_near(a, b) or abs(a - b) <= ROUNDING * 2.0**-24 * max(abs(a), abs(b))
-
-
-def listed(names: Collection[str], most: int = 3) -> str:
-    return ", ".join([repr(name) for name in names][:most]) + f" and {len(names) - most} more" * (len(names) > most)
-
-
-def names_text(names: Sequence[str]) -> str:
-    others = [f"{len(names) - 3} other{'s' * (len(names) > 4)}"] * (len(names) > 3)
-    return enumeration([*map(repr, names[:3]), *others])

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..._display import counted, enumeration
-from ...causes.cause import Cause, CauseKind
+from ...causes.cause import Cause, CauseKind, names_text
 from ...causes.scaling import combined_norm
 from ..divergence import Divergence, DivergencePoint, StepDifference, call_at
 from ..optimizers.clips_of_step import left_out_clip
@@ -21,7 +21,6 @@ from ..pairs.packed_parameters import elements
 from ..pairs.parameters import sorted_shape
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT
-from .before_clips import names_text
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
 """Maps each cause to the clip rule of the run that does not clip by the total norm."""

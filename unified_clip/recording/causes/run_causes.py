@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ...causes.call_causes import NOT_CLIPPED, find_cause, swapped, without_result
-from ...causes.cause import Cause, instead
+from ...causes.cause import Cause, instead, names_text
 from ...causes.hypotheses import scaled_gradients
 from ...causes.observation import By, Observation
 from ...causes.scaling import combined_norm
@@ -93,7 +93,7 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
         bad = [name for name, each in line.parameters.items() if not math.isfinite(each.norm)]
         names = [partners.get(name, name) if name.isdecimal() else name for name in bad]
         counts = "" if line.nan is None else f": {line.nan} NaN and {line.inf} inf"
-        where = f", in {before_clips.listed(names)}" if names else ""
+        where = f", in {names_text(names)}" if names else ""
         sentence = f"the gradients of {run.name} are not finite{counts}{where}. The other run's gradients are finite"
         return Cause("not finite in one run", sentence)
     return None
@@ -297,7 +297,7 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
 
 
 def _noise(point: DivergencePoint) -> Cause:
-    names = before_clips.names_text(noise(point.pairs, 0.0))
+    names = names_text(noise(point.pairs, 0.0))
     sentence = (
         f"only the noise of {names} differs. These gradients, or parts of them, are at most {ROUNDING} ULP of the "
         "total norm. Their true value might be 0. Two examples are a bias before BatchNorm and the bias of attention "
@@ -311,18 +311,15 @@ def _rounding(point: DivergencePoint) -> Cause | None:
     ulps, at_its_size = point.first.ulps, point.first.ulps_at_its_size
     if ulps is None or at_its_size is None or at_its_size > ROUNDING or point.first.stage == "coefficient":
         return None
-    if at_its_size < ulps > ROUNDING:
-        sentence = (
-            f"the first difference is {ulps:g} ULP of this norm, but only {at_its_size:.2g} ULP of "
-            f"{SIZES[point.first.stage]}. Frameworks that sum in different orders differ by up to "
-            f"{ROUNDING} ULP of the larger number. --max-ulp counts ULP of the norm itself"
-        )
-        return Cause("rounding", sentence)
+    size = f" of this norm, and {at_its_size:.2g} ULP of {SIZES[point.first.stage]}" if ulps > ROUNDING else ""
+    advice = (
+        f". To allow such differences, pass --max-ulp {max(ROUNDING, ulps):g}. They grow from step to step, so later "
+        "steps may need a higher number"
+    )
     return Cause(
         "rounding",
-        f"the first difference is {ulps:g} ULP. Frameworks that sum in different orders differ by up to {ROUNDING} "
-        f"ULP. To allow such differences, pass --max-ulp {ROUNDING}. They grow from step to step, so later steps may "
-        "need a higher number",
+        f"the first difference is {ulps:g} ULP{size}. Frameworks that sum in different orders differ by up to "
+        f"{ROUNDING} ULP{' of the larger number' if size else ''}{advice if ulps <= GROWTH * ROUNDING else ''}",
     )
 
 

@@ -6,12 +6,11 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...causes.cause import Cause
+from ...causes.cause import Cause, names_text
 from ..divergence import DivergencePoint, numbers
 from ..pairs.calls import CallPair, greatest_setting
 from ..recorded_run import OptimizerStep
 from ..rounding import PRODUCT, is_near
-from .before_clips import names_text
 
 EXACT, LOSS_ERROR = 1e-3, 1e-6
 """EXACT is the largest relative error of a measured weight decay. LOSS_ERROR is the largest relative error of a

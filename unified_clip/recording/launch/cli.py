@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ... import _install
 from ..._command import UsageError
 
 NAME = "record"
@@ -28,7 +26,7 @@ def add_parser(commands: Any) -> None:
     record.add_argument(
         "--watch",
         action="store_true",
-        help="show norm, threshold, share of clipped calls, loss and learning rate on stderr while the command runs",
+        help="print norm, threshold, share of clipped calls, loss and learning rate to stderr every 30 seconds",
     )
     record.usage = f"{' '.join(record.format_usage().split()[1:])} -- COMMAND ..."
     record.set_defaults(run=run)
@@ -48,14 +46,4 @@ def run(options: argparse.Namespace) -> int:
     if not options.command_line:
         file = shlex.quote(str(options.file))
         raise UsageError(f"no command given. Type: unified-clip record {file} -- python train.py", "UC201")
-    if options.watch:
-        _check_rich()
     return record_command(options.file, options.command_line, norms=options.norms, watch=options.watch)
-
-
-def _check_rich() -> None:
-    from .watch import has_live_view
-
-    if has_live_view() and importlib.util.find_spec("rich") is None:
-        install = f"Install the extra `cli`: {_install.command('cli')}"
-        raise UsageError(f"--watch needs rich, which is not installed. {install}", "UC204")

@@ -9,7 +9,6 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -19,7 +18,6 @@ from ..._display import complain, flush_or_discard
 from ..lines import NO_CALLS, header
 from ..startup import sitecustomize
 from . import merge
-from .process import ProcessSettings
 from .watch import watching
 
 PACKAGE = Path(__file__).parents[2]
@@ -40,9 +38,8 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     print(end="", flush=True)  # lines of this process come before the command's lines
     parts = file.with_name(f"{file.name}.parts")
     _create(file, parts)
-    settings = ProcessSettings(str(parts.absolute()), norms)
     with watching(parts) if watch else nullcontext():
-        status = _run(command, _environment(settings))
+        status = _run(command, _environment(parts, norms))
     if isinstance(status, OSError):
         shutil.rmtree(parts)
         file.unlink()
@@ -91,8 +88,8 @@ def _create(file: Path, parts: Path) -> None:
         raise unwritable(file, error, "another file") from None
 
 
-def _environment(settings: ProcessSettings) -> Mapping[str, str]:
-    values = json.dumps({**asdict(settings), "package": str(PACKAGE.parent)})
+def _environment(parts: Path, norms: bool) -> Mapping[str, str]:
+    values = json.dumps({"directory": str(parts.absolute()), "norms": norms, "package": str(PACKAGE.parent)})
     path = os.pathsep.join(filter(None, [str(STARTUP), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, sitecustomize.VARIABLE: values}
 

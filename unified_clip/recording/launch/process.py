@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
@@ -28,14 +27,8 @@ RANKS = (
 )
 
 
-@dataclass(frozen=True)
-class ProcessSettings:
-    directory: str
-    norms: bool
-
-
-def start(settings: ProcessSettings) -> None:
-    recording = ProcessRecording(Path(settings.directory), settings.norms)
+def start(directory: str, norms: bool) -> None:
+    recording = ProcessRecording(Path(directory), norms)
     recording.begin_recording()
     atexit.register(recording.end_recording)
 

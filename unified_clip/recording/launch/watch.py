@@ -1,39 +1,28 @@
-"""Show norms, thresholds and clipped steps while a command runs: `unified-clip record --watch`.
-
-The view occupies the last lines of the terminal. The command's output scrolls above the view.
-"""
+"""Print norms, thresholds and clipped steps while a command runs: `unified-clip record --watch`."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ..._display import flush_or_discard, safe
 from .process import PART
 
-INTERVAL = 0.5
-"""Seconds between two drawings on a terminal."""
-
-PLAIN_INTERVAL = 30.0
-"""Seconds between two lines if stderr is not a terminal."""
+INTERVAL = 30.0
+"""Seconds between two lines of a process."""
 
 RECENT = 100
 
-MOST_ROWS = 8
+MOST_PROCESSES = 8
 
-SHARE = 3
-"""The view needs a terminal with at least SHARE times as many lines."""
-
-COLUMNS = ("rank", "step", "norm", "threshold", "clipped", f"last {RECENT}", "loss", "learning rate")
+FIELDS = ("rank", "step", "norm", "threshold", "clipped", f"last {RECENT}", "loss", "learning rate")
 
 
 @dataclass
@@ -82,7 +71,7 @@ class WatchedProcess:
             self.clipped += bool(line["clipped"])
             self.recent.append(bool(line["clipped"]))
 
-    def cells(self) -> list[str]:
+    def values(self) -> list[str]:
         recent = f"{sum(self.recent) / len(self.recent):.0%}" if self.recent else "-"
         share = f"{self.clipped / self.calls:.0%} of {self.calls}" if self.calls else "-"
         rank, step = "-" if self.rank is None else f"{self.rank}", f"{self.optimizer_steps or self.step}"
@@ -108,80 +97,14 @@ class Watcher:
         return sorted(self._processes.values(), key=lambda each: (each.rank is None, each.rank or 0))
 
 
-def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
+def lines_of(processes: Sequence[WatchedProcess]) -> list[str]:
     lines = []
-    for each in processes[:MOST_ROWS]:
-        named = zip(COLUMNS, each.cells(), strict=True)
+    for each in processes[:MOST_PROCESSES]:
+        named = zip(FIELDS, each.values(), strict=True)
         lines.append(safe("unified-clip: " + ", ".join(f"{name} {text}" for name, text in named if text != "-")))
-    if len(processes) > MOST_ROWS:
-        lines.append(f"unified-clip: {len(processes) - MOST_ROWS} more processes")
+    if len(processes) > MOST_PROCESSES:
+        lines.append(f"unified-clip: {len(processes) - MOST_PROCESSES} more processes")
     return lines
-
-
-def table_lines(processes: Sequence[WatchedProcess], size: os.terminal_size) -> list[str]:
-    """An empty list means that the terminal is too small."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in COLUMNS:
-        table.add_column(name, no_wrap=True)
-    most = size.lines // SHARE - 1  # the table has a line of titles
-    shown = len(processes) if len(processes) <= min(most, MOST_ROWS) else min(most - 1, MOST_ROWS)
-    if most < 1 or (processes and shown < 1):
-        return []
-    for each in processes[:shown]:
-        table.add_row(*map(safe, each.cells()))
-    console = Console(stderr=True, width=size.columns, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    others = len(processes) - shown
-    more = [f"{others} more process{'es' if others > 1 else ''}"] if others else []
-    waiting = [] if processes else ["waiting for the first clip call"]
-    return [*capture.get().splitlines(), *more, *waiting]
-
-
-class Terminal:
-    """The last lines of a terminal. The output of the command scrolls in the region above these lines."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._lines, self._size = 0, os.terminal_size((0, 0))
-
-    def draw(self, lines: Sequence[str]) -> None:
-        """Draw lines at the bottom of the terminal. If the terminal is too small, only erase the previous lines.
-
-        OSError: The stream is not a terminal, or was closed.
-        """
-        size = os.get_terminal_size(self._stream.fileno())
-        height = size.lines
-        if not lines or height < SHARE * len(lines):
-            self.release()
-            return
-        if (len(lines), size) != (self._lines, self._size):
-            self.release()
-            self._reserve(len(lines), height)
-            self._lines, self._size = len(lines), size
-        rows = (f"\x1b[{height - len(lines) + 1 + row};1H\x1b[2K{line}" for row, line in enumerate(lines))
-        self._write(f"\x1b7{''.join(rows)}\x1b8")
-
-    def _reserve(self, count: int, height: int) -> None:
-        newlines = "\n" * count
-        self._write(f"{newlines}\x1b7\x1b[1;{height - count}r\x1b8\x1b[{count}A")
-
-    def release(self) -> None:
-        if self._lines:
-            height = self._size.lines
-            self._write(f"\x1b7\x1b[r\x1b[{height - self._lines + 1};1H\x1b[J\x1b8")
-            self._lines = 0
-
-    def _write(self, text: str) -> None:
-        self._stream.flush()
-        os.write(self._stream.fileno(), text.encode())
-
-
-def has_live_view() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 @contextmanager
@@ -189,43 +112,28 @@ def watching(directory: Path) -> Iterator[None]:
     if sys.stderr is None:
         yield
         return
-    watcher, ended = Watcher(directory), threading.Event()
-    thread = threading.Thread(target=_show, args=(watcher, ended), daemon=True)
+    ended = threading.Event()
+    thread = threading.Thread(target=_print_until, args=(ended, Watcher(directory)), daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-        try:
-            for line in plain_lines(watcher.read()):
-                print(line, file=sys.stderr, flush=True)
-        except OSError:
-            flush_or_discard()
 
 
-def _show(watcher: Watcher, ended: threading.Event) -> None:
-    if not has_live_view():
-        _print_lines(watcher, ended)
-        return
-    terminal = Terminal(sys.stderr)
-    try:
-        while not ended.wait(INTERVAL):
-            terminal.draw(table_lines(watcher.read(), os.get_terminal_size(sys.stderr.fileno())))
-    except OSError:  # the terminal was closed
-        return
-    finally:
-        with suppress(OSError):
-            terminal.release()
-
-
-def _print_lines(watcher: Watcher, ended: threading.Event) -> None:
+def _print_until(ended: threading.Event, watcher: Watcher) -> None:
     before: list[str] = []
-    until = time.monotonic() + PLAIN_INTERVAL
-    while not ended.wait(max(0.0, until - time.monotonic())):
-        until += PLAIN_INTERVAL
-        lines = plain_lines(watcher.read())
-        if lines != before:
-            with suppress(OSError):
-                print("\n".join(lines), file=sys.stderr, flush=True)
+    while not ended.wait(INTERVAL):
+        if (lines := lines_of(watcher.read())) != before:
+            _print(lines)
         before = lines
+    _print(lines_of(watcher.read()))
+
+
+def _print(lines: Sequence[str]) -> None:
+    try:
+        for line in lines:
+            print(line, file=sys.stderr, flush=True)
+    except OSError:
+        flush_or_discard()

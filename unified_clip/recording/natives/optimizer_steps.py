@@ -161,6 +161,12 @@ def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str 
     return {"decayed": counts, "undecayed": undecayed} if undecayed and None not in undecayed else {"decayed": counts}
 
 
+def rates_by_name(rates: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
+    """Return {"rates": {name: learning rate}}, or {} if a name is unknown, or if all learning rates are equal."""
+    known = {name: plain(rate) for name, rate in rates} if DISPATCHER.norms else {}
+    return {} if {None} & {*known, *known.values()} or len({*known.values()}) < 2 else {"rates": known}
+
+
 def plain(value: Any) -> Any:
     """Convert a value to a number, a bool or a list of numbers for JSON. Return None if the value cannot be converted.
 

@@ -15,7 +15,7 @@ from ...tensors.types import Dense, from_numpy
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER, RunningNativeCall, clip_parameters
-from .optimizer_steps import LOSSES, StepWatcher, decayed_elements, of_groups, warn_on_error
+from .optimizer_steps import LOSSES, StepWatcher, decayed_elements, of_groups, rates_by_name, warn_on_error
 
 
 class InProgram(NamedTuple):
@@ -31,10 +31,11 @@ WATCHER = StepWatcher()
 
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
-STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str]]]]] = WeakKeyDictionary()
+STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str, float]]]]] = WeakKeyDictionary()
 """Maps an optimizer to the parameter groups that the current step has updated.
 
-A group is (settings, parameters). Each parameter with a gradient is (weight decay, number of elements, name).
+A group is (settings, parameters). Each parameter with a gradient is (weight decay, number of elements, name,
+learning rate).
 """
 
 
@@ -163,24 +164,26 @@ def _record_step(optimizer: Any) -> None:
     groups, stepped = _groups(optimizer), STEPPED.setdefault(optimizer, [])
     group = groups[len(stepped)]
     changed = [each for each in group["params"] if each.grad is not None]
-    sizes = [(_decay_of(optimizer, group, each), int(each.size), each.name) for each in changed]
-    stepped.append((_settings_of(optimizer, group), sizes))
+    parameters = [
+        (_decay_of(optimizer, group, each), int(each.size), each.name, _rate_of(optimizer, each)) for each in changed
+    ]
+    stepped.append((_settings_of(optimizer, group), parameters))
     if len(stepped) < len(groups):
         return
     del STEPPED[optimizer]
     settings = {name: of_groups([each[name] for each, _ in stepped]) for name in stepped[0][0]}
-    sizes = [each for _, of_group in stepped for each in of_group]
-    weak, decayed = ref(optimizer), decayed_elements([each[:2] for each in sizes], [each[2] for each in sizes])
+    parameters = [each for _, of_group in stepped for each in of_group]
+    fields: dict[str, Any] = decayed_elements([each[:2] for each in parameters], [each[2] for each in parameters])
+    fields |= rates_by_name(each[2:] for each in parameters)
     name = f"paddle.optimizer.{type(optimizer).__name__}"
-    is_cleared, has_gradients = functools.partial(_is_cleared, weak), bool(sizes)
-    WATCHER.after_step(id(optimizer), name, settings, is_cleared, decayed, has_gradients=has_gradients)
+    is_cleared, has_gradients = functools.partial(_is_cleared, ref(optimizer)), bool(parameters)
+    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, has_gradients=has_gradients)
 
 
 def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
-    factors = {(getattr(each, "optimize_attr", None) or {}).get("learning_rate", 1.0) for each in group["params"]}
-    rates = [optimizer.get_lr() * factor for factor in sorted(factors or {1.0})]
+    rates = {_rate_of(optimizer, each) for each in group["params"]} or {optimizer.get_lr()}
     return {
-        "lr": of_groups(rates),
+        "lr": of_groups(sorted(rates)),
         "momentum": getattr(optimizer, "_momentum", None),
         "dampening": 0.0 if isinstance(optimizer, paddle.optimizer.Momentum) else None,
         "nesterov": getattr(optimizer, "_use_nesterov", None),
@@ -191,6 +194,10 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
         "amsgrad": getattr(optimizer, "_amsgrad", None),
         "weight_decay": _weight_decay(optimizer, group),
     }
+
+
+def _rate_of(optimizer: Any, parameter: Any) -> float:
+    return float(optimizer.get_lr() * (getattr(parameter, "optimize_attr", None) or {}).get("learning_rate", 1.0))
 
 
 def _weight_decay(optimizer: Any, group: Any) -> Any:

@@ -15,7 +15,7 @@ from ..dispatcher import DISPATCHER
 from ..optimizers.names import SETTINGS
 from .hooks import HOOKS
 from .observer import OBSERVER, clip_parameters
-from .optimizer_steps import LOSSES, UNSCALED, StepWatcher, decayed_elements, of_groups, warn_on_error
+from .optimizer_steps import LOSSES, UNSCALED, StepWatcher, decayed_elements, of_groups, rates_by_name, warn_on_error
 from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 
@@ -161,6 +161,7 @@ def _record_step(optimizer: Any) -> None:
     changed = [(group, each) for group in groups for each in group["params"] if each.grad is not None]
     sizes = ((group.get("weight_decay"), each.numel()) for group, each in changed)
     fields: dict[str, Any] = {**decayed_elements(sizes, (MODELS.name_of(each) for _, each in changed))}
+    fields |= rates_by_name((MODELS.name_of(each), group.get("lr")) for group, each in changed)
     if hooks := sum(bool(each._backward_hooks or each._post_accumulate_grad_hooks) for _, each in changed):
         fields["hooks"] = hooks
     is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from ...causes.cause import Cause
+from ...causes.cause import Cause, names_text
 from ..divergence import Divergence, Stage, StepDifference
 from ..pairs.parameters import Names
 from ..recorded_run import OptimizerStep, RecordedRun, Setting
@@ -28,6 +28,7 @@ def compare_settings(
 ) -> Iterator[StepDifference]:
     differs, is_one_kind = f"{right.run} differs from {left.run} as with", are_one_kind(left, right)
     is_moved = is_one_kind and places_differ(left, right)
+    rates = _other_rates(left, right, names, rounding)
     for name in {**left.settings, **right.settings}:
         old, new = (_setting(step, name) for step in (left, right))
         tolerance, error = (tolerance_of(left, right), rounding) if name == "lr" else (EQUAL, TINY)
@@ -35,14 +36,17 @@ def compare_settings(
             old is None
             or new is None
             or (name == "eps" and is_moved)
-            or same_setting(old, new, tolerance, is_ordered=name == "betas", rounding=error)
+            or (
+                same_setting(old, new, tolerance, is_ordered=name == "betas", rounding=error)
+                and not (name == "lr" and rates)
+            )
         ):
             continue
         values = f"{setting_text(new)} instead of {setting_text(old)}"
         if name != "betas" and isinstance(old, tuple) != isinstance(new, tuple):
             values += ", each for some of the parameters"
         if name == "lr":
-            sentence = f"{differs} a learning rate of {values}{pace}"
+            sentence = f"{differs} a learning rate of {values}{rates}{pace}"
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
         elif is_one_kind:
             sentence = f"{differs} {SETTING_TEXTS.get(name, name)} {values}"
@@ -64,6 +68,23 @@ def compare_settings(
     # The place of eps comes last, because its effect is often the smallest.
     if is_moved and (effects := compare_places(left, right)):
         yield _difference(left, "optimizer", *effects, "effective eps")
+
+
+def _other_rates(left: OptimizerStep, right: OptimizerStep, names: Names, rounding: float) -> str:
+    """Describe the parameters whose learning rates differ. Return "" if no names of such parameters are known."""
+    if not (left.rates or right.rates):
+        return ""
+    other: dict[str, list[str]] = {}
+    for name, name_in_right in names.items():
+        of_names = ((left, name), (right, name_in_right))
+        old, new = (step.rates.get(each, step.settings.get("lr")) for step, each in of_names)
+        if isinstance(old, tuple) or isinstance(new, tuple) or old is None or new is None:
+            return ""
+        if not same_setting(old, new, tolerance_of(left, right), rounding=rounding):
+            other.setdefault(f"{setting_text(new)} instead of {setting_text(old)}", []).append(
+                name if name_in_right.isdecimal() else name_in_right
+            )
+    return "".join(f". The learning rate of {names_text(each)} is {rates}" for rates, each in other.items())
 
 
 def _setting(step: OptimizerStep, name: str) -> Setting | None:

@@ -23,7 +23,7 @@ Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 MOST_OPTIMIZERS = 6
 """The largest number of optimizers in one run that are compared with a single optimizer in the other run."""
 
-OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "repeated_rows")
+OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "rates", "repeated_rows")
 
 
 def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRun:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ...causes.cause import Cause
-from ..causes.before_clips import names_text
+from ...causes.cause import Cause, names_text
 from ..recorded_run import OptimizerStep
 from .names import ADAMW, LIBRARIES
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..._display import counted
-from ..causes.before_clips import listed
+from ...causes.cause import names_text
+from ..causes.run_causes import SIZES
 from ..compare import RecordingComparison
 from ..divergence import Agreement
 from ..rounding import ROUNDING, Distance
@@ -25,7 +26,8 @@ def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> 
     name = STAGE_NAMES[agreement.stage]
     most = Distance(agreement.greatest_ulps, agreement.greatest_relative)
     if agreement.differs_at_step is None:
-        same = format_same("are", _compared(comparison), most, agreement.greatest_at_step, comparison)
+        of = f" of {SIZES[agreement.stage]}" if most.ulps > comparison.max_ulp else ""
+        same = format_same("are", _compared(comparison), most, agreement.greatest_at_step, comparison, of)
         return f"{name} {same}{_apart_from_noise(agreement)}."
     is_first = agreement.differs_at_step == comparison.pairs[0].a.step
     since = "the first step" if is_first else f"step {agreement.differs_at_step}"
@@ -36,15 +38,17 @@ def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> 
 
 
 def _apart_from_noise(agreement: Agreement) -> str:
-    return f", apart from rounding noise of {listed(agreement.noise)}" if agreement.noise else ""
+    return f", apart from rounding noise of {names_text(agreement.noise)}" if agreement.noise else ""
 
 
-def format_same(verb: str, where: str, most: Distance, step: int | None, comparison: RecordingComparison) -> str:
+def format_same(
+    verb: str, where: str, most: Distance, step: int | None, comparison: RecordingComparison, of: str = ""
+) -> str:
     text = f"{verb} equal {where}"
     if not most.ulps:
         return text
     ulps, relative = f"{most.ulps:g} ULP, at step {step}", format_relative(most.relative)
-    return f"{text}{allowed(comparison)}: the largest differences are {ulps}, and {relative}"
+    return f"{text}{allowed(comparison)}{of}: the largest differences are {ulps}, and {relative}"
 
 
 def format_distance(ulps: float, relative: float | None) -> str:

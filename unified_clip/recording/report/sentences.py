@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..._display import counted
-from ...causes.cause import Cause, CauseKind
-from ..causes.before_clips import OUTSIDE_THE_CLIP, listed
+from ...causes.cause import Cause, CauseKind, names_text
+from ..causes.before_clips import OUTSIDE_THE_CLIP
 from ..causes.order_of_calls import count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
@@ -136,8 +136,8 @@ def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
         else ""
     )
     return [
-        f"Not compared: differences of {listed(names)}. These gradients, or parts of them, are rounding noise of at "
-        f"most {ROUNDING} ULP of the total norm{effect}."
+        f"Not compared: differences of {names_text(names)}. These gradients, or parts of them, are rounding noise of "
+        f"at most {ROUNDING} ULP of the total norm{effect}."
     ]
 
 
@@ -178,8 +178,9 @@ def _rearranged(comparison: RecordingComparison) -> list[str]:
     if not names or "other initial weights" in kinds or not kinds <= OUTSIDE_THE_CLIP:
         return []
     return [
-        f"Not compared: the order of the elements of {listed(names)}. Both runs have the same elements in different "
-        "orders. In a GRU, the order of the gates differs between Keras and PyTorch: see docs/my-loss-curve-differs.md."
+        f"Not compared: the order of the elements of {names_text(names)}. Both runs have the same elements in "
+        "different orders. In a GRU, the order of the gates differs between Keras and PyTorch: see "
+        "docs/my-loss-curve-differs.md."
     ]
 
 

@@ -21,20 +21,20 @@ ROUNDED: frozenset[CauseKind] = frozenset({"rounding", "rounding noise", "roundi
 
 UNEXPLAINED = "Unexplained: these numbers fit no known cause, or they fit several causes."
 
-RULED_OUT: dict[CauseKind, str] = {
-    "another rule": "another rule",
-    "another threshold": "another threshold",
-    "another norm type": "another norm type",
-    "another eps of the clip": "another eps of the clip",
-    "per tensor for global": "per tensor for global",
-    "clipped twice": "clipped twice",
-    "clipping before unscaling": "clipping before unscaling",
-    "repeated parameter": "a repeated parameter",
-    "shifted step": "a shifted step",
-}
+RULED_OUT: tuple[CauseKind, ...] = (
+    "another rule", "another threshold", "another norm type", "another eps of the clip", "per tensor for global",
+    "clipped twice", "clipping before unscaling", "repeated parameter", "shifted step",
+)  # fmt: skip
 """Causes that every comparison tests."""
 
-WHOLE_FACTOR: tuple[CauseKind, str] = ("scaled gradients", "an integer factor on all gradients")
+RULED_OUT_BY_NORMS: tuple[CauseKind, ...] = ("left out", "swapped", "scaled gradients", "inexact norm")
+"""Causes that a comparison tests only if both recordings have norms of parameters."""
+
+RULED_OUT_BY_STEPS: tuple[CauseKind, ...] = (
+    "another learning rate", "gradients are not cleared", "gradient accumulation", "left-out clip",
+    "several clips before a step", "clipping after the step",
+)  # fmt: skip
+"""Causes that a comparison tests only if both recordings have optimizer steps."""
 
 ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
     "per tensor for global": ["another rule"],
@@ -54,24 +54,6 @@ ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
     "16 bits": ["inexact norm"],
 }
 """Maps a reported cause to causes that change the same numbers. The report does not rule out these causes."""
-
-RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
-    "left out": "a missing parameter",
-    "swapped": "swapped parameters",
-    "scaled gradients": "a factor on all gradients",
-    "inexact norm": "an inexact norm of a framework's function",
-}
-"""Causes that a comparison tests only if both recordings have norms of parameters."""
-
-RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
-    "another learning rate": "another learning rate",
-    "gradients are not cleared": "gradients that are not cleared",
-    "gradient accumulation": "another number of backward passes",
-    "left-out clip": "a left-out clip",
-    "several clips before a step": "several clips before a step",
-    "clipping after the step": "clipping after the step",
-}
-"""Causes that a comparison tests only if both recordings have optimizer steps."""
 
 ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
 
@@ -212,14 +194,11 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
     first = _first(comparison)
     if first is None or _are_other_parameters(first):
         return []
-    causes = [*RULED_OUT.items(), WHOLE_FACTOR]
-    if all(run.header.norms for run in comparison.runs):
-        causes += RULED_OUT_BY_NORMS.items()
-    if all(run.optimizer_steps for run in comparison.runs):
-        causes += RULED_OUT_BY_STEPS.items()
+    by_norms = RULED_OUT_BY_NORMS if all(run.header.norms for run in comparison.runs) else ()
+    by_steps = RULED_OUT_BY_STEPS if all(run.optimizer_steps for run in comparison.runs) else ()
     named = {cause.kind for cause in comparison.findings}
     unknown = named.union(_undecided(comparison, first.step), *(ALIKE.get(kind, ()) for kind in named))
-    return [name for kind, name in causes if kind not in unknown]
+    return [kind for kind in (*RULED_OUT, *by_norms, *by_steps) if kind not in unknown]
 
 
 def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:

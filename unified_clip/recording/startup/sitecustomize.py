@@ -53,16 +53,16 @@ def _start(settings: dict[str, object]) -> None:
     An error does not end the script. This process writes the error to a file, and `unified-clip record` reports the
     error.
 
-    settings: The fields of `ProcessSettings`, and a key `package` with the directory of unified_clip.
+    settings: The arguments of `start`, and a key `package` with the directory of unified_clip.
     """
     package, directory = str(settings.pop("package")), str(settings["directory"])
     values = dict(settings)
     settings.clear()
     sys.path.append(package)
     try:
-        from unified_clip.recording.launch.process import ProcessSettings, start
+        from unified_clip.recording.launch.process import start
 
-        start(ProcessSettings(**values))  # type: ignore[arg-type]  # written by the command
+        start(**values)  # type: ignore[arg-type]  # written by the command
     except Exception:
         failed = Path(directory, f"{os.getpid()}.failed")
         failed.write_text(traceback.format_exc(), encoding="utf-8")

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...causes.cause import Cause
-from ...recording.causes.before_clips import names_text, untransposed
+from ...causes.cause import Cause, names_text
+from ...recording.causes.before_clips import untransposed
 from ...recording.rounding import PRODUCT
 from ...tensors.arithmetic import FORMATS, Float64s
 from ...tensors.arrangement import Frameworks, axis_orders, may_be_channels_last

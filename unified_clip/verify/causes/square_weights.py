@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from ...causes.cause import Cause
-from ...recording.causes.before_clips import names_text
+from ...causes.cause import Cause, names_text
 from ..cause_limits import RELATIVE_TOLERANCE
 from ..launch.outputs import ScriptRun
 from ..step_pairing import StepPairing

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...causes.cause import Cause, CauseKind
-from ...recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text
+from ...causes.cause import Cause, CauseKind, names_text
+from ...recording.causes.before_clips import OUTSIDE_THE_CLIP
 from ...recording.causes.weight_decay import regularizer_cause
 from ...recording.compare import RecordingComparison
 from ...recording.divergence import numbers

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...causes.cause import Cause
-from ...recording.causes.before_clips import names_text
+from ...causes.cause import Cause, names_text
 from ...recording.compare import RecordingComparison
 from ...recording.optimizers.step_differences import STAGES
 from ...recording.recorded_run import RecordedCall
