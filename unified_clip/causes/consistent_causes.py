@@ -140,9 +140,6 @@ class _Call:
         is_special = _has_sparse(here) > _has_sparse(there) or _has_repeated(here) > _has_repeated(there)
         return self.is_regular and settings[0] == settings[1] and not is_special
 
-    def is_predicted(self, hypothesis: Hypothesis) -> bool:
-        return self.call.explains(hypothesis, self.slack)
-
     def is_visible(self, hypothesis: Hypothesis) -> bool:
         call = self.call
         pairs = zip(call.coefficients(hypothesis), call.expected_coefs, strict=False)
@@ -323,7 +320,7 @@ def _contradicts(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
     if other.dtypes != this.dtypes and hypothesis.kind not in SETTINGS:  # it may be a mistake for one dtype alone
         return False
     predictions = _transferred(hypothesis, this, other)
-    if not predictions or any(map(other.is_predicted, predictions)):
+    if not predictions or any(other.call.explains(each, other.slack) for each in predictions):
         return False
     if hypothesis.kind in LEFT_OUT and other.cause and other.cause.kind in LEFT_OUT:  # it may leave out more gradients
         return False

@@ -155,14 +155,11 @@ def _scaled_norm(
     factor = factors.get(this, 1.0)
     if this.by != "global" or any(not math.isclose(factors.get(each, 0.0), factor, rel_tol=ROUNDING) for each in calls):
         return
-    contradicting = [each for each in calls if not _explains_scaled_norm(each, factor)]
+    scaled = {each: Hypothesis(norms=[factor * norm for norm in each.norms]) for each in calls}
+    contradicting = [each for each, hypothesis in scaled.items() if not each.explains(hypothesis, ROUNDING)]
     number = _simple((factor * (1 - ROUNDING), factor * (1 + ROUNDING)), (), digits)
     if number and this not in contradicting and 2 * count_lists(contradicting) < count_lists(calls) >= min_lists:
         yield Cause("coefficient", f"as with a norm that is {factor:.6g} times as large")
-
-
-def _explains_scaled_norm(call: Observation, factor: float) -> bool:
-    return call.explains(Hypothesis(norms=[factor * norm for norm in call.norms]), ROUNDING)
 
 
 def _changes_unclipped(call: Observation) -> bool:

@@ -213,17 +213,16 @@ def _distinct_names(a: str | Path, b: str | Path) -> tuple[str, str]:
     return next(((old, new) for old, new in names if old != new), (paths[0].name, paths[1].name))
 
 
-def _changed_by_hand(run: RecordedRun) -> str:
-    changes = changes_by_hand(run)
-    remedy = "Use unified-clip verify, which records such clips, or replace this code by a function of unified_clip."
-    return changes and f" {changes[0].upper()}{changes[1:]}. {remedy}"
-
-
 def check_clipped(run: RecordedRun) -> None:
     if any(line.rule is not None for line in run.lines):
         return
     if not run.lines:
-        raise RunError(f"{run.path}: {NO_CALLS}{_changed_by_hand(run)}", "UC502")
+        changes = changes_by_hand(run)
+        remedy = (
+            "Use unified-clip verify, which records such clips, or replace this code by a function of unified_clip."
+        )
+        advice = changes and f" {changes[0].upper()}{changes[1:]}. {remedy}"
+        raise RunError(f"{run.path}: {NO_CALLS}{advice}", "UC502")
     errors = [line.error for line in run.lines if line.error]
     without = len(run.lines) - len(errors)
     reasons = [f"{len(errors)} raised an error ({errors[0]})"] if errors else []

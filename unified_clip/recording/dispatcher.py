@@ -60,7 +60,7 @@ class Dispatcher:
         self._change(lambda recordings: tuple(each for each in recordings if each.records_forks))
 
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if body.__name__ in NOT_CLIPS or self._running is not None:  # a call inside another call belongs to it
+        if body.__name__ in NOT_CLIPS or self.running is not None:  # a call inside another call belongs to it
             return body(*args, **kwargs)
         call = self._thread.call = RunningCall(_name(body, args), self._recordings)
         failure = None
@@ -79,7 +79,7 @@ class Dispatcher:
                 recorder.end(seconds, failure)
 
     def on_clip(self, clip: Clip) -> None:
-        call = self._running
+        call = self.running
         if call is None:
             return
         started = perf_counter()
@@ -100,11 +100,7 @@ class Dispatcher:
             recording.on_failure(what, error)
 
     @property
-    def is_running(self) -> bool:
-        return self._running is not None
-
-    @property
-    def _running(self) -> RunningCall | None:
+    def running(self) -> RunningCall | None:
         return getattr(self._thread, "call", None)
 
 

@@ -162,14 +162,14 @@ class Recording:
         return self._file
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
-        self._end()
+        self.end()
         if self._is_empty and failure is None:
             self._warn(
                 f"{self.path}: {NO_CALLS} Graphs that were compiled before the recording began are not recorded "
                 "either: begin to record before the first step."
             )
 
-    def _end(self) -> None:
+    def end(self) -> None:
         self.wait()  # calls of frameworks' functions reach only the recordings of the dispatcher
         DISPATCHER.remove(self)
         self.wait()
@@ -350,10 +350,6 @@ class CallRecorder:
 
     def count_lines(self, framework: str) -> int:
         return len(merge_groups([each.fields for each in self.events if each.fields["framework"] == framework]))
-
-    def end_with(self, event: Any) -> None:
-        self.events = [event]
-        self.end(None, None)
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
         """Write the lines of the call. The lines of a traced call are written when its graph runs.

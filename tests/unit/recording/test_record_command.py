@@ -22,6 +22,7 @@ from unified_clip import ClipWarning, cli
 from unified_clip._core import validation
 from unified_clip.recording import runs
 from unified_clip.recording.compare import compare
+from unified_clip.recording.dispatcher import DISPATCHER
 from unified_clip.recording.launch.merge import merge
 from unified_clip.recording.launch.process import ProcessRecording
 from unified_clip.recording.natives.hooks import WATCHED
@@ -330,14 +331,14 @@ def test_an_unknown_version_of_a_library_does_not_end_the_script(folder: Path) -
 
 def test_a_clip_warning_before_the_first_recorded_call_is_in_the_part(tmp_path: Path) -> None:
     recording = ProcessRecording(tmp_path, norms=False)
-    recording.begin_recording()
+    DISPATCHER.add(recording)
     try:
         with pytest.warns(ClipWarning):
             validation.warn_at_call("the first warning")
         assert not list(tmp_path.iterdir())
         uc.clip_grad_norm_([np.array([3.0, 4.0], np.float32)], 1.0)
     finally:
-        recording.end_recording()
+        recording.end()
     (part,) = tmp_path.iterdir()
     _, warning, call = map(json.loads, part.read_text(encoding="utf-8").splitlines())
     assert warning == {"step": 1, "warning": "the first warning"}

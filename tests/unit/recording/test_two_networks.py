@@ -186,6 +186,37 @@ def test_weights_that_change_in_neither_run_agree(tmp_path: Path) -> None:
     assert write_and_compare(tmp_path, gan(c4=STILL), gan(c4=STILL)).exit_code == 0
 
 
+@pytest.mark.parametrize("is_old", [True, False])
+def test_the_clip_of_a_twin_network_that_is_clipped_already_is_no_wrong_step(tmp_path: Path, is_old: bool) -> None:
+    """Both networks have equal shapes. The second clip gets the clipped gradients of the first network."""
+    pasted = {"parameters": clip(3, "critic", (0.6, 0.8))["parameters"], "norm": 1.0, "coef": 1.0}
+    runs = gan(), gan(c2=pasted)
+    for line in (*runs[0], *runs[1]):
+        if "parameters" in line:
+            line["parameters"] = {str(n): each for n, each in enumerate(line["parameters"].values())}
+    comparison = write_and_compare(tmp_path, *(runs[::-1] if is_old else runs))
+    assert "weights are not updated" not in cause_kinds(comparison)
+    assert cause_kinds(comparison)[0] == "clipped twice"
+    assert "clips other parameters instead: pass these" in comparison.findings[0].sentence
+
+
+@pytest.mark.parametrize("is_twin", [True, False])
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_clip_that_also_gets_the_gradients_of_a_twin_network_is_named(
+    tmp_path: Path, is_old: bool, is_twin: bool
+) -> None:
+    """The weights show whether the further gradients belong to the other network, or are the same gradients again."""
+    own = clip(2, "maker")["parameters"]
+    more = clip(3, "critic")["parameters"] if is_twin else {f"{name}#2": each for name, each in own.items()}
+    both = {"parameters": {**own, **more}, "count": 4, "norm": math.hypot(3, 4, 3, 4), "coef": 1 / math.hypot(5, 5)}
+    runs = gan(), gan(c2=both)
+    comparison = write_and_compare(tmp_path, *(runs[::-1] if is_old else runs))
+    assert (cause_kinds(comparison)[0] == "parameters of another network") == is_twin
+    text = f"which {'b' if is_old else 'a'}.jsonl clips at step 3"
+    assert (text in comparison.findings[0].sentence) == is_twin
+    assert not any(line.startswith("Other parameters") for line in sentences.report_lines(comparison))
+
+
 # -- networks that are trained in another order
 
 

@@ -7,7 +7,6 @@ import math
 from ..._display import enumeration
 from ..divergence import DivergencePoint, numbers
 from ..pairs.calls import CallPair, greatest_setting
-from ..recorded_run import RecordedRun
 from ..rounding import PRODUCT, ROUNDING, distance, single
 from ..rounding_noise import noise_floor
 
@@ -85,12 +84,9 @@ def _differing(pair: CallPair) -> list[tuple[str | None, float, float]]:
 
 
 def losses_agree(point: DivergencePoint, pair: CallPair) -> bool:
-    sides = [_losses(run, pair.a.step) for run in (point.a, point.b)]
+    steps = [[each for each in run.optimizer_steps if each.step == pair.a.step] for run in (point.a, point.b)]
+    sides = [[loss for each in of_run for loss in each.losses] for of_run in steps]
     if not pair.a.dtype == pair.b.dtype == "float64":
         sides = [list(map(single, losses)) for losses in sides]
     is_known = len(sides[0]) == len(sides[1]) > 0
     return is_known and all(distance(a, b).ulps <= ROUNDING for a, b in zip(*sides, strict=True))
-
-
-def _losses(run: RecordedRun, step: int) -> list[float]:
-    return [loss for each in run.optimizer_steps if each.step == step for loss in each.losses]

@@ -20,7 +20,7 @@ from ..pairs.calls import CallPair, calls_by_step, clip_text, have_near_norms
 from ..pairs.packed_parameters import elements
 from ..pairs.parameters import sorted_shape
 from ..recorded_run import RecordedCall, RecordedRun
-from ..rounding import PRODUCT
+from ..rounding import PRODUCT, is_near
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
 """Maps each cause to the clip rule of the run that does not clip by the total norm."""
@@ -37,7 +37,8 @@ def clipped_twice(point: DivergencePoint) -> Cause | None:
     )
     lines = [call_at(each, point.index) for each in (point.a, point.b)]
     shapes = [sorted(str(each.shape) for each in line.parameters.values()) for line in lines if line]
-    if point.missing is None and len(shapes) == 2 and shapes[0] != shapes[1]:
+    are_other = len(shapes) == 2 and (shapes[0] != shapes[1] or point.first.stage == "weight")
+    if point.missing is None and are_other:
         other = point.a if run is point.b else point.b
         sentence += f". {other.name} clips other parameters instead: pass these parameters to the second call"
     return Cause("clipped twice", sentence)
@@ -115,7 +116,11 @@ def another_network(point: DivergencePoint, pair: CallPair) -> Cause | None:
     for (run, other), (line, fewer) in zip(point.both_ways(), itertools.permutations((pair.a, pair.b)), strict=True):
         shapes, own = Counter(_sorted_shapes(line)), Counter(_sorted_shapes(fewer))
         rest = shapes - own
-        networks = [each for each in other.lines if rest == Counter(_sorted_shapes(each)) != own]
+        networks = [each for each in other.lines if rest == Counter(_sorted_shapes(each))]
+        if rest == own:  # networks with equal shapes
+            networks = [
+                each for each in networks if _weights(each) != _weights(fewer) and _is_joined(line, fewer, each)
+            ]
         if networks and own and own < shapes:
             sentence = (
                 f"at step {line.step}, the clip call of {run.name} gets {shapes.total()} gradients, and the clip call "
@@ -125,6 +130,15 @@ def another_network(point: DivergencePoint, pair: CallPair) -> Cause | None:
             )
             return Cause("parameters of another network", sentence)
     return None
+
+
+def _is_joined(line: RecordedCall, *parts: RecordedCall) -> bool:
+    weights = _weights(line), _weights(*parts)
+    return len(weights[0]) == len(weights[1]) > 0 and all(map(is_near, *weights))
+
+
+def _weights(*calls: RecordedCall) -> list[float]:
+    return sorted(each.weight for call in calls for each in call.parameters.values() if each.weight is not None)
 
 
 def _sorted_shapes(line: RecordedCall) -> tuple[str, ...]:

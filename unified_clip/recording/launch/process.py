@@ -29,8 +29,8 @@ RANKS = (
 
 def start(directory: str, norms: bool) -> None:
     recording = ProcessRecording(Path(directory), norms)
-    recording.begin_recording()
-    atexit.register(recording.end_recording)
+    DISPATCHER.add(recording)
+    atexit.register(recording.end)
 
 
 class ProcessRecording(Recording):
@@ -42,11 +42,6 @@ class ProcessRecording(Recording):
     def __init__(self, directory: Path, norms: bool) -> None:
         super().__init__(directory, norms, None, None)
 
-    def begin_recording(self) -> None:
-        DISPATCHER.add(self)
-
-    end_recording = Recording._end
-
     def after_fork(self) -> None:
         super().after_fork()
         self._step, self._by_calls = 0, True
@@ -55,8 +50,10 @@ class ProcessRecording(Recording):
 
     def _opened(self) -> FileIO | None:
         if self._file is None and not self._has_ended:
+            rank, size = _rank()
+            process = {"rank": rank, "ranks": size, "pid": os.getpid(), "arguments": sys.orig_argv[1:]}
             path = self.path / f"{time.time_ns():020}-{os.getpid()}{PART}"
-            self._file = self._open(path, {"process": _describe_process()})
+            self._file = self._open(path, {"process": process})
             for message in self._warnings:
                 write_line(self._file, {"step": 1, "warning": message})
         return self._file
@@ -67,11 +64,6 @@ class ProcessRecording(Recording):
             self.on_warning(message)
             with suppress(OSError), (self.path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:
                 notes.write(json.dumps(message) + "\n")
-
-
-def _describe_process() -> dict[str, object]:
-    rank, size = _rank()
-    return {"rank": rank, "ranks": size, "pid": os.getpid(), "arguments": sys.orig_argv[1:]}
 
 
 def _rank() -> tuple[int | None, int | None]:

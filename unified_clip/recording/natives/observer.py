@@ -40,7 +40,7 @@ class NativeCallObserver:
     def outermost(self) -> Iterator[bool]:
         """Yield whether to record a call. A call inside a recorded call or inside a function of unified_clip is not
         recorded."""
-        if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
+        if getattr(self._thread, "inside", False) or DISPATCHER.running:
             yield False
             return
         self._thread.inside = True
@@ -118,7 +118,8 @@ class RunningNativeCall:
         for recorder, event in self._events:
             with _warn_on_error(recorder.recording, self._call):
                 event.end(returned_norm)
-                recorder.end_with(event)
+                recorder.events = [event]
+                recorder.end(None, None)
         if not self._evidence:
             return
         observed = self._observed

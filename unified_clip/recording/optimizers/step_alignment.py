@@ -365,12 +365,11 @@ def _counts_calls(run: RecordedRun) -> bool:
     steps = [line.step for line in run.lines]
     if not all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False)):
         return False
-    pairs = itertools.pairwise(run.lines)
-    return all(_are_of_one_call(line, later) for line, later in pairs if line.step == later.step)
-
-
-def _are_of_one_call(line: RecordedCall, later: RecordedCall) -> bool:
-    return not later.watched and (line.call, line.seconds) == (later.call, later.seconds)
+    return all(
+        not later.watched and (line.call, line.seconds) == (later.call, later.seconds)
+        for line, later in itertools.pairwise(run.lines)
+        if line.step == later.step
+    )
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:

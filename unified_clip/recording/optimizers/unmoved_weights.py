@@ -15,6 +15,10 @@ MOST_NETWORKS = 6
 """The largest number of networks with equal names and shapes that `unmoved_weights` distinguishes by their weights."""
 
 
+SAME = 0.01
+"""The largest relative difference between the norms of one weight in both runs, not of two networks' weights."""
+
+
 def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
     """Yield the first step after which only one run has the same weights as before, if there is such a step."""
     earlier: dict[str, list[CallPair]] = {}
@@ -22,7 +26,8 @@ def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -
         key = str([(name, each.shape) for name, each in pair.a.parameters.items()])
         for before in earlier.get(key, [])[-MOST_NETWORKS:]:
             moved = _moved(before, pair)
-            if not all(moved) and any(moved) and before.a.step < pair.a.step:
+            are_same = all(distance(a, b).relative <= SAME for _, a, b in numbers(before, "weight"))
+            if not all(moved) and any(moved) and are_same and before.a.step < pair.a.step:
                 runs, call = ((a, b), before.a) if not moved[0] else ((b, a), before.b)
                 if _has_update(runs[0], call):
                     sentence = (

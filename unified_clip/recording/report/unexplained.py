@@ -55,7 +55,14 @@ ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
 }
 """Maps a reported cause to causes that change the same numbers. The report does not rule out these causes."""
 
-ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
+ABOUT_PARAMETERS = {
+    "left out",
+    "parameters of another network",
+    "left-out clip",
+    "several clips before a step",
+    "repeated parameter",
+    *RULES_FOR_GLOBAL,
+}
 
 
 def without_cause(comparison: RecordingComparison, divergence: Divergence) -> str:
@@ -84,10 +91,6 @@ def other_parameters(comparison: RecordingComparison) -> str | None:
         for run, lines, size in zip(comparison.runs, calls, sizes, strict=True)
     ]
     return f"Other parameters: at step {step}, {', and '.join(facts)}. Compare recordings of the same model."
-
-
-def _are_other_parameters(divergence: Divergence) -> bool:
-    return divergence.stage == "norms" or isinstance(divergence.a, tuple)
 
 
 def _first(comparison: RecordingComparison) -> Divergence | None:
@@ -192,7 +195,7 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
 
 def ruled_out(comparison: RecordingComparison) -> list[str]:
     first = _first(comparison)
-    if first is None or _are_other_parameters(first):
+    if first is None or first.stage == "norms" or isinstance(first.a, tuple):
         return []
     by_norms = RULED_OUT_BY_NORMS if all(run.header.norms for run in comparison.runs) else ()
     by_steps = RULED_OUT_BY_STEPS if all(run.optimizer_steps for run in comparison.runs) else ()
