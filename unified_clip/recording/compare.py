@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from .causes.run_causes import find_causes
 from .divergence import Agreement, Divergence, DivergencePoint, StepDifference, agreements, divergences
 from .lines import NO_CALLS
 from .optimizers.clips_of_step import changes_by_hand, is_empty
-from .optimizers.skipped_steps import align_skipped, have_same_rates
+from .optimizers.skipped_steps import align_skipped, have_same_rates, without_steps
 from .optimizers.step_alignment import align_optimizers, join_steps, number_calls
 from .optimizers.step_differences import step_differences
 from .optimizers.unmoved_weights import unmoved_weights
@@ -141,7 +142,7 @@ def compare(
     runs = left, right
     networks = [] if has_effect else list(other_networks(left, right, pairs))
     for step in (each.divergence.step for each in networks):
-        left, right = _before(left, step), _before(right, step)
+        left, right = (without_steps(run, range(step, sys.maxsize)) for run in (left, right))
         pairs = [pair for pair in pairs if pair.a.step < step]
         missing = missing if missing and missing.step < step else None
     compared = agreements(pairs, max_ulp, is_strict=bool(has_effect))
@@ -170,12 +171,6 @@ def compare(
         )
     other_eps = first_other_eps(left, right, pairs)
     return RecordingComparison(*runs, max_ulp, pairs, explained, compared, other_eps)
-
-
-def _before(run: RecordedRun, step: int) -> RecordedRun:
-    lines = [line for line in run.lines if line.step < step]
-    steps = tuple(each for each in run.optimizer_steps if each.step < step)
-    return run.model_copy(update={"lines": lines, "optimizer_steps": steps})
 
 
 class _PairedRuns(NamedTuple):

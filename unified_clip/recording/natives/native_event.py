@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..._core.backend import Backend
@@ -35,9 +35,9 @@ class NativeEvent:
 
     def __init__(self, call: NativeCall, tensors: CallTensors, recorder: Any, returns_norm: bool) -> None:
         self._call, self._backend = call, tensors.backend
-        self._later: list[tuple[Deferred, Callable[[list[Any]], None]]] = []
+        self._measured: Sequence[float | Deferred] = ()
+        self._returned: float | Deferred | None = None
         self._clip: ClipEvent | None = None
-        self._norms: list[float] | None = None
         self.fields = call.fields([tensors.backend.dtype(each) for each in tensors.gradients])
         weights = [id(weight) for weight in tensors.weights if weight is not None]
         if len(weights) > len(set(weights)):
@@ -53,28 +53,25 @@ class NativeEvent:
 
     @property
     def deferred(self) -> Deferred | None:
-        later = [each for each, _ in self._later]
-        if not later:
-            return None
-        return Deferred(lambda: [each.values() for each in later], lambda: all(each.ready() for each in later))
+        later = [each for each in (*self._measured, self._returned) if isinstance(each, Deferred)]
+        return Deferred(list, lambda: all(each.ready() for each in later)) if later else None
 
     def end(self, returned_norm: Any) -> None:
-        if returned_norm is None:
-            return
-        if isinstance(returned_norm, float):
-            self._set_returned([returned_norm])
-            return
-        (norm,) = self._read([returned_norm], [self._backend.path([returned_norm], differentiable=False)])
-        self._receive(norm, self._set_returned)
+        if returned_norm is None or isinstance(returned_norm, float):
+            self._returned = returned_norm
+        else:
+            (self._returned,) = _read([returned_norm], [self._backend.path([returned_norm], differentiable=False)])
 
     def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
-        for (_, receive), value in zip(self._later, values, strict=True):
-            receive(value)
         fields, call, clip = self.fields, self._call, self._clip
         if clip is not None:
             measured = clip.complete_fields(clip.deferred.values() if clip.deferred else [])
             fields |= {key: measured[key] for key in ("parameters", "clipped", "nan", "inf") if key in measured}
-        norms = self._norms or ([] if call.passed_norm is None else [call.passed_norm])
+        own = list(map(_number, self._measured))
+        if self._returned is not None:
+            fields["returned_norm"] = _number(self._returned)
+            own = own or [fields["returned_norm"]]
+        norms = own or ([] if call.passed_norm is None else [call.passed_norm])
         if call.rule != "value" and norms:
             used: Any = next((fields[key] for key in USED_NORMS if key in fields), norms)
             coefs = [coefficient_by_formula(call, norm) for norm in (used if isinstance(used, list) else [used])]
@@ -82,7 +79,7 @@ class NativeEvent:
             fields |= {"norm": norms[0], "coef": coefs[0]} if is_global else {"norm": norms, "coef": coefs}
             known = [coef for coef in coefs if coef is not None and not math.isnan(coef)]
             fields["clipped"] = any(coef != 1 for coef in known) if len(known) == len(coefs) else None
-            if self._norms is not None and all(map(math.isfinite, self._norms)):
+            if own and all(map(math.isfinite, own)):
                 fields["nan"] = fields["inf"] = 0
         return fields
 
@@ -112,38 +109,18 @@ class NativeEvent:
         for each in paths:
             with each.scope():
                 norms.append(each.norm(p))
-        self._receive(self._read(norms, paths), self._set_measured)
+        self._measured = _read(norms, paths)
 
-    def _read(self, scalars: Sequence[Any], paths: Sequence[Path]) -> list[Any]:
-        return [
-            scalar if type(scalar) is float else float(scalar) if path.on_host else path.read_later([scalar])
-            for scalar, path in zip(scalars, paths, strict=True)
-        ]
 
-    def _receive(self, norms: Any, receive: Callable[[list[Any]], None]) -> None:
-        listed = norms if isinstance(norms, list) else [norms]
-        if not any(isinstance(each, Deferred) for each in listed):
-            receive(listed)
-            return
-
-        def values() -> list[Any]:
-            return [_number(each.values()) if isinstance(each, Deferred) else each for each in listed]
-
-        def ready() -> bool:
-            return all(each.ready() for each in listed if isinstance(each, Deferred))
-
-        self._later.append((Deferred(values, ready), receive))
-
-    def _set_measured(self, norms: list[float]) -> None:
-        self._norms = norms
-
-    def _set_returned(self, norms: list[float]) -> None:
-        (self.fields["returned_norm"],) = norms
-        if self._norms is None:
-            self._norms = norms
+def _read(scalars: Sequence[Any], paths: Sequence[Path]) -> list[float | Deferred]:
+    return [
+        scalar if type(scalar) is float else float(scalar) if path.on_host else path.read_later([scalar])
+        for scalar, path in zip(scalars, paths, strict=True)
+    ]
 
 
 def _number(value: Any) -> float:
+    value = value.values() if isinstance(value, Deferred) else value
     while isinstance(value, list):
         (value,) = value
     return float(value)

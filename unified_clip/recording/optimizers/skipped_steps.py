@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from statistics import mode
 
 from ...causes.cause import Cause
@@ -46,7 +46,7 @@ def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, Recorded
         for run, other_run, skipped, counts in ((left, right, other - own, (0, 1)), (right, left, own - other, (1, 0)))
         if skipped
     ]
-    return _without(left, own ^ other), _without(right, own ^ other), differences
+    return without_steps(left, own ^ other), without_steps(right, own ^ other), differences
 
 
 def _difference(
@@ -75,7 +75,7 @@ def _bad_norms(run: RecordedRun, step: int) -> list[float]:
     return [norm for line in lines for norm in line.known_norms() if not math.isfinite(norm)]
 
 
-def _without(run: RecordedRun, numbers: Collection[int]) -> RecordedRun:
+def without_steps(run: RecordedRun, numbers: Container[int]) -> RecordedRun:
     run = with_calls(run, [line.step not in numbers for line in run.lines])
     steps = tuple(each for each in run.optimizer_steps if each.step not in numbers)
     return run.model_copy(update={"optimizer_steps": steps})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import add
 from typing import Any
 
@@ -81,12 +81,15 @@ def _is_single(line: RecordedCall) -> bool:
     return _tensor_count(line) == 1 or (line.rule == "global" and len(line.parameters) == 1)
 
 
-def count_mergeable(lines: Sequence[RecordedCall]) -> int:
-    """Count the calls at the start of the list that have equal settings and one gradient each."""
+def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCall], object] = _is_single) -> int:
+    """Count the calls at the start of the list that have equal settings and different gradients.
+
+    is_part: A function that returns whether a call can be counted. By default, calls with one gradient are counted.
+    """
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}
-        if not _is_single(line) or not same(_settings(line), _settings(lines[0])) or named & names:
+        if not is_part(line) or not same(_settings(line), _settings(lines[0])) or named & names:
             return count
         names |= named
     return len(lines)
@@ -97,15 +100,9 @@ def _count_parts(lines: Sequence[RecordedCall], tensors: int) -> int:
 
     Return 0 if there are no such calls with equal settings and different gradients.
     """
-    names: set[str] = set()
     counts = list(itertools.accumulate(map(_tensor_count, lines)))
     count = counts.index(tensors) + 1 if tensors in counts else 0
-    for line in lines[:count]:
-        named = {name for name in line.parameters if not name.isdecimal()}
-        if not _tensor_count(line) or not same(_settings(line), _settings(lines[0])) or named & names:
-            return 0
-        names |= named
-    return count
+    return count if count_mergeable(lines[:count], _tensor_count) == count else 0
 
 
 def _settings(line: RecordedCall) -> tuple[object, ...]:
