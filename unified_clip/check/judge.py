@@ -60,9 +60,8 @@ class Judge:
             for use in uses
             if use.must_be_off and not use.rejected and use.config is not None and is_off(use.config)
         ]
-        own = (use for use in uses if use.is_own and (use.package or use.is_callback))
-        own = (use for use in own if use.config is not None and not use.unused)
-        self._own = [use.path for use in own]
+        own = [use for use in uses if use.is_own and (use.package or use.is_callback)]
+        self._own = [use.path for use in own if use.config is not None and not use.unused]
         self._callbacks = {path: clipped_twice.packages_of_callbacks(path) for path in dict.fromkeys(self._own)}
         self._near: dict[str, list[str]] = {}
         self._elsewhere: list[str] = []

@@ -9,11 +9,11 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
+from .. import __version__
 from .._display import annotation, counted, safe
 from .model import TITLES, CheckReport, Clip, Finding
 
@@ -126,7 +126,7 @@ def as_sarif(report: CheckReport) -> str:
     """Return a report as SARIF 2.1.0, for GitHub code scanning. An ignored finding becomes a result with a
     suppression."""
     rules = [{"id": f"clip-{kind}", "shortDescription": {"text": title}} for kind, title in TITLES.items()]
-    driver: dict[str, Any] = {"name": "unified-clip", "rules": rules, "version": _version()}
+    driver: dict[str, Any] = {"name": "unified-clip", "rules": rules, "version": __version__}
     report = _escaped(report)
     results = [_sarif(finding) for finding in [*report.findings, *report.ignored]]
     notes = [{"level": "note", "message": {"text": note}} for note in report.notes]
@@ -159,13 +159,6 @@ def _sarif(finding: Finding) -> dict[str, Any]:
 def _message(finding: Finding) -> str:
     lines = [finding.clip, *(f"{name}: {text}" for name, text in _fields(finding))]
     return "\n".join(lines)
-
-
-def _version() -> str:
-    try:
-        return version("unified_clip")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def as_github(report: CheckReport) -> str:

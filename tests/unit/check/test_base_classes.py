@@ -121,10 +121,12 @@ for batch in batches:
         (OWN_LOOP.format("") + "SFTTrainer(args).train()\n", []),
         (OWN_LOOP.format("").replace("trainer = Trainer(model=model, args=args)\n", ""), []),
         (OWN_LOOP.format("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    "), []),
+        (OWN_LOOP.format("accelerator.clip_grad_norm_(model.parameters(), 1.0)\n    "), []),
+        (OWN_LOOP.format("unified_clip.torch.clip_grad_norm_(model.parameters(), 1.0)\n    "), []),
         (OWN_LOOP.partition("for ")[0], []),
     ],
 )
 def test_a_trainer_that_does_not_train_does_not_clip(check: Check, text: str, kinds: list[str]) -> None:
-    report = check({"a.py": "import torch\n" + text})
+    report = check({"a.py": "import torch\nimport unified_clip.torch\n" + text})
     assert [each.kind for each in report.findings] == kinds
     assert all("no line calls its method train" in each.does for each in report.findings)

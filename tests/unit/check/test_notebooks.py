@@ -123,7 +123,7 @@ def test_a_cell_that_is_only_written_to_a_file_is_not_run_by_other_cells(check: 
     cells = (
         OPTAX + "tx = optax.chain(CLIP.as_optax(), optax.adam(1e-3))\n",
         "%%writefile train.py\nimport optax\ntx = optax.chain(optax.clip_by_global_norm({}), optax.adam(1e-3))\n",
-        "state = tx.init({})\n",
+        "state = tx.init({})\nupdates, state = tx.update(grads, state)\n",
     )
     nearest = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
     texts = [cell.replace("{}", "1.0") for cell in cells]

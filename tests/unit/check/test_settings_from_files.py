@@ -229,3 +229,26 @@ def test_only_the_training_arguments_set_the_threshold(
     assert [each.result for each in report.clips if each.clip == "model_args.max_grad_norm"] == [expected]
     others = {each.clip for each in report.findings} - {"model_args.max_grad_norm"}
     assert bool(others) == (expected == "unknown"), "TrainingArguments stays unknown"
+
+
+PARSER = """from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+parser = HfArgumentParser((ModelArguments, TrainingArguments))
+model_args, training_args = parser.parse_args_into_dataclasses()
+Trainer(model=model, args=training_args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("python train.py --max_grad_norm 1.0", ""),
+        ("python train.py --max_grad_norm 0.5", "drift"),
+        ("python other.py --max_grad_norm 1.0", "unknown"),
+        ("deepspeed train.py --deepspeed ds.json --max_grad_norm 1.0", "unknown"),
+    ],
+)
+def test_an_option_of_training_arguments_has_the_rule_of_trainer(check: Check, command: str, kind: str) -> None:
+    """The source stays unknown, because other commands can start it without the option."""
+    findings = {each.path: each.kind for each in check({"train.py": PARSER, "run.sh": command + "\n"}).findings}
+    assert findings == {"train.py": "unknown", **({"run.sh": kind} if kind else {})}

@@ -158,6 +158,7 @@ CLIPS = {
     "TensorFlow Privacy": "import tensorflow_privacy as tp\no = tp.DPKerasSGDOptimizer(l2_norm_clip=1.0)\n",
     "TF-Agents": "from tf_agents.agents.dqn import dqn_agent\na = dqn_agent.DqnAgent(t, gradient_clipping=1.0)\n",
     "Brax": "from brax.training.agents.ppo import train as ppo\nppo.train(environment=e, max_grad_norm=1.0)\n",
+    "nanotron": "from nanotron.config import OptimizerArgs\no = OptimizerArgs(zero_stage=0, clip_grad=args.clip)\n",
     "Tensor2Tensor": "from tensor2tensor.models import lstm\nhparams.clip_grad_norm = 2.0\n",
     "Lingvo": "from lingvo.core import base_model\ntp.clip_gradient_norm_to_value = 1.0\n",
     "Lingvo, per tensor": "from lingvo import model_registry\ntp.clip_gradient_single_norm_to_value = 1.0\n",

@@ -139,7 +139,8 @@ def _file_lines(text: str, cells: Sequence[list[str]]) -> Iterator[list[int]]:
         starts = [1] * max(len(cell), 1)
         if index is not None:
             keys = keys[keys.index(index) + 1 :]
-            starts = [_line_of(ends, match.start()) for match in strings[index + 1 : index + 1 + len(cell)]] or starts
+            matches = strings[index + 1 : index + 1 + len(cell)]
+            starts = [bisect.bisect_left(ends, match.start()) + 1 for match in matches] or starts
         yield [line for line, part in zip(starts, cell, strict=False) for _ in range(part.count("\n"))] + starts[-1:]
 
 
@@ -148,10 +149,6 @@ def _is_at(strings: Sequence[re.Match[str]], start: int, cell: Sequence[str]) ->
     return len(matches) == len(cell) and all(
         json.loads(match[0], strict=False) == part for match, part in zip(matches, cell, strict=True)
     )
-
-
-def _line_of(ends: Sequence[int], position: int) -> int:
-    return bisect.bisect_left(ends, position) + 1
 
 
 def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:

@@ -118,7 +118,7 @@ def _misspelt(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     match node:
         case ast.Assign(targets=[ast.Attribute(attr=name) as target], value=ast.Constant(value=value)):
             if clip_key_names.is_misspelt(name) and is_number(value):
-                yield IndirectSetting(target, f"{ast.unparse(target)} = {value}", why=MISSPELT)
+                yield IndirectSetting(target, f"{ast.unparse(target)} = {value!r}", why=MISSPELT)
 
 
 def _in_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:

@@ -228,9 +228,8 @@ def _native_uses(
         if use and (why := misplaced.get((use.line, use.column))):
             uses[index] = replace(use, config=None, why_unknown=why)
     uses = [use and _of_arguments(source, use) for use in uses if use is None or not _is_set_by_code(source, use)]
-    uses = _with_own_loop(source, uses)
     if not is_replaced:
-        return uses
+        return _with_own_loop(source, uses)
     try:
         return [*clipped_twice.marked(source, [use for use in uses if use is not None])]
     except ConfigError:  # names of unified_clip are only known at run time: `_own_uses` reports it
@@ -257,7 +256,8 @@ def _of_arguments(source: Source, use: ClipUse) -> ClipUse:
 def _with_own_loop(source: Source, uses: Sequence[ClipUse | None]) -> list[ClipUse | None]:
     """Make the clips of Hugging Face's Trainer unknown if the file trains by a loop of its own without a clip."""
     of_trainer = [use for use in uses if use and use.package in deepspeed.TRAINERS and use.config is not None]
-    if not of_trainer or any(use and use.call for use in uses) or not (step := base_classes.step_of_own_loop(source)):
+    is_only = len(of_trainer) == len([use for use in uses if use]) > 0
+    if not is_only or not (step := base_classes.step_of_own_loop(source)):
         return [*uses]
     why = OWN_LOOP.format(step=shortened(step.func), line=step.lineno)
     return [replace(use, config=None, why_unknown=why) if use in of_trainer else use for use in uses]
@@ -310,7 +310,13 @@ def _with_settings(
         reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
         unknown = NOT_CALLED if call is None else RUN_TIME
         why = ". ".join(reasons).rstrip(".") + "." if reasons else unknown
-        return use(why_unknown=why, is_set_outside=_is_set_outside(site, call))
+        if not _is_set_outside(site, call):
+            return use(why_unknown=why)
+        option = site.name.rpartition("(")[2].rstrip("=)")
+        rules = [each for each in settings() if each.keyword == option and not each.rule_keyword]
+        rule = next((each for each in rules if use.keywords["package"] in each.packages), None)
+        config = ClipConfig(rule=rule.rule, family=rule.family, threshold=1.0) if rule and rule.rule else None
+        return use(why_unknown=why, is_set_outside=True, option=option, rule=config)
     if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
         trainer, _, argument = site.name.rstrip("=)").partition("(")
         default = replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")

@@ -60,7 +60,7 @@ def is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
 
 def is_misspelt(name: str) -> bool:
     name = normalized(name)
-    return name not in COMMON and any(_is_misspelt(name, key) for key in COMMON)
+    return CLIP_NAME.fullmatch(name) is None and any(_is_misspelt(name, key) for key in COMMON)
 
 
 @cache

@@ -112,6 +112,8 @@ def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
     if scripts := SCRIPT.findall(_command(use).partition(f"--{name}")[0]):
         use = replace(use, why_unknown=OF_SCRIPT.format(script=scripts[-1]))
     readers = [each for each in readers if each.option == use.option]
+    if any(each.is_set_outside for each in readers) and "--deepspeed" in _command(use):
+        return use  # DeepSpeed clips by its own settings
     rules = {
         script: [reader.config or reader.rule for reader in readers if reader.path.name == script]
         for script in (_scripts(use) if readers else ())

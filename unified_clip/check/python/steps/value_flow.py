@@ -76,7 +76,9 @@ class Flow:
                     entries is not None or index == 0
                 ):
                     parts.insert(index, value)
-                case _ if not each.is_added or _is_insertion(each.node):
+                case ast.Call(func=ast.Attribute(attr="insert")):
+                    return []
+                case _ if not each.is_added:
                     return []
                 case _:
                     parts.append(each.value)
@@ -274,10 +276,6 @@ def code_of(node: ast.AST) -> str:
         return node.id
     before = code_of(node.value) if isinstance(node, ast.Attribute) else ""
     return f"{before}.{node.attr}" if before else ""  # type: ignore[attr-defined]
-
-
-def _is_insertion(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "insert"
 
 
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
