@@ -15,7 +15,7 @@ from support.port.verify_pairs import (
     run_verify,
     verify_as_json,
 )
-from support.tiers import quick, sampled
+from support.tiers import sampled
 
 CLIP = "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)"
 NATIVE = TORCH.replace("CLIP", CLIP)
@@ -65,8 +65,8 @@ def test_a_mistake_between_natives_is_named_at_the_first_step(
     assert mistake in cause_kinds(data)
 
 
-@pytest.mark.usefixtures("quick_pytorch_workers")
-@pytest.mark.parametrize("is_old", quick([True, False], False))
+@pytest.mark.nightly
+@pytest.mark.parametrize("is_old", [True, False])
 def test_a_step_that_never_clips_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], is_old: bool) -> None:
     unclipped = TORCH.replace("CLIP", "")
     data = verify_as_json(tmp_path, capsys, *((unclipped, NATIVE) if is_old else (NATIVE, unclipped)))
@@ -81,8 +81,10 @@ def test_a_step_that_never_clips_is_named(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.usefixtures("quick_pytorch_workers")
 @pytest.mark.parametrize(
     "step",
-    [TORCH.replace("CLIP", "[p.grad.mul_(0.5) for p in net.parameters()]"), NUMPY.replace("CLIP", "")],
-    ids=["clips by hand", "no recorded step"],
+    [
+        pytest.param(TORCH.replace("CLIP", "[p.grad.mul_(0.5) for p in net.parameters()]"), id="clips by hand"),
+        pytest.param(NUMPY.replace("CLIP", ""), id="no recorded step", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_step_that_may_clip_without_a_recorded_call_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], step: str
@@ -172,7 +174,7 @@ def test_a_setting_of_the_optimizer_is_named_with_both_values(
     assert text in result
 
 
-@pytest.mark.usefixtures("quick_pytorch_workers")
+@pytest.mark.nightly
 def test_a_setting_without_an_effect_is_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify_as_json(tmp_path, capsys, ADAM, ADAM.replace("lr=0.01", "lr=0.01, eps=1e-12"), "--max-ulp", "64")[
         "same"

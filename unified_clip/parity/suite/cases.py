@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...tensors.types import Gradient
-from . import adaptive_calls, from_config
+from . import adaptive_calls
 from .call_form import CallForm
 from .case import Case
 from .gradients import as_dtype
@@ -64,7 +64,9 @@ def _cases(
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
     for config in table.configs:
-        configured = from_config.calls_of_config(directory / config, f"{place}, configs")
+        from .from_config import calls_of_config  # here, because it imports the formats of all trainers
+
+        configured = calls_of_config(directory / config, f"{place}, configs")
         calls += [_call(call, f"{place}, configs") for call in configured]
     options = CaseOptions(**table.model_dump(include=set(CaseOptions.model_fields)))
     call_form = CallForm(**table.model_dump(include=set(CallForm.model_fields)))
