@@ -105,6 +105,11 @@ def test_an_unexplained_difference_lists_what_was_ruled_out(tmp_path: Path) -> N
     assert 'aria-label="Distance of norm"' in html
 
 
+def test_code_in_sentences_has_the_font_of_code(tmp_path: Path) -> None:
+    report = build_report(tmp_path, OLD, OTHER_THRESHOLD).model_copy(update={"remedies": ["Write `x < 1` or `y`."]})
+    assert "<p>Write <code>x &lt; 1</code> or <code>y</code>.</p>" in page.render(report)
+
+
 def test_missing_losses_are_noted(tmp_path: Path) -> None:
     clips = [line for line in OLD if "norm" in line]
     assert str(escape(page.NO_LOSSES)) in page.render(build_report(tmp_path, clips, clips))
