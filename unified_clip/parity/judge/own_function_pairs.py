@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple
 
 from ...tensors.types import Dense
 from ..call_outcome import CallOutcome
@@ -13,7 +11,6 @@ from ..known.entries import size_in_words
 from ..known.measure import measured_difference, values
 from ..results import CaseResult, NativeResult, OwnPair
 from ..suite.case import Case
-from ..suite.public_calls import CALLS
 from ..suite.schema import FrameworkTable
 
 
@@ -64,66 +61,30 @@ def _norm(outcome: CallOutcome) -> Sequence[Dense | None] | None:
     return None if outcome.norm is None else [Dense(outcome.norm.dtype, outcome.norm.array.reshape(-1))]
 
 
-class _Own(NamedTuple):
-    framework: str
-    name: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.text} ({self.framework}, {self.name})"
-
-
 def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, FrameworkTable]) -> list[str]:
     ran = {(name, case.call) for case in cases for name, each in case.natives.items() if each.is_users}
     own = [
-        _Own(framework, name, text)
+        (framework, name)
         for framework, table in frameworks.items()
-        for name, text in table.functions.items()
+        for name in table.functions
         if (framework, name) in ran
     ]
-    pairs = {(frozenset((pair.left, pair.right)), case.call) for case in cases for pair in case.own_pairs}
-    alone = [each for each in own if not any(each.framework in both and each.name == name for both, name in pairs)]
-    compared = {both for both, _ in pairs}
+    both = {(frozenset((pair.left, pair.right)), case.call) for case in cases for pair in case.own_pairs}
+    alone = [each for each in own if each not in {(framework, name) for pair, name in both for framework in pair}]
+    compared = {pair for pair, _ in both}
     without = [
-        each
-        for each in alone
-        if {other.framework for other in alone} - {each.framework}
-        or any(frozenset((each.framework, other.framework)) not in compared for other in own if _differ(each, other))
+        (framework, name)
+        for framework, name in alone
+        if {other for other, _ in alone} - {framework}
+        or any(frozenset((framework, other)) not in compared for other, _ in own if other != framework)
     ]
-    counts = Counter(each.name for each in own)
-    notes = []
-    if listed := ", ".join(str(each) for each in without if counts[each.name] > 1):
-        notes.append(f"{NOT_COMPARED}: {listed}. No case has the results of two of these functions.")
-    if others := [each for each in without if counts[each.name] == 1]:
-        notes.append(f"{NOT_COMPARED}: {', '.join(map(str, others))}. {_remedy(others, own)}")
-    return notes
-
-
-def _differ(left: _Own, right: _Own) -> bool:
-    return left.framework != right.framework
-
-
-NOT_COMPARED = "Your functions that were not compared with each other"
-
-
-def _remedy(alone: Sequence[_Own], own: Sequence[_Own]) -> str:
-    rule = "Functions of two frameworks are compared if both are listed under one name."
-    page = "See docs/own-functions.md#your-functions-with-each-other."
-    pairs = ((one, other) for one in alone for other in own if _differ(one, other) and _kind(one) == _kind(other))
-    first, other = next(pairs, (None, None))
-    if not (first and other):
-        return f"{rule} {page}"
-    if first.name != "clip_by_global_norm" and other.name == "clip_by_global_norm":
-        first, other = other, first
-    return (
-        f"{rule} For example, write a function that calls {other.text} and has the signature of {first.name}, and add "
-        f'under [frameworks.{other.framework}.functions]: {first.name} = "FILE.py:FUNCTION". {page}'
-    )
-
-
-def _kind(function: _Own) -> tuple[bool, bool, bool]:
-    call = CALLS[function.name]
-    return call.style == "measure", call.by_total_norm, call.by_value
+    if not without:
+        return []
+    listed = ", ".join(f"{frameworks[framework].functions[name]} ({framework}, {name})" for framework, name in without)
+    return [
+        f"Your functions that were not compared with each other: {listed}. Functions of two frameworks are compared in "
+        "each case that runs both under one name. See docs/own-functions.md#your-functions-with-each-other."
+    ]
 
 
 def in_words(pair: OwnPair) -> str:
