@@ -160,6 +160,17 @@ def _scaled_norm(
     number = _simple((factor * (1 - ROUNDING), factor * (1 + ROUNDING)), (), digits)
     if number and this not in contradicting and 2 * count_lists(contradicting) < count_lists(calls) >= min_lists:
         yield Cause("coefficient", f"as with a norm that is {factor:.6g} times as large")
+    elif (
+        number
+        and any(map(_changes_unclipped, calls))
+        and all(_has_scaled_gradients(each, hypothesis, factor) for each, hypothesis in scaled.items())
+    ):
+        yield Cause("scaled gradients", f"{scaled_gradients(factor).sentence} before the clip")
+
+
+def _has_scaled_gradients(call: Observation, scaled: Hypothesis, factor: float) -> bool:
+    coefs = [factor * coef for coef in call.coefficients(scaled)]
+    return call.explains(scaled._replace(coefs=coefs), ROUNDING)
 
 
 def _changes_unclipped(call: Observation) -> bool:

@@ -59,6 +59,33 @@ def test_cases_whose_causes_differ_only_in_sizes_and_thresholds_share_a_problem(
 # -- JSON
 
 
+@pytest.mark.parametrize(
+    ("causes", "lines"),
+    [
+        (["as when 'a' is left out of the norm", "as when 'b', 'c' and 'd' are left out of the norm"], 1),
+        (
+            ["wrong signs in 'a', and no other difference", "wrong signs in 'a', 'b' and 'c', and no other difference"],
+            1,
+        ),
+        (["as with eps 1e-06 instead of 0", "as with eps 0.001 instead of 0"], 2),
+        (
+            [
+                "the norm is inf instead of 418.9: squares overflow",
+                "the norm is inf instead of 55677.6: squares overflow",
+            ],
+            1,
+        ),
+    ],
+)
+def test_equal_causes_of_several_lists_share_a_problem(causes: list[str], lines: int) -> None:
+    natives = [native("different", problem=f"numbers differ; {cause}", cause=cause) for cause in causes]
+    cases = [one_case(f"{number}", torch=FrameworkResult(native=each)) for number, each in enumerate(natives)]
+    problems = build.build_report(["torch"], cases).problems
+    assert len(problems) == lines
+    assert problems[0].detail == f"numbers differ; {causes[0]}"
+    assert [name for each in problems for name in each.cases] == ["0", "1"]
+
+
 def test_the_published_schema_is_that_of_the_models() -> None:
     published = (DOCS / "parity.schema.json").read_text(encoding="utf-8")
     assert published == json_schema(ParityReport, "unified_clip parity report"), (

@@ -222,6 +222,13 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
         ),
         {("another norm type", "as with the root of the mean of the squared norms instead of the norm")},
     ),
+    **{
+        f"averages over {count} micro-batches": (
+            lambda grads, limit, count=count: RIGHT["minimum"]([g / count for g in grads], limit),  # type: ignore[misc]
+            {("scaled gradients", f"as when every gradient is {1 / count:.6g} times as large before the clip")},
+        )
+        for count in (3, 4)
+    },
     "squared threshold": (
         clip_by(lambda n, c: clip_arrays(n, c * c)),
         {("another threshold", "as with the square of the threshold instead of the threshold")},
@@ -419,6 +426,10 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
 
 
 UNKNOWN: dict[str, tuple[Function, set[str]]] = {
+    "half the norm is returned": (
+        lambda grads, limit: (RIGHT["minimum"](grads, limit)[0], total(grads) / 2),
+        set(),
+    ),
     "eps on the threshold": (clip_by(lambda n, c: clip_arrays(n, c + 1e-6)), set()),
     "eps on both": (clip_by(lambda n, c: (c + 1e-6) / (n + 1e-6) if n > c else 1.0), set()),
     "eps subtracted": (clip_by(lambda n, c: min(1.0, c / (n - 1e-6))), set()),

@@ -11,7 +11,18 @@ from ..._display import counted
 from ..exit_status import always_raising, exit_status, is_different, is_problem
 from ..known.entries import NO_REASON
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
-from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult, ParityReport, Problem, Result, Summary
+from ..results import (
+    SCHEMA,
+    CaseResult,
+    Change,
+    Counts,
+    KnownDifferenceResult,
+    NativeResult,
+    ParityReport,
+    Problem,
+    Result,
+    Summary,
+)
 from . import baseline, compared_functions
 
 
@@ -129,7 +140,7 @@ def _problems(report: ParityReport) -> list[Problem]:
     ]
     stale = [_stale(report, known, suffix) for known, suffix in baseline.numbered(report.known) if known.problem]
     raising = [Problem(what=f"nothing of {name} was compared", detail=ALWAYS_RAISES) for name in always_raising(report)]
-    return [*untested, *raising, *problems, *_joined(losses), *stale]
+    return [*untested, *raising, *problems, *_joined((loss, "") for loss in losses), *stale]
 
 
 def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> str:
@@ -139,14 +150,20 @@ def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> s
     return ", ".join(filter(None, (change.framework, what, change.case if with_case else "")))
 
 
-NUMBERS = re.compile(r"(?<=by )[\d.e+-]+( %| times)?|(?<=a threshold of )[\d.e+-]+ instead of [\d.e+-]+")
-"""Numbers of a problem that may differ between the cases of one cause."""
+NUMBERS = re.compile(r"(?<=by )[\d.e+-]+( %| times)?|(?<=a threshold of )[\d.e+-]+|(?<=instead of )[\d.e+-]+")
+NAMES = re.compile(r"'[^']*'(, '[^']*')*( and ('[^']*'|\d+ others))?( (is|are)\b)?")
+"""The numbers of a problem, and the names in its cause, may differ between lists of gradients with the same cause."""
 
 
-def _joined(problems: Iterable[Problem]) -> list[Problem]:
+def _joined(problems: Iterable[tuple[Problem, str]]) -> list[Problem]:
+    """Join problems with the same cause. `problems` contains (problem, cause), where the cause is a part of the detail.
+
+    The joined problem has the detail of the first problem.
+    """
     joined: dict[tuple[str | bool | None, ...], Problem] = {}
-    for each in problems:
-        key = (each.what, NUMBERS.sub("", each.detail), each.function, each.excused)
+    for each, cause in problems:
+        detail = NUMBERS.sub("", each.detail.replace(cause, NAMES.sub("", cause)))
+        key = (each.what, detail, each.function, each.excused)
         if key in joined:
             joined[key].cases.extend(each.cases)
         else:
@@ -166,12 +183,14 @@ ALWAYS_RAISES = (
 )
 
 
-def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
+def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Problem, str]]:
+    """Yield (problem, cause) for each failure of a case."""
 
-    def problem(what: str, detail: str, place: str, result: Result | None = None, **names: Any) -> Problem:
+    def problem(what: str, detail: str, place: str, result: Result | None = None, **names: Any) -> tuple[Problem, str]:
         is_lost = result is not None and result.is_failure  # a baseline excuses no missing result
         excused = not is_lost and baseline.excuses(report, (names.get("framework", ""), place, case.name))
-        return Problem(what=what, detail=detail, excused=excused, cases=[case.name], **names)
+        cause = (result.cause or result.contradiction) if isinstance(result, NativeResult) else ""
+        return Problem(what=what, detail=detail, excused=excused, cases=[case.name], **names), cause
 
     if case.differing_stages:
         what = "frameworks differ from each other on the host path"
