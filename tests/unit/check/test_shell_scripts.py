@@ -308,7 +308,8 @@ RUN = "torchrun pretrain_gpt.py --micro-batch-size 2 --lr 1.0 ${MODEL[@]} "
         (RUN, [(1, "Megatron-LM by default: clip-grad is not set")]),
         (RUN + '"${ARGS[@]}"', [(3, "Megatron-LM: clip-grad")]),
         (RUN + "$ARGS", [(3, "Megatron-LM: clip-grad")]),
-        (RUN + "# $ARGS_OF_MODEL", [(1, "Megatron-LM by default: clip-grad is not set")]),
+        (RUN + '# "${ARGS[@]}"', [(1, "Megatron-LM by default: clip-grad is not set")]),
+        (RUN + "$ARGS_OF_MODEL", [(1, "Megatron-LM by default: clip-grad is not set")]),
         ("echo $MODEL", [(3, "Megatron-LM: clip-grad")]),
     ],
 )

@@ -29,8 +29,10 @@ def without_unused_arrays(text: str) -> str:
     A script that runs no command keeps its arrays, because other scripts can source the script.
     """
 
+    code = COMMENT.sub("", text)
+
     def used(array: re.Match[str]) -> str:
-        is_expanded = re.search(rf"\$\{{?{array[1]}\b", text)
+        is_expanded = re.search(rf"\$\{{?{array[1]}\b", code)
         return array[0] if is_expanded else "\n" * array[0].count("\n")
 
     return ARRAY.sub(used, text) if COMMAND.search(ARRAY.sub("", text)) else text
