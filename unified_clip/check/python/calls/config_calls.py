@@ -75,11 +75,7 @@ def unused_clippers(source: Source, path: Path, known: Mapping[str, ConfigVariab
     for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr="clipper")):
-                own = known.get(ast.unparse(owner))
-                statement = source.parents[node]
-                if own is None and isinstance(statement, ast.Assign):
-                    own = known.get(ast.unparse(statement.targets[0]))
-                name = "ClipConfig.clipper"
+                own, name = known.get(ast.unparse(owner)), "ClipConfig.clipper"
             case ast.Assign(targets=[ast.Attribute()], value=ast.Name(id=variable) as node):
                 is_only = not configuration_uses.is_used(source, variable, stores=False)
                 own, name = (known.get(variable) if is_only else None), "ClipConfig"
