@@ -250,5 +250,14 @@ Trainer(model=model, args=training_args).train()
 )
 def test_an_option_of_training_arguments_has_the_rule_of_trainer(check: Check, command: str, kind: str) -> None:
     """The source stays unknown, because other commands can start it without the option."""
-    findings = {each.path: each.kind for each in check({"train.py": PARSER, "run.sh": command + "\n"}).findings}
-    assert findings == {"train.py": "unknown", **({"run.sh": kind} if kind else {})}
+    findings = {each.path: each for each in check({"train.py": PARSER, "run.sh": command + "\n"}).findings}
+    kinds = {path: each.kind for path, each in findings.items()}
+    assert kinds == {"train.py": "unknown", **({"run.sh": kind} if kind else {})}
+    assert ("settings of DeepSpeed decide" in getattr(findings.get("run.sh"), "does", "")) is ("deepspeed" in command)
+
+
+def test_an_option_of_a_script_with_an_engine_of_deepspeed_is_unknown(check: Check) -> None:
+    """DeepSpeed reads the threshold from its settings, and the script might not write the option into the settings."""
+    files = {"train.py": "import deepspeed\n\nengine, *_ = deepspeed.initialize(args=args, model=model)\n"}
+    report = check({**files, "run.sh": "deepspeed train.py --gradient_clipping 1.0\n"})
+    assert {each.path: each.kind for each in report.findings} == {"train.py": "unknown", "run.sh": "unknown"}

@@ -313,7 +313,7 @@ def _with_settings(
         if not _is_set_outside(site, call):
             return use(why_unknown=why)
         option = site.name.rpartition("(")[2].rstrip("=)")
-        rules = [each for each in settings() if each.keyword == option and not each.rule_keyword]
+        rules = [each for each in settings() if each.keyword == option == parsed_arguments.MAX_GRAD_NORM]
         rule = next((each for each in rules if use.keywords["package"] in each.packages), None)
         config = ClipConfig(rule=rule.rule, family=rule.family, threshold=1.0) if rule and rule.rule else None
         return use(why_unknown=why, is_set_outside=True, option=option, rule=config)

@@ -15,6 +15,7 @@ from ...._static_values import is_number
 from ....config.clip_config import ClipConfig
 from ....config.documents.script_options import COMMENT
 from ....config.formats.python_source import Source, last_name
+from ....config.formats.trainers.huggingface.training_arguments import UNDER_DEEPSPEED
 from ....errors import ConfigError
 from ...clip_use import ClipUse, shown
 from ...command_lines import CommandLineSetting, is_clip
@@ -113,7 +114,7 @@ def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
         use = replace(use, why_unknown=OF_SCRIPT.format(script=scripts[-1]))
     readers = [each for each in readers if each.option == use.option]
     if any(each.is_set_outside for each in readers) and "--deepspeed" in _command(use):
-        return use  # DeepSpeed clips by its own settings
+        return replace(use, why_unknown=UNDER_DEEPSPEED)
     rules = {
         script: [reader.config or reader.rule for reader in readers if reader.path.name == script]
         for script in (_scripts(use) if readers else ())
