@@ -82,7 +82,7 @@ class Recording:
     stores_results = False
 
     def __init__(
-        self, path: Path, norms: bool, gradients_every: int | None, names: Any, *, natives: bool = True
+        self, path: Path, norms: bool, gradients_every: int | None = None, names: Any = None, *, natives: bool = True
     ) -> None:
         if gradients_every is not None:
             _check_count(gradients_every, "gradients_every")

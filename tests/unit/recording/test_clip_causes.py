@@ -275,9 +275,7 @@ def test_other_gradients_without_weights_are_unexplained(compare_runs: Any) -> N
 def test_another_rule(compare_runs: Any) -> None:
     bounded = {**clip_line(1, rule="value", norm_type=None, norm=None, coef=None), "threshold": [-1.0, 1.0]}
     (finding,) = compare_runs([clip_line(1)], [bounded]).findings
-    assert finding.sentence == (
-        "a.jsonl clips all gradients by their total norm, b.jsonl each number between two bounds"
-    )
+    assert finding.sentence == ("a.jsonl clips by the total norm, b.jsonl by value")
 
 
 def test_a_shorter_run_is_named(compare_runs: Any) -> None:

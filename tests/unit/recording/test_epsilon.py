@@ -134,8 +134,8 @@ def test_eps_of_several_groups_is_compared_by_the_set_of_effects(
 @pytest.mark.parametrize(
     ("betas", "reason"),
     [
-        (None, "b.jsonl has no recorded betas"),
-        ([0.9, 0.999, 0.9, 0.99], "the parameter groups of b.jsonl have different betas"),
+        (None, "b.jsonl has no single pair of recorded betas"),
+        ([0.9, 0.999, 0.9, 0.99], "b.jsonl has no single pair of recorded betas"),
     ],
     ids=["not recorded", "of each group"],
 )

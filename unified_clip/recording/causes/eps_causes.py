@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ...causes.cause import Cause, instead
 from ...causes.scaling import coefficient
@@ -64,21 +64,14 @@ def _changes(norm: float, pair: CallPair) -> bool:
 
 
 def _explains(pair: CallPair) -> bool:
-    own = [distance(a, b).ulps for _, a, b in numbers(pair, "coefficient")]
-    with_eps = [distance(a, b).ulps for a, b in _with_eps_of_first(pair)]
+    """Return whether the coefficients agree if both calls have the eps of the first call."""
+    limits = [each for each in (pair.a.threshold, pair.b.threshold) if isinstance(each, float)]
+    eps, own = pair.a.eps or 0.0, [distance(a, b).ulps for _, a, b in numbers(pair, "coefficient")]
+    with_eps = [
+        distance(*(single(coefficient(norm, limit, eps)) for norm, limit in zip(norms, limits, strict=True))).ulps
+        for _, *norms in (numbers(pair, "norm") if len(limits) == 2 else ())
+    ]
     return bool(with_eps) and max(own, default=0.0) > ROUNDING >= max(with_eps)
-
-
-def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
-    limits = (pair.a.threshold, pair.b.threshold)
-    for _, *norms in numbers(pair, "norm"):
-        coefs = [
-            single(coefficient(norm, limit, pair.a.eps or 0.0))
-            for norm, limit in zip(norms, limits, strict=True)
-            if isinstance(limit, float)
-        ]
-        if len(coefs) == 2:
-            yield coefs[0], coefs[1]
 
 
 def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..._display import enumeration
+from ...causes.cause import names_text
 from ..divergence import DivergencePoint, numbers
 from ..pairs.calls import CallPair, greatest_setting
 from ..rounding import PRODUCT, ROUNDING, distance, single
@@ -21,9 +21,12 @@ def largest_difference(pair: CallPair) -> float:
 
 
 def hint(point: DivergencePoint, pair: CallPair) -> str:
+    some, is_explained = _only_some(point, pair)
+    return some if is_explained else f"{some}{_decayed(point, pair) or _by_size(point, pair)}"
+
+
+def _by_size(point: DivergencePoint, pair: CallPair) -> str:
     most = largest_difference(pair)
-    if multiplied := _multiplied(point, pair) or _decayed(point, pair):
-        return multiplied
     if 0 < most < 0.02 and any({*each.names} & {*pair.names} for each in point.pairs[: point.index]):
         return (
             ". At earlier steps, these gradients agree. So compare first what changes during the training and is not "
@@ -44,22 +47,18 @@ def hint(point: DivergencePoint, pair: CallPair) -> str:
     )
 
 
-def _multiplied(point: DivergencePoint, pair: CallPair) -> str:
-    norms = list(numbers(pair, "gradient"))
-    factors = {name or "": b / a for name, a, b in _differing(pair) if a}
-    factor = float(f"{next(iter(factors.values()), math.nan):.2g}")
-    if (
-        not factors
-        or 2 * len(factors) > len(norms)
-        or not all(math.isclose(each, factor, rel_tol=1e-4) for each in factors.values())
-    ):
-        return ""
-    names = enumeration([*map(repr, factors)])
-    if len(factors) == 1:
-        differs, these = f"gradient of {names} differs: in {point.b.name}, it is", "this gradient"
-    else:
-        differs, these = f"gradients of {names} differ: in {point.b.name}, they are", "these gradients"
-    return f". Only the {differs} {factor:g} times as large. Look for code that multiplies {these} before the clip"
+def _only_some(point: DivergencePoint, pair: CallPair) -> tuple[str, bool]:
+    """Return (a text about the gradients that differ, whether the text explains them). If most gradients differ, the
+    text is empty."""
+    factors = {name or "": b / a if a else math.nan for name, a, b in _differing(pair)}
+    if not factors or 2 * len(factors) > len(list(numbers(pair, "gradient"))):
+        return "", False
+    text = f". Only the gradients of {names_text([*factors])} differ"
+    factor = float(f"{next(iter(factors.values())):.2g}")
+    if not all(math.isclose(each, factor, rel_tol=1e-4) for each in factors.values()):
+        return text, False
+    advice = "Look for code that multiplies these gradients before the clip"
+    return f"{text}: in {point.b.name}, they are {factor:g} times as large. {advice}", True
 
 
 def _decayed(point: DivergencePoint, pair: CallPair) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...causes.cause import Cause, CauseKind
 from ..divergence import NUMBERS, Divergence, DivergencePoint, StepDifference, divergences, numbers
@@ -34,13 +33,11 @@ CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
 ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
 
-class Effect(Protocol):
-    """A function that returns whether the updates of two runs differ, at `step` or later.
+Effect = Callable[..., bool]
+"""A function (step, at_once=False) that returns whether the updates of two runs differ, at `step` or later.
 
-    If `at_once` is True, the function checks only `step`.
-    """
-
-    def __call__(self, step: int, *, at_once: bool = False) -> bool: ...
+If `at_once` is True, the function checks only `step`.
+"""
 
 
 def join(

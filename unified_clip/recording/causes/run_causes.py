@@ -17,7 +17,7 @@ from ...causes.scaling import combined_norm
 from ...tensors.types import Dense
 from ..divergence import DivergencePoint, divergences, have_one_threshold, noise
 from ..optimizers.clips_after_step import late_clip_by_weights
-from ..pairs.calls import CallPair
+from ..pairs.calls import RULES, CallPair
 from ..pairs.packed_parameters import elements
 from ..recorded_run import RecordedCall
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
@@ -27,13 +27,6 @@ from .eps_causes import ROUNDED, another_eps, is_by_formula, norms_are_equal, ro
 
 FACTORS = 2**24
 """The largest factor between the gradients of two runs that a loss scale or a sum over batches can explain."""
-
-RULES = {
-    "global": "all gradients by their total norm",
-    "each": "each gradient by its own norm",
-    "slices": "each slice by its own norm",
-    "value": "each number between two bounds",
-}
 
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 

@@ -39,9 +39,6 @@ class ProcessRecording(Recording):
 
     records_forks = True
 
-    def __init__(self, directory: Path, norms: bool) -> None:
-        super().__init__(directory, norms, None, None)
-
     def after_fork(self) -> None:
         super().after_fork()
         self._step, self._by_calls = 0, True

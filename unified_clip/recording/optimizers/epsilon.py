@@ -103,7 +103,7 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
     if old is None or new is None:
         unknown = [step for step in (left, right) if place_of(step) == BEFORE and math.isnan(_beta2(step))]
         sentence += (
-            f"The effects of both eps were not compared, because {' and '.join(map(_why_unknown, unknown))}"
+            f"The effects of both eps were not compared, because {unknown[0].run} has no single pair of recorded betas"
             if unknown
             else "No constant eps has the same effect at both places"
         )
@@ -162,12 +162,6 @@ def _advice(before: OptimizerStep, after: OptimizerStep) -> str:
 def _beta2(step: OptimizerStep) -> float:
     betas = step.settings.get("betas")
     return float(betas[1]) if isinstance(betas, tuple) and len(betas) == 2 else math.nan
-
-
-def _why_unknown(step: OptimizerStep) -> str:
-    if step.settings.get("betas") is None:
-        return f"{step.run} has no recorded betas"
-    return f"the parameter groups of {step.run} have different betas"
 
 
 def setting_text(value: Setting) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ..._display import counted, enumeration
 from ...causes.cause import CauseKind
@@ -36,24 +36,15 @@ RULED_OUT_BY_STEPS: tuple[CauseKind, ...] = (
 )  # fmt: skip
 """Causes that a comparison tests only if both recordings have optimizer steps."""
 
-ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
-    "per tensor for global": ["another rule"],
-    "per group for global": ["another rule", "per tensor for global"],
-    "another rule": ["per tensor for global"],
-    "clipped twice": ["several clips before a step"],
-    "several clips before a step": ["clipped twice"],
-    "skipped step": ["shifted step"],
-    "shifted step": ["another learning rate"],
-    "not clipped": ["another threshold", "left-out clip"],
-    "clipped below the threshold": ["another threshold"],
-    "clipping before unscaling": ["scaled gradients"],
-    "gradient accumulation": ["scaled gradients"],
-    "weight decay before the clip": ["scaled gradients"],
-    "rows": ["inexact norm"],
-    "given norm": ["inexact norm"],
-    "16 bits": ["inexact norm"],
-}
-"""Maps a reported cause to causes that change the same numbers. The report does not rule out these causes."""
+ALIKE: Sequence[set[CauseKind]] = (
+    {"another rule", "per tensor for global", "per group for global"},
+    {"clipped twice", "several clips before a step"},
+    {"skipped step", "shifted step", "another learning rate"},
+    {"not clipped", "clipped below the threshold", "another threshold", "left-out clip"},
+    {"scaled gradients", "clipping before unscaling", "gradient accumulation", "weight decay before the clip"},
+    {"inexact norm", "rows", "given norm", "16 bits"},
+)
+"""Sets of causes that change the same numbers. If a cause is reported, the report rules out no cause of its set."""
 
 ABOUT_PARAMETERS = {
     "left out",
@@ -200,7 +191,7 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
     by_norms = RULED_OUT_BY_NORMS if all(run.header.norms for run in comparison.runs) else ()
     by_steps = RULED_OUT_BY_STEPS if all(run.optimizer_steps for run in comparison.runs) else ()
     named = {cause.kind for cause in comparison.findings}
-    unknown = named.union(_undecided(comparison, first.step), *(ALIKE.get(kind, ()) for kind in named))
+    unknown = named.union(_undecided(comparison, first.step), *(kinds for kinds in ALIKE if kinds & named))
     return [kind for kind in (*RULED_OUT, *by_norms, *by_steps) if kind not in unknown]
 
 
