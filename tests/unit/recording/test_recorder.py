@@ -23,7 +23,6 @@ import unified_clip.numpy as uc
 from unified_clip import ClipWarning
 from unified_clip._core import observer
 from unified_clip.recording import compare
-from unified_clip.recording.natives.optimizer_steps import record_step
 from unified_clip.recording.report import sentences
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
@@ -376,23 +375,6 @@ def test_only_numbers_can_be_logged(path: Path) -> None:
         clip()
         with pytest.raises(TypeError, match=r"loss has the type ndarray. Pass a number, or loss.item\(\)"):
             run.log(loss=np.ones(1))  # type: ignore[arg-type]
-
-
-# -- steps of optimizers
-
-
-def test_a_step_with_an_unknown_setting_is_rejected() -> None:
-    with pytest.raises(ValueError, match=r"optax\.adam has settings with unknown names: learning_rate\..*SETTINGS"):
-        record_step("optax.adam", {"learning_rate": 0.1, "eps": 1e-8}, {})
-
-
-def test_an_optimizer_of_an_unknown_module_is_rejected_unless_it_is_the_users(path: Path) -> None:
-    with pytest.raises(ValueError, match=r"mlx\.optimizers\.Adam is in no known module\. .*LIBRARIES"):
-        record_step("mlx.optimizers.Adam", {"lr": 0.1}, {})
-    with unified_clip.record(path):
-        clip()
-        record_step("mine.Adam", {"lr": 0.1}, {}, is_users=True)
-    assert [line["optimizer"] for line in read_lines(path) if "optimizer" in line] == ["mine.Adam"]
 
 
 @pytest.mark.parametrize("is_same", [True, False])

@@ -152,10 +152,14 @@ def test_sizes_of_differences_show_where_to_begin(
 
 @pytest.mark.parametrize(("factor", "kind"), [(1 + 1e-12, "other gradients"), (1 + 1e-9, "other data or loss")])
 def test_a_tiny_difference_of_float64_gradients_is_not_other_data(compare_runs: Any, factor: float, kind: str) -> None:
+    """A gradient whose true value is 0, here `z`, differs completely."""
     norms = {name: factor * norm for name, norm in NORMS.items()} | {"b": NORMS["b"]}
-    (cause,) = compare_runs(*([clip_line(1, each, dtype="float64")] for each in (NORMS, norms))).findings
+    runs = ({**NORMS, "z": 1e-16}, {**norms, "z": 1e-12})
+    (cause,) = compare_runs(
+        *([clip_line(1, each, dtype="float64", weights=dict.fromkeys(each, 1.0))] for each in runs)
+    ).findings
     assert cause.kind == kind
-    assert ("the gradient of paddle.norm divides by the norm plus 1e-12" in cause.sentence) == (
+    assert ("gradients of paddle.norm and Paddle's weight_norm contain an eps of 1e-12" in cause.sentence) == (
         kind == "other gradients"
     )
     assert "Only the gradients of" not in cause.sentence

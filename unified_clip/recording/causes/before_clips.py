@@ -228,6 +228,14 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
     place = (
         f"at step {pair.a.step}, the weights of the clipped parameters agree, and the gradients differ before the clip"
     )
+    most = gradient_hints.largest_share(pair)
+    if 0 < most < gradient_hints.TINY:
+        advice = (
+            f"the norms of the gradients differ by at most {most:.2g} of the total norm. Other data would cause a "
+            "larger difference. Look for an eps in a formula of the forward pass or the loss. For example, gradients "
+            "of paddle.norm and Paddle's weight_norm contain an eps of 1e-12"
+        )
+        return Cause("other gradients", f"{place}: {advice}")
     if missing:
         advice = f"Two things were not compared: the weights of {missing}, and the clearing of gradients"
         to_compare = "Compare these weights, the clearing of gradients, the data, the forward pass and the loss"
@@ -244,14 +252,6 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
             "optimizer clears its gradients before the backward passes"
         )
         return Cause("other gradients", f"{place}. The recording does not show why: {advice}{hint}")
-    most = gradient_hints.largest_difference(pair)
-    if 0 < most < gradient_hints.TINY:
-        advice = (
-            f"the norms of the gradients differ by at most {most:.2g} relatively. Other data would cause a larger "
-            "difference. Look for an eps in a formula of the forward pass or the loss. For example, the gradient of "
-            "paddle.norm divides by the norm plus 1e-12"
-        )
-        return Cause("other gradients", f"{place}: {advice}")
     advice = f"compare data, forward pass and loss{hint}"
     if packed := packed_names(pair.a, pair.b, pair.names):
         advice += f". Also compare the order of the parts in {names_text(packed)}"

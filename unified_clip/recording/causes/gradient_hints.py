@@ -8,16 +8,25 @@ from ...causes.cause import names_text
 from ..divergence import DivergencePoint, numbers
 from ..pairs.calls import CallPair, greatest_setting
 from ..rounding import PRODUCT, ROUNDING, distance, single
-from ..rounding_noise import noise_floor
+from ..rounding_noise import noise_floor, total_norm
 
 TINY = 1e-10
-"""Different data causes larger relative differences than this number between float64 gradients."""
+"""Different data causes differences of float64 gradients that are larger than this fraction of the total norm."""
 
 
 def largest_difference(pair: CallPair) -> float:
+    return max((distance(a, b).relative for a, b in _beyond_noise(pair)), default=0.0)
+
+
+def largest_share(pair: CallPair) -> float:
+    """Return the largest difference between two norms, divided by the total norm."""
+    total = max(map(total_norm, (pair.a, pair.b)))
+    return max((abs(a - b) / total for a, b in _beyond_noise(pair)), default=0.0)
+
+
+def _beyond_noise(pair: CallPair) -> list[tuple[float, float]]:
     floor = max(noise_floor(pair.a), noise_floor(pair.b))
-    differences = (distance(a, b).relative for _, a, b in numbers(pair, "gradient") if abs(a - b) > floor)
-    return max(differences, default=0.0)
+    return [(a, b) for _, a, b in numbers(pair, "gradient") if abs(a - b) > floor]
 
 
 def hint(point: DivergencePoint, pair: CallPair) -> str:

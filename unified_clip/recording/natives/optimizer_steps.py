@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..dispatcher import DISPATCHER
-from ..optimizers.names import check_names
 from .hooks import HOOKS
 
 MOST_LOSSES = 1024
@@ -103,7 +102,6 @@ class StepWatcher:
         fields: Mapping[str, Any],
         *,
         has_gradients: bool,
-        is_users: bool = False,
     ) -> None:
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared.get(key), **fields}
         if self.changed is not None:
@@ -116,23 +114,17 @@ class StepWatcher:
                 passes["empty_because"] = "other parameters"
         self._reset()
         self._is_cleared[key] = is_cleared
-        record_step(optimizer, settings, passes, is_users=is_users)
+        record_step(optimizer, settings, passes)
 
 
-def record_step(
-    optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any], *, is_users: bool = False
-) -> None:
+def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any]) -> None:
     """Record a step of an optimizer, with the losses since the previous step. Only numeric settings are recorded.
 
     optimizer: The name of the optimizer's class.
     settings: Maps PyTorch's names of settings, such as `lr`, to values. SETTINGS in `optimizers/names.py` lists the
         names.
     passes: Further known fields of `OptimizerStep`, such as `backward_calls`.
-    is_users: Whether the user might have defined this class.
-
-    ValueError: The module of the class is unknown, or the name of a setting is unknown.
     """
-    check_names(optimizer, frozenset(settings), is_users=is_users)
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
     fields = {"optimizer": optimizer, "settings": known, **passes, "losses": LOSSES.take()}
     for recording in DISPATCHER.natives:

@@ -167,9 +167,7 @@ def _record_step(optimizer: Any) -> None:
     is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)
     name = f"{module}.{'AdamW' if is_adamw and not is_users else kind.__name__}"
     is_cleared, has_gradients = partial(_is_cleared, weak), bool(changed)
-    WATCHER.after_step(
-        id(optimizer), name, settings, is_cleared, fields, has_gradients=has_gradients, is_users=is_users
-    )
+    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, has_gradients=has_gradients)
 
 
 def _is_cleared(reference: ref[Any]) -> bool:

@@ -14,15 +14,3 @@ SETTINGS = (
     "amsgrad", "maximize",
 )  # fmt: skip
 """The names of recorded settings. PyTorch uses the same names."""
-
-
-def check_names(optimizer: str, settings: frozenset[str], *, is_users: bool) -> None:
-    if unknown := sorted(settings - {*SETTINGS}):
-        raise ValueError(
-            f"{optimizer} has settings with unknown names: {', '.join(unknown)}. Use PyTorch's name of the setting, or "
-            "add the name to SETTINGS in recording/optimizers/names.py."
-        )
-    if not is_users and not optimizer.startswith(LIBRARIES):
-        raise ValueError(
-            f"{optimizer} is in no known module. Add its module to LIBRARIES in recording/optimizers/names.py."
-        )
