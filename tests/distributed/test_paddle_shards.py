@@ -116,6 +116,13 @@ def test_functional_interfaces_return_distributed_tensors(worlds: Callable[[int]
         assert worlds(2).run(paddle_sharded.call_functional, function, [array], "rows") == [f"{n.tolist()} None"] * 2
 
 
+def test_process_group_none_needs_complete_gradients(worlds: Callable[[int], World]) -> None:
+    one_shard = "rows with copies"  # of 2 ranks, each has the first dimension of the mesh alone
+    assert worlds(2).run(paddle_sharded.norm_on_this_rank, one_shard) == [5.0, 5.0]
+    for failure in worlds(2).attempt(paddle_sharded.norm_on_this_rank, "rows"):
+        assert "the gradient at position 0 is not complete on this rank" in str(failure)
+
+
 @pytest.mark.parametrize("layout", PLACEMENTS)
 def test_replicated_shards_count_once_in_the_norm_of_one_gradient(worlds: Callable[[int], World], layout: str) -> None:
     array = np.array([[3.0, 4.0], [0.0, 1.0], [6.0, 8.0], [2.0, 5.0]], np.float32)

@@ -88,5 +88,7 @@ def test_float64_sums_would_depend_on_the_order_of_additions(
 def test_process_group_none_needs_complete_gradients(torch_worlds: Callable[[int], World]) -> None:
     clipped = [np.float32(0.6), np.float32(0.8)]
     assert torch_worlds(2).run(torch_sharded.clip_on_this_rank, "replicated") == [clipped, clipped]
+    one_shard = "along the third"  # of 4 ranks, each has this dimension of the mesh alone
+    assert torch_worlds(4).run(torch_sharded.clip_on_this_rank, one_shard) == [clipped] * 4
     for failure in torch_worlds(2).attempt(torch_sharded.clip_on_this_rank, "FSDP"):
         assert "process_group is None, but the gradient at position 0 is not complete on this rank" in str(failure)

@@ -73,6 +73,7 @@ PLACEMENTS: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
     "replicated": ("row", lambda axes: [Replicate()]),
     "terms of a sum": ("row", lambda axes: [Partial()]),
     "copies of rows": ("rows", lambda axes: [Replicate(), Shard(0)]),
+    "rows with copies": ("rows", lambda axes: [Shard(0), Replicate()]),
     "two dimensions": ("rows", lambda axes: [Shard(0), Shard(axes - 1)] if axes > 1 else [Replicate(), Shard(0)]),
     "sum and rows": ("rows", lambda axes: [Partial(), Shard(0)]),
 }
@@ -264,6 +265,12 @@ def clip_in_place(function: str, arrays: Sequence[np.ndarray], layout: str, *arg
     params = parameters(arrays, layout)
     getattr(uc, function)(params, *args)
     return [gathered(parameter.grad) for parameter in params]
+
+
+def norm_on_this_rank(layout: str) -> float:
+    """Return the norm of one gradient with `process_group=None`, which declares it as complete on this rank."""
+    (parameter,) = parameters([np.array([[3.0], [4.0]], np.float32)], layout)
+    return float(uc.global_norm([parameter.grad], process_group=None))
 
 
 def clip_by_value_config(arrays: Sequence[np.ndarray], layout: str) -> list[np.ndarray]:

@@ -182,7 +182,8 @@ class PaddleShards(DistributedGradients):
         return Ranks(self._ranks_along(tensor, lambda placement: placement.is_replicated()))
 
     def is_replicated(self, tensor: Any) -> bool:
-        return all(placement.is_replicated() for placement in tensor.placements)
+        sizes = tensor.process_mesh.shape
+        return all(size == 1 or p.is_replicated() for size, p in zip(sizes, tensor.placements, strict=True))
 
     def is_partial(self, tensor: Any) -> bool:
         return any(placement.is_partial() for placement in tensor.placements)

@@ -199,7 +199,8 @@ class TorchShards(DistributedGradients):
         return copies[is_copied]
 
     def is_replicated(self, tensor: Any) -> bool:
-        return tensor.device_mesh.size() == 1 or all(placement.is_replicate() for placement in tensor.placements)
+        sizes = tensor.device_mesh.shape
+        return all(size == 1 or p.is_replicate() for size, p in zip(sizes, tensor.placements, strict=True))
 
     def is_partial(self, tensor: Any) -> bool:
         return any(placement.is_partial() for placement in tensor.placements)
