@@ -124,6 +124,10 @@ class _Call:
         are_finite = all(np.isfinite(tensor.values()).all() for tensor in tensors)
         return are_finite and all(map(math.isfinite, numbers)) and bool(call.counted)
 
+    @property
+    def is_single(self) -> bool:
+        return len(self.call.counted) == 1
+
     @cached_property
     def is_correct(self) -> bool:
         return self.call.explains(Hypothesis(), self.slack)
@@ -175,6 +179,22 @@ def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]
 
 
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
+    """Return the diagnosis of a call.
+
+    If only lists of one gradient are wrong, or only lists of several gradients, the code may have a branch for a single
+    gradient. Then the correct lists do not disprove a cause.
+    """
+    diagnosis = _diagnose_among(this, everything, failing)
+    rest = [each for each in everything if each.is_single != this.is_single and each.is_regular]
+    if diagnosis.cause or not rest or not all(each.is_correct for each in rest):
+        return diagnosis
+    alike, failing_alike = ([each for each in calls if each not in rest] for calls in (everything, failing))
+    cause = _diagnose_among(this, alike, failing_alike).cause
+    lists = f"only in lists of {'one gradient' if this.is_single else 'several gradients'}"
+    return Diagnosis(Cause(cause.kind, f"{cause.sentence}, {lists}")) if cause else diagnosis
+
+
+def _diagnose_among(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
     cause = this.cause
     others = [each for each in everything if each is not this and each.can_judge(this)]
     if not this.is_regular:

@@ -491,6 +491,43 @@ def test_a_single_call_shows_an_eps_that_is_added_to_the_coefficient(init_cases:
     assert set(find_causes(function, [large]).values()) == causes
 
 
+SINGLE = """
+[[gradients]]
+name = "single"
+tensors = [{ values = [3.0, 4.0, -1.5] }]
+
+[[gradients]]
+name = "single, tiny norm"
+tensors = [{ values = [3e-4, 4e-4] }]
+
+[[cases]]
+gradients = ["single"]
+rules = ["clip_by_global_norm"]
+thresholds = [0.7, 2.3, 100.0]
+
+[[cases]]
+gradients = ["single, tiny norm"]
+rules = ["clip_by_global_norm"]
+thresholds = [1.3e-4]
+"""
+
+
+@pytest.mark.parametrize("name", ["eps", "squared norm", "eps 0.001 after the division"])
+@pytest.mark.parametrize(("is_single", "lists"), [(True, "one gradient"), (False, "several gradients")])
+@pytest.mark.usefixtures("all_cases")
+def test_a_branch_for_a_single_gradient_does_not_hide_a_cause(name: str, is_single: bool, lists: str) -> None:
+    wrong, causes = WRONG[name]
+
+    def clip(grads: Arrays, limit: float) -> tuple[Arrays, float]:
+        return (wrong if (len(grads) == 1) == is_single else RIGHT["minimum"])(grads, limit)
+
+    with Path("parity/suite.toml").open("a", encoding="utf-8") as suite:
+        suite.write(SINGLE)
+    cases = [case for case in load.read(Path("parity")).cases if case.call_name == "clip_by_global_norm"]
+    ((kind, sentence),) = causes
+    assert set(find_causes(clip, cases).values()) == {(kind, f"{sentence}, only in lists of {lists}")}
+
+
 ONE_LIST: dict[str, tuple[Function, set[str]]] = {
     "the first 65536 elements alone": (
         clip_by_norm(lambda grads: total([g.ravel()[: 1 << 16] for g in grads])),
