@@ -199,7 +199,6 @@ def settings() -> tuple[TrainerSetting, ...]:
 
 
 @functools.cache
-@functools.cache
 def trainer_packages() -> frozenset[str]:
     names = (name for setting in settings() for name in (*setting.classes, *setting.elsewhere, *setting.factories))
     return frozenset(name.partition(".")[0] for name in names)

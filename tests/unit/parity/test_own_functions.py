@@ -249,22 +249,18 @@ WRONG_TABLES = [
         "modes = ['host']",
         "the mode that runs the function. Add 'native' to frameworks.numpy.modes",
     ),
-    ("clip_by_norm = 'clap.py:clip'", "", "clap.py. clip.py defines 'clip'. Write clip_by_norm = \"clip.py:clip\""),
     ("clip_by_norm = 'clap.py:clap'", "", "there is no file {}/clap.py. Correct the path"),
     (
         "clip_by_norm = './clip.py:clap'",
         "",
-        "{}/clip.py has no function 'clap'. Its functions are total, clip, off, in_place, each. "
-        'Write clip_by_norm = "clip.py:clip"',
+        "{}/clip.py has no function 'clap'. Did you mean clip?",
     ),
     (
         "clip_by_norm = 'clip.py:normalized'",
         "",
-        'Its functions are total, clip, off, in_place, each. Write clip_by_norm = "clip.py:FUNCTION" with one',
+        "{}/clip.py has no function 'normalized'. Use one of total, clip, off, in_place, each.",
     ),
-    ("clip_by_norm = 'empty.py:clip'", "", "clip.py defines 'clip'. Write clip_by_norm = \"clip.py:clip\""),
     ("clip_by_norm = 'empty.py:clap'", "", "{}/empty.py has no function 'clap'. Correct the name, or the path"),
-    ("clip_by_norm = 'many.py:clap'", "", "Its functions are f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, 2 more. Write"),
     ("clip_by_norm = 'cases.py:clip'", "", "cases.py is not valid Python: line 2: "),
     ("clip_by_value = 'clip.py:clip'", "", "no case calls clip_by_value in the mode native on numpy. Add clip_by"),
 ]
@@ -273,7 +269,6 @@ WRONG_TABLES = [
 def test_a_function_that_cannot_run_is_an_error_of_the_suite(tmp_path: Path) -> None:
     (tmp_path / "cases.py").write_text("\n[[cases", encoding="utf-8")
     (tmp_path / "empty.py").write_text("", encoding="utf-8")
-    (tmp_path / "many.py").write_text("".join(f"def f{i}(): ...\n" for i in range(12)), encoding="utf-8")
     for functions, more, message in WRONG_TABLES:
         with pytest.raises(SuiteError, match=re.escape(message.format(tmp_path))):
             suites.read(write_suite(tmp_path, functions, more=more))

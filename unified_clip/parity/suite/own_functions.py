@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +18,6 @@ possible."""
 
 WITH_NORM = ("in place", "list")
 """For calls of these styles, a function of the user can return the clipped gradients without a norm."""
-
-MOST_NAMES = 10
 
 REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES)
 
@@ -53,10 +50,13 @@ def check(name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case
             raise SuiteError(f"{place}: modes lacks {NATIVE}, the mode that runs the function. {remedy}")
         path, function = split_name(text, file.parent)
         if not path.is_file():
-            raise SuiteError(f"{place}: there is no file {path}. {_remedy(public_name, text, path, function)}")
+            raise SuiteError(f"{place}: there is no file {path}. Correct the path")
         if not _may_define(path, function, place, is_own_python=framework.python == sys.executable):
-            problem = f"{path} has no function {function!r}"
-            raise SuiteError(f"{place}: {problem}. {_remedy(public_name, text, path, function)}")
+            names = list(lines_of(path))
+            advice = (
+                no_such("function", function, names).partition(". ")[2] if names else "Correct the name, or the path"
+            )
+            raise SuiteError(f"{place}: {path} has no function {function!r}. {advice}")
         if not any(uses_function(case, public_name, name) for case in cases):
             raise SuiteError(
                 f"{place}: no case calls {public_name} in the mode {NATIVE} on {name}. Add {public_name} to rules or "
@@ -72,22 +72,6 @@ def check(name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case
         if returned == "nothing" and (CALLS[public_name].style != "in place" or not CALLS[public_name].returns_norm):
             problem = f'"nothing" is allowed for clip_grad_norm_, but not for {public_name}'
             raise SuiteError(f'{place}: {problem}. Write "gradients", or remove this line')
-
-
-def _remedy(public_name: str, text: str, path: Path, function: str) -> str:
-    def line(file: str, name: str) -> str:
-        return f'Write {public_name} = "{Path(text.rpartition(":")[0]).with_name(file).as_posix()}:{name}"'
-
-    others = [each.name for each in sorted(path.parent.glob("*.py")) if function in lines_of(each)]
-    if others:
-        return f"{others[0]} defines {function!r}. {line(others[0], function)}"
-    names = list(lines_of(path))
-    if not names:
-        return "Correct the name, or the path" if path.is_file() else "Correct the path"
-    listed = names if len(names) <= MOST_NAMES else [*names[:MOST_NAMES], f"{len(names) - MOST_NAMES} more"]
-    close = difflib.get_close_matches(function, names, n=1)
-    advice = line(path.name, close[0]) if close else f"{line(path.name, 'FUNCTION')} with one of these names"
-    return f"Its functions are {', '.join(listed)}. {advice}"
 
 
 def uses_function(case: Case, public_name: str, framework: str) -> bool:
