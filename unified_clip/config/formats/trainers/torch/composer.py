@@ -8,6 +8,7 @@ from typing import Any
 from packaging.version import Version
 
 from ....documents import Document, Key
+from ....documents.inheritance.hydra import Hydra
 from ....schema import Settings
 from ...agc import agc_settings, exported_agc
 from ...base import Format, Imported, words
@@ -31,6 +32,7 @@ FSDP_VALUE = (
 class Composer(Format):
     name, title = "composer", "Composer"
     kinds = ("yaml",)
+    inheritance = Hydra()  # llm-foundry reads files with OmegaConf: interpolations
     source = "composer/algorithms/gradient_clipping/gradient_clipping.py, llm-foundry: llmfoundry/algorithms"
     newest = "0.32.1"
     own_keys = tuple((*root, "algorithms", ALGORITHM) for root in ROOTS)
