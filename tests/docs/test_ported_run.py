@@ -92,4 +92,4 @@ def test_a_mistake_in_the_port_is_named_at_the_first_step(out: Path, port: str, 
 
 def test_clipping_after_the_step_is_named_with_its_run(out: Path) -> None:
     (finding,) = compared(out, "late").findings
-    assert "late.jsonl clips after its optimizer has stepped" in finding.sentence
+    assert "late.jsonl clips after the optimizer step, and original.jsonl clips before" in finding.sentence

@@ -26,7 +26,9 @@ def test_clipping_after_the_step(compare_runs: Any) -> None:
     right = [clip_line(1), clip_line(2, weights=later)]
     comparison = compare_runs(right, late)
     assert cause_kinds(comparison) == ["clipping after the step"]
-    assert "one of the two runs clips after its optimizer has stepped" in comparison.findings[0].sentence
+    assert "b.jsonl clips after its optimizer has stepped" in comparison.findings[0].sentence
+    assert "a.jsonl clips after its optimizer has stepped" in compare_runs(late, right).findings[0].sentence
+    assert "one of the two runs clips after" in compare_runs(right[:1], late[:1]).findings[0].sentence
     steps_first = [line for clip in late for line in (step_line(clip["step"]), clip)]
     (cause,) = compare_runs(with_steps(right), steps_first).findings
     assert str(cause).startswith("Clipping after the step: b.jsonl clips after the optimizer step")

@@ -63,6 +63,19 @@ def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None
     return Cause(
         "clipping after the step",
         f"all {len(gradients)} gradients are equal, so both runs had the same weights in the backward pass. The "
-        f"weights differ when the clip runs ({name!r}: {a:.9g} and {b:.9g}), because one of the two runs clips after "
-        "its optimizer has stepped. The step uses unclipped gradients",
+        f"weights differ when the clip runs ({name!r}: {a:.9g} and {b:.9g}), because {_late_run(point, pair)} clips "
+        "after its optimizer has stepped. The step uses unclipped gradients",
     )
+
+
+def _late_run(point: DivergencePoint, pair: CallPair) -> str:
+    """Return the name of the late run, or "one of the two runs".
+
+    The late run's weights have moved in the direction in which the other run's weights move next.
+    """
+    following = point.pairs[point.index + 1 : point.index + 2]
+    later = {name: (a, b) for each in following for name, a, b in numbers(each, "weight")}
+    moves = [(a, b, *later[name]) for name, a, b in numbers(pair, "weight") if name in later and a != b]
+    is_a = all((next_b - b) * (a - b) > 0 for a, b, _, next_b in moves)
+    is_b = all((next_a - a) * (b - a) > 0 for a, b, next_a, _ in moves)
+    return "one of the two runs" if is_a == is_b else point.a.name if is_a else point.b.name
