@@ -27,7 +27,7 @@ from ._command import (
 )
 from ._command import completion as completion_command
 from ._command import help as help_command
-from ._display import flush_or_discard, print_error
+from ._display import complain, flush_or_discard, print_error
 from .bench import cli as bench_command
 from .check import cli as check_command
 from .config import cli as config_commands
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     own, command_line = record_command.split(sys.argv[1:] if arguments is None else arguments)
-    options, unknown = _parser().parse_known_args(own)
+    options, unknown = _parser().parse_known_args(_without_alias(own))
     if unknown:
         options.parser.error(f"unrecognized arguments: {shlex.join(unknown)}")
     options.command_line = command_line
@@ -104,6 +104,15 @@ def _run(arguments: Sequence[str] | None) -> int:
     _end_in_order()
     status: int = options.run(options)
     return status
+
+
+def _without_alias(arguments: Sequence[str]) -> Sequence[str]:
+    """Replace the deprecated `port --verify OLD NEW` by `verify OLD NEW`."""
+    if arguments[:1] != ["port"] or "--verify" not in arguments:
+        return arguments
+    arguments = ["verify", *(each for each in arguments[1:] if each != "--verify")]
+    complain(f"port --verify is deprecated. Type: {shlex.join(['unified-clip', *arguments])}")
+    return arguments
 
 
 class OutputError(CodedError, code="UC205"):
