@@ -63,6 +63,26 @@ def clip_each_micro_batch(lines: list[dict[str, Any]], *, named: bool = True) ->
     return result
 
 
+def test_a_clip_for_one_of_two_optimizers_is_left_out(tmp_path: Path) -> None:
+    """The first run has one optimizer for both networks, so its steps are iterations."""
+    whole, parts = [], []
+    for step in range(1, 9):
+        moved, rate = {name: weight + step for name, weight in WEIGHTS.items()}, {"settings": {"lr": 0.1 / step}}
+        critic = clip(step, "critic", weights=moved)
+        maker = {
+            name: {**each, "shape": [9]}
+            for name, each in clip(step, "maker", (6.0, 8.0), weights=moved)["parameters"].items()
+        }
+        norm = math.hypot(5.0, 10.0)
+        whole += [
+            {**critic, "parameters": {**critic["parameters"], **maker}, "count": 4, "norm": norm, "coef": 1 / norm}
+        ]
+        whole += [optimizer(step, backward_calls=1, **rate)]
+        parts += [{**critic, "step": 2 * step - 1}, optimizer(2 * step - 1, backward_calls=1, **rate)]
+        parts += [optimizer(2 * step, backward_calls=0, **rate)]
+    assert {*cause_kinds(write_and_compare(tmp_path, whole, parts))} == {"left out"}
+
+
 # -- several clips before a step
 
 

@@ -171,7 +171,7 @@ def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
     factors = [(count, count) for count in multiples] if even else []
     factors += [factor for count in multiples for factor in ((count, 1), (1, count))]
     for factor, other in factors:
-        if _are_whole_iterations(a, b, left * factor, right * other):
+        if _are_whole_iterations(a, b, left * factor, right * other, may_differ=factor != other):
             return left * factor, right * other
     if even:
         return even[0]
@@ -184,10 +184,11 @@ def _clip_other_parameters(a: RecordedRun, b: RecordedRun, sizes: tuple[int, int
     return 0.0 not in firsts and firsts[0] != firsts[1] and not any(map(math.isnan, firsts))
 
 
-def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int) -> bool:
+def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int, may_differ: bool) -> bool:
     """Return whether the runs clip the same gradients in each iteration, if an iteration has this number of steps.
 
     sizes: The number of optimizer steps in an iteration of `a`, and in an iteration of `b`.
+    may_differ: Whether each run may clip its own gradients, if they are the same in all its iterations.
     """
     left, right = (
         [each for each in iterations_of(run, size) if len(each[0]) == size]
@@ -205,7 +206,7 @@ def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int) -> bool:
         return True
     lists = [[sorted(map(_shapes, _calls_of_steps(each))) for each in side] for side in (left, right)]
     is_regular = len(left) == len(right) > 1 and all(each == side[0] for side in lists for each in side)
-    return sizes[0] != sizes[1] and is_regular
+    return may_differ and sizes[0] != sizes[1] and is_regular
 
 
 def _shapes(calls: Sequence[RecordedCall]) -> list[str]:
