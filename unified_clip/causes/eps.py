@@ -100,11 +100,11 @@ def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
 
 
 def eps_sentences(
-    this: Observation, wrong_number: Callable[[IntervalOf, float, Sequence[float]], float | None]
+    this: Observation, wrong_value: Callable[[IntervalOf, float, Sequence[float]], float | None]
 ) -> Iterator[str]:
     """Yield a sentence for each wrong eps that explains several calls.
 
-    wrong_number: A function that returns the wrong eps that explains the calls, or None. The arguments are a function
+    wrong_value: A function that returns the wrong eps that explains the calls, or None. The arguments are a function
         for the interval of one call, the correct eps, and the values of eps to try first.
     """
     common = (*COMMON_EPS, *IN_ROOT)
@@ -116,7 +116,7 @@ def eps_sentences(
     if this.p != 2 or this.passed_norm is not None:
         del sentences[_eps_in_root]
     for interval_of, sentence in sentences.items():
-        number = wrong_number(interval_of, this.eps if interval_of is _eps else 0.0, common)
+        number = wrong_value(interval_of, this.eps if interval_of is _eps else 0.0, common)
         if number is not None and 0 <= number <= LARGEST_EPS_OF_CALLS:
             yield sentence(number)
 

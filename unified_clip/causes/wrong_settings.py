@@ -67,13 +67,13 @@ def wrong_settings(
     if this.threshold == math.inf:
         return
 
-    if eps := list(eps_sentences(this, calls.wrong_number)):
+    if eps := list(eps_sentences(this, calls.wrong_value)):
         yield Cause("another eps of the clip", ", or ".join(eps))
     if threshold := _threshold(this, calls, DIGITS):
         yield threshold
-    elif (constant := calls.wrong_number(_constant, this.threshold)) is not None:
+    elif (constant := calls.wrong_value(_constant, this.threshold)) is not None:
         yield _same_threshold(constant)
-    elif (norm := calls.wrong_number(_clipped_norm, this.threshold)) is not None:
+    elif (norm := calls.wrong_value(_clipped_norm, this.threshold)) is not None:
         sentence = f"as when gradients above the threshold are scaled to a norm of {norm:.6g}"
         yield Cause("another threshold", sentence)
     if conditions := list(_conditions(lambda powers: _common(*calls, partial(_ratios, powers=powers)))):
@@ -90,7 +90,7 @@ def or_simple_threshold(
         simple = next(_scaled_norm(this, correct, differing, min_lists=1, digits=FEW_DIGITS), None)
     elif this.threshold < math.inf:
         calls = _calls(this, correct, differing)
-        constant = calls.strict().wrong_number(_constant, this.threshold)
+        constant = calls.strict().wrong_value(_constant, this.threshold)
         simple = _threshold(this, calls, FEW_DIGITS) or (None if constant is None else _same_threshold(constant))
     else:
         return cause
@@ -119,11 +119,12 @@ class _Calls(NamedTuple):
     def common(self, interval_of: IntervalOf) -> Interval | None:
         return _common(*self, partial(_numbers, interval_of=interval_of))
 
-    def wrong_number(self, interval_of: IntervalOf, correct: float, preferred: Sequence[float] = ()) -> float | None:
-        """Return the wrong number that explains the calls. Return None if the correct number explains the calls, or if
-        there is no such number.
+    def wrong_value(self, interval_of: IntervalOf, correct: float, preferred: Sequence[float] = ()) -> float | None:
+        """Return the wrong value of a setting that explains the calls. Return None if the correct value explains the
+        calls, or if no value explains them.
 
-        A single call proves only a preferred number or a number of one digit, because some number explains any result.
+        For almost every single call, some value explains the call. So one call proves only a preferred value, or a
+        value with one digit.
         """
         interval = self.common(interval_of)
         if interval is None or interval[0] <= correct <= interval[1]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, ModelWrapValidatorHandler, WithJsonSchema, field_validator, model_validator
 from pydantic.json_schema import GenerateJsonSchema, SkipJsonSchema
 
+from .._api.groups import Nonfinite
 from .._core import rule as formula
 from .._core.rule import ClipConvention, ClipRule
 from .adaptive import Adaptive
@@ -23,7 +24,6 @@ VERSION = 1
 
 Rule = Literal["none", "value", "norm", "global_norm"]
 FamilyName = Literal["pytorch", "tensorflow", "paddle"]
-Nonfinite = Literal["family", "raise", "skip", "zero"]
 
 DEFAULT_FAMILY: FamilyName = "pytorch"
 

@@ -20,7 +20,7 @@ SAME = 0.01
 
 
 def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
-    """Yield the first step after which only one run has the same weights as before, if there is such a step."""
+    """Yield the first step that changes the weights in only one of the two runs."""
     earlier: dict[str, list[CallPair]] = {}
     for pair in pairs:
         key = str([(name, each.shape) for name, each in pair.a.parameters.items()])

@@ -162,9 +162,9 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """If both runs clip sparse gradients by the norms of their stored rows, replace the exact norms by these norms.
+    """Return the calls with the norms of the stored rows of sparse gradients, if both runs clip by these norms.
 
-    TensorFlow clips a sparse gradient by the norm of its stored rows.
+    TensorFlow clips by these norms. They differ from the norms of the gradients if a row is stored more than once.
     """
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
