@@ -57,7 +57,7 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
 
 
 def below(path: Path) -> list[Path]:
-    """Return the files below a directory whose suffix is in `SUFFIXES`. If `path` is a file, return only this file.
+    """Return the files with a suffix of `SUFFIXES` below a directory. If `path` is a file, return only this file.
 
     Hidden directories, virtual environments and installed packages are skipped.
     """

@@ -251,13 +251,3 @@ def test_an_invalid_timeout_is_rejected(seconds: str, capsys: pytest.CaptureFixt
         f"--timeout: {seconds!r} is not a finite number above 0. Pass a number of seconds, such as 60"
         in capsys.readouterr().err
     )
-
-
-def test_a_memory_limit_in_a_suite_is_rejected_with_an_alternative(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = suite(tmp_path, f"{CASES}calls = [{{ call = 'global_norm' }}]", frameworks=f"memory = '8 GiB'\n{NUMPY}")
-    assert cli.main(["parity", "--suite", str(where)]) == 2
-    error = capsys.readouterr().err
-    assert "suite.toml, line 3, memory: " in error
-    assert "To limit the command's memory, use `ulimit -v` or a cgroup" in error

@@ -158,7 +158,7 @@ def test_a_map_of_known_names_in_two_directions_is_rejected_by_its_direction() -
         SimpleNamespace(script=f"{side}.py:step", shapes=dict.fromkeys(names))
         for side, names in (("old", "ab"), ("new", "AB"))
     )
-    pair = r"a name of old.py:step \('a', 'b'\) and a name of new.py:step \('A', 'B'\)"
+    pair = r"a name of old.py:step \('a' and 'b'\) and a name of new.py:step \('A' and 'B'\)"
     text = rf"--map mixes old = new and new = old. Each line must contain {pair}"
     with pytest.raises(VerifyError, match=text):
         compare._oriented(old, new, {"a": "A", "B": "b"})  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ def script_that_yields(parameters: str, gradients: str = "None") -> str:
             ),
             (
                 script_that_yields("weights", "{'x.' + name: each for name, each in grads.items()}"),
-                "yields gradients of 'x.bias', 'x.weight' at step 1, but no parameters of these names. "
+                "yields gradients of 'x.bias' and 'x.weight' at step 1, but no parameters of these names. "
                 "Its parameters are 'weight'",
             ),
             (

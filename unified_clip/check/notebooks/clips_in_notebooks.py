@@ -23,7 +23,7 @@ NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignor
 def clips_outside_python(path: Path) -> list[ClipUse]:
     """Return the clips of a notebook in command lines, and in cells that are not Python.
 
-    An invalid notebook that names a clip has one clip of unknown effect.
+    For an invalid notebook whose text names a clip, return one clip whose effect is unknown.
     """
     if path.suffix.lower() != NOTEBOOK:
         return []

@@ -44,7 +44,7 @@ SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 def is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
     """Return whether the last key of a path has the name of a clip key.
 
-    For a number, a misspelt name such as max_grad_nrom is accepted, too.
+    If the value is a number, also accept a misspelt name, such as max_grad_nrom.
     """
     name = normalized(path[-1])
     if any(name == normalized(place[-1]) for place in places):

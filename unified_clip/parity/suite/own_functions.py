@@ -17,7 +17,7 @@ STYLES = ("in place", "list", "each", "measure")
 possible."""
 
 WITH_NORM = ("in place", "list")
-"""For calls of these styles, a function of the user can return the clipped gradients without a norm."""
+"""A user's function for a call of these styles can return only the clipped gradients, without the norm."""
 
 REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES)
 

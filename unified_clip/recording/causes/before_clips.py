@@ -353,8 +353,8 @@ def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
         return ""
     return (
         ". This is only a possible cause. If the settings are equal, rounding might be the cause: optimizers such as "
-        "Adam divide each gradient by its own size. If the true gradient of an element is 0, only rounding errors "
-        "update the element. An example is the key part of a joint query-key-value bias in attention. To find out, "
+        "Adam divide each gradient by its own size. So an element whose true gradient is 0 gets updates from "
+        "rounding errors. An example is the key part of a joint query-key-value bias in attention. To find out, "
         "compare in float64: docs/my-loss-curve-differs.md#rounding"
     )
 
