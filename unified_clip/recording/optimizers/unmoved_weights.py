@@ -16,7 +16,7 @@ MOST_NETWORKS = 6
 
 
 SAME = 0.01
-"""The largest relative difference between the norms of one weight in both runs, not of two networks' weights."""
+"""If the norms of two weights differ by more than this fraction, the weights belong to different networks."""
 
 
 def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
