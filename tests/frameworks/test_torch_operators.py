@@ -45,7 +45,6 @@ def parameters(grads: list[torch.Tensor]) -> list[torch.nn.Parameter]:
 
 
 def operators_of(function: Callable[..., Any], *arguments: Any) -> list[str]:
-    """Return the operators of unified_clip in the graph of a function."""
     names: list[str] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Results that fill the caches are written past them: the same bits as in place, in every place of memory."""
+"""Results that exceed the caches are written past the caches, with the same bits as in place, at every address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if _native.KERNELS is None:
 
 NATIVE: Any = _native.KERNELS
 LONG = np.ones((32 << 20) // 4, np.float32)
-"""As many bytes as `STREAMED` of elementwise.hpp."""
+"""An array with as many bytes as `STREAMED` of elementwise.hpp."""
 
 DTYPES = {"e": np.uint16, "B": np.uint16, "f": np.uint32, "d": np.uint64}
 

@@ -1,4 +1,5 @@
-"""The compiled kernels: exact on every kind of number, with NumPy's bits, whatever the threads and the memory."""
+"""The compiled kernels: exact results for all kinds of numbers, with NumPy's bits, for any number of threads and any
+memory."""
 
 from __future__ import annotations
 
@@ -37,7 +38,6 @@ SPECIAL = {
 
 
 def stored(values: Any, code: str) -> Any:
-    """Numbers rounded to a format, as it is stored."""
     numbers = [nearest(float(value), NAMES[code]) for value in np.ravel(values)]
     return kernels.encode(np.array(numbers, np.float32 if code == "B" else STORED[code]), NAMES[code])
 
@@ -111,7 +111,8 @@ def test_long_sums_in_pairs_are_within_their_bound(kind: str, p: int) -> None:
 
 
 def test_many_short_buffers_are_no_longer_a_block_than_one_long_one() -> None:
-    """Each square of 2**-27 is lost beside 1, and 40000 of them are more than a block sum may lose."""
+    """A float64 sum that begins with 1 loses each square of 2**-27. Together, 40,000 squares exceed the error bound of
+    a block."""
     arrays = [np.ones(1, np.float32), *[np.full(1, 2.0**-27, np.float32)] * 40_000]
     exact = 1 + 40_000 * Fraction(1, 2**54)
     got = total(arrays, "f" * len(arrays), 2, how="blocks")
@@ -246,7 +247,6 @@ def test_numbers_are_scaled_as_numpy_does(name: str, coef: float) -> None:
 
 
 def same_numbers(got: Any, expected: Any, name: str) -> None:
-    """The same bits, but for those of a NaN."""
     a, b = (kernels.decode(np.ascontiguousarray(each), name) for each in (got, expected))
     parts = [(a.real, b.real), (a.imag, b.imag)] if name.startswith("complex") else [(a, b)]
     for x, y in parts:

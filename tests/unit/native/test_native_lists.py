@@ -1,4 +1,5 @@
-"""The compiled kernels over arrays with gaps and complex ones, clamping, lists found in one go, memory of results."""
+"""The compiled kernels on arrays with gaps, complex arrays and collected lists. Also clamping, and the memory of
+results."""
 
 from __future__ import annotations
 
@@ -182,7 +183,7 @@ HALF_WAY = [16777216.0, 5792.0, 84.0, 8.0, 7.0]
 
 
 LOSES = np.zeros(4096, np.float32)
-"""Just above that, by small squares that get lost one after the other in a float64 sum."""
+"""The norm is just above this midpoint. A float64 sum loses the small squares one after the other."""
 
 LOSES[0] = 2.0**24
 LOSES[1:7] = [5792, 84, 10, 3, 1, 1]
@@ -432,7 +433,7 @@ def test_an_empty_array_may_be_read_only() -> None:
 
 
 def found(*lengths: int) -> Any:
-    """A list whose results are capsules; those that nobody takes release what they hold."""
+    """Return a list whose results are capsules. A capsule that nobody takes releases its memory."""
     return COLLECTOR.of_tensors([np.ones(n, np.float32) for n in lengths], False, False)
 
 
@@ -441,7 +442,7 @@ def resident() -> int:
 
 
 def with_nothing_kept() -> int:
-    """The resident memory when the calls before have nothing kept any more."""
+    """Return the resident memory after calls whose results have been released."""
     few = found(2_000_000)
     for _ in range(12):
         few.scale(0.5, 2)
@@ -477,7 +478,7 @@ def test_a_short_result_that_is_kept_keeps_no_long_one() -> None:
 
 
 def release(capsule: Any) -> None:
-    """What the new owner of a capsule does in the end, without the interpreter lock."""
+    """Release a capsule as its new owner does, without the interpreter lock."""
     get, rename = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_SetName
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -519,8 +520,6 @@ def test_a_child_of_fork_makes_results_too() -> None:
 
 
 class Exporter:
-    """What has a capsule to give."""
-
     def __init__(self, capsule: Any) -> None:
         self.capsule = capsule
 

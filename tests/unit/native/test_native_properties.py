@@ -33,12 +33,10 @@ REAL = [*NARROW, "float64"]
 
 
 def exponents(name: str) -> tuple[int, int]:
-    """Return the exponents of the smallest and the largest power of two in a format."""
     return FORMATS[name].min_exponent - FORMATS[name].precision + 1, FORMATS[name].max_exponent
 
 
 def copy_at_offset(array: Any, offset: int) -> Any:
-    """Return a copy that starts `offset` bytes after an aligned address, surrounded by known bytes."""
     memory = np.full(array.nbytes + 32, 0xA5, np.uint8)
     view = memory[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
     view[...] = array
@@ -63,7 +61,6 @@ def numbers(name: str) -> st.SearchStrategy[float]:
 
 @st.composite
 def arrays(draw: st.DrawFn, names: list[str]) -> Any:
-    """Draw an array of a few numbers that repeat, in any order, at any address."""
     name = draw(st.sampled_from(names))
     values = draw(st.lists(numbers(name), min_size=1, max_size=5))
     length = draw(st.one_of(st.integers(0, 70), st.sampled_from([4095, 4096, 4097, 9000])))
@@ -99,7 +96,6 @@ def rational_norm(total: Fraction, p: int, dtype: str) -> float:
 
 
 def assert_norms_are_exact(arrays_: list[Any], p: int, total: Fraction, threads: int = 1) -> None:
-    """Compare every sum with its error bound, and the norms with exact rounding."""
     for method in sum_methods(arrays_):
         accumulated = power_sum(arrays_, p, method, threads)
         assert abs(Fraction(accumulated.total, 2**UNIT) - total) <= Fraction(accumulated.slack, 2**UNIT)
@@ -125,7 +121,6 @@ def test_norms_of_lists_are_exact(names: list[str], p: int, data: st.DataObject)
 
 
 def integers_with_power_sum(total: int, p: int, bits: int) -> list[int]:
-    """Return integers of at most `bits` bits whose powers add up to `total`. Each is the largest that fits."""
     terms_: list[int] = []
     while total:
         term = math.isqrt(total) if p == 2 else total
@@ -169,7 +164,6 @@ def test_norms_of_one_large_and_many_small_numbers_are_exact(name: str, p: int, 
 
 
 def scaled(value: float, coef: float, name: str) -> float:
-    """Multiply, and round once. 16-bit numbers are rounded to float32 first."""
     magnitude = abs(Fraction(value) * Fraction(coef))
     for dtype in [name] if name in ("float32", "float64") else ["float32", name]:
         rounded = reference.nearest(magnitude, dtype)
@@ -207,7 +201,6 @@ def test_scaled_lists_are_rounded_once(inputs: list[Any], coef: float, offset: i
 
 @st.composite
 def views(draw: st.DrawFn) -> tuple[Any, Callable[[Any], Any]]:
-    """Draw an array, and a function that returns a view: slices with gaps and backwards, axes in any order."""
     shape = draw(npst.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=6))
     index = draw(npst.basic_indices(shape, min_dims=1, allow_newaxis=True))
     name = draw(st.sampled_from([*REAL, "complex64", "complex128"]))
@@ -262,7 +255,6 @@ def test_views_are_scaled_and_clamped(
 
 @pytest.fixture(scope="module")
 def pages() -> Any:
-    """Return bytes between two protected pages."""
     if sys.platform == "win32":
         pytest.skip("about POSIX systems")
     size = mmap.PAGESIZE

@@ -58,8 +58,6 @@ class Buffer(Structure):
 
 
 class Items(Structure):
-    """Arguments or results."""
-
     _fields_ = [
         ("size", c_size_t), ("extensions", c_void_p), ("count", c_int64), ("types", POINTER(c_int)),
         ("items", POINTER(c_void_p)),
@@ -95,12 +93,9 @@ def handler(capsule: Any) -> Any:
 
 
 class Call:
-    """One call. It keeps what its frame points to."""
-
     def __init__(
         self, arrays: Sequence[Any], result: Any, attributes: Mapping[str, Any], capsule: Any = KERNELS.xla_norm
     ) -> None:
-        """`result`: one array, or a list of arrays."""
         self._handle = handler(capsule)
         results = result if isinstance(result, list) else [result]
         self.kept: list[Any] = []
@@ -274,7 +269,6 @@ def test_it_computes_in_no_other_stage_and_states_the_version_of_the_interface()
 
 
 def tensorflow_norms(arrays: Sequence[Any], config: str, shape: Sequence[int] = ()) -> Any:
-    """Return the norms, or the error of the call. `config`: without the tensors."""
     codes = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "complex64": "F", "complex128": "D"}
     tensors = [f"{codes.get(array.dtype.name, 'q')}{array.size}" for array in arrays]
     text = " ".join([config, *tensors]).encode()
