@@ -20,7 +20,7 @@ from ..tensors.types import Dense, digest
 from . import hypotheses
 from .cause import Cause, CauseKind, instead
 from .observation import NORM_TOLERANCE, Observation, common_cause
-from .scaling import CLOSE, EXACT
+from .scaling import CLOSE, EXACT, coefficient, combined_norm
 from .sums import steps_in_16_bits
 from .wrong_settings import or_simple_threshold
 
@@ -51,8 +51,8 @@ def forms_differ(call: Observation) -> bool:
 def shown_in_tensors(call: Observation) -> Cause | None:
     """Return a cause that the elements of the results show, such as wrong signs. The results must have the correct
     shapes and dtypes."""
-    last = wrong_bounds if call.by == "value" else by_value
-    checks = (beyond_range, wrong_nan, zeroed_gradients, wrong_signs, not_clipped, norm_after, last)
+    last = (wrong_bounds,) if call.by == "value" else (by_value, by_value_and_norm)
+    checks = (beyond_range, wrong_nan, zeroed_gradients, wrong_signs, not_clipped, norm_after, *last)
     return next(filter(None, (check(call) for check in checks)), None)
 
 
@@ -299,6 +299,31 @@ def is_clipped_by_value(call: Observation) -> bool:
 
 def _clamped(call: Observation, values: Float64s) -> Float64s:
     return np.clip(values, -call.threshold, call.threshold)
+
+
+def by_value_and_norm(call: Observation) -> Cause | None:
+    """Return the cause if the call limits each element, and then clips by the norm of the limited elements."""
+    sides = [(before.values(), result.values()) for _, before, _, result in call.sides()]
+    has_one_coef = all(scaling.low <= scaling.high for scaling in call.scalings.values())
+    if has_one_coef or call.by != "global" or call.need_clip or call.passed_norm is not None:
+        return None
+    largest = max(float(np.abs(result).max(initial=0.0)) for _, result in sides)
+    coef = max(float(np.abs(result[before != 0] / before[before != 0]).max(initial=0.0)) for before, result in sides)
+    bounds = [largest, largest / coef] if coef else []  # the clip by norm may change nothing
+    simple = (float(f"{bound:.{digits}g}") for bound in bounds for digits in range(1, 9))
+    bound = next((number for number in simple if _is_by_value_and_norm(call, number)), None)
+    if bound is None:
+        return None
+    return Cause("another rule", f"as when each element is limited to [-{bound:g}, {bound:g}] before the clip by norm")
+
+
+def _is_by_value_and_norm(call: Observation, bound: float) -> bool:
+    limited = {number: np.clip(before.values(), -bound, bound) for number, before, _, _ in call.sides()}
+    norm = combined_norm([float(np.linalg.norm(values.ravel(), call.p)) for values in limited.values()], call.p)
+    coef = coefficient(norm, call.threshold, call.eps)
+    return call.norm_fits([norm, call.expected_norm], NORM_TOLERANCE) and all(
+        _is_near(result.values(), coef * limited[number], result.dtype) for number, _, _, result in call.sides()
+    )
 
 
 def wrong_bounds(call: Observation) -> Cause | None:

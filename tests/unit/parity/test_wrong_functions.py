@@ -86,6 +86,10 @@ def root_mean_square(gradient: np.ndarray[Any, Any]) -> float:
     return float(np.sqrt(np.mean(gradient.astype(np.float64) ** 2)))
 
 
+def by_value_and_norm(bound: float) -> Function:
+    return lambda grads, limit: RIGHT["minimum"]([np.clip(g, -bound, bound) for g in grads], limit)
+
+
 def norm_in_float32(grads: Arrays) -> float:
     squares = np.concatenate([g.ravel() for g in grads]).astype(np.float32) ** 2
     return float(np.sqrt(np.add.accumulate(squares)[-1]))
@@ -213,6 +217,13 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
         lambda grads, limit: ([np.clip(g, -limit, limit) for g in grads], total(grads)),
         {
             ("another rule", "as when the threshold limits each element instead of the norm"),
+        },
+    ),
+    "by value and then by norm": (
+        by_value_and_norm(0.2),
+        {
+            ("another rule", "as when each element is limited to [-0.2, 0.2] before the clip by norm"),
+            ("", ""),  # every element is 0, because the threshold is 0
         },
     ),
     "mean of the squared norms": (
