@@ -46,7 +46,7 @@ ATTACH = {
     "transformers": FORMATS["hf"].instead,
     "trl": FORMATS["hf"].instead,
 }
-"""For each package of a training script: the code to write instead of a clip."""
+"""Maps each package to the code that replaces a clip of the package."""
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
 
@@ -54,20 +54,20 @@ ARGUMENT_FORMATS = {
     "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
     "pytorch_lightning": "lightning", "timm": "timm", "transformers": "hf", "trl": "hf",
 }  # fmt: skip
-"""Maps a package to the format whose keys have the names of the package's arguments in Python."""
+"""Maps a package to a trainer format. The keys of the format are also Python arguments of the package."""
 
 REMOVE = (
-    "Remove this clip, or remove the file from check.off. If the trainer's format is wrong, set the right one in "
-    "check.formats."
+    "Remove this clip, or remove the file from check.off. If the check reads the file in a wrong format, set the right "
+    "format in check.formats."
 )
 
 SWITCH_OFF_OUTSIDE = (
-    "Switch the clip off in the file that sets it, and add that file to check.off, too. If you set the clip on the "
-    "command line, move it to such a file."
+    "Switch the clip off in the configuration file that sets it, and add that file to check.off. If you set the clip "
+    "on the command line, move the clip to a configuration file first."
 )
 
 WRITE_FILE = (
-    "Put the configuration file of this script into or below the directory of the script. In the configuration file, "
+    "Put the configuration file into the directory of this script, or into a subdirectory. In the configuration file, "
     "set"
 )
 
@@ -82,18 +82,19 @@ BESIDE_DEEPSPEED = (
 )
 
 UNUSED = (
-    "This configuration clips nothing now. If no clip is intended, remove the configuration. Otherwise, clip by the "
-    "configuration, as in clip(gradients). A new clip changes the training."
+    "This configuration clips nothing now. If no clip is intended, remove the configuration. Otherwise, clip with it, "
+    "as in clip(gradients). Clipping then changes your training results."
 )
 
 UNUSED_CALLBACK = (
-    "Pass the callback to the trainer. A new clip changes the training. If no clip is intended, remove the callback."
+    "Pass the callback to the trainer. Clipping then changes your training results. If no clip is intended, remove the "
+    "callback."
 )
 
 UNSUPPORTED = "which unified_clip does not support"
 
 OTHER_RULE = (
-    'its name stands for the rule "{rule}", but {file} has the rule "{wanted}". Change the key and the code. Or, to '
+    'the key name implies the rule "{rule}", but {file} has the rule "{wanted}". Change the key and the code. Or, to '
     "accept this clip as it is, add"
 )
 

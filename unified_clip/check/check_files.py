@@ -28,8 +28,8 @@ BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
 ARGUMENT = "(gradient_clip_val=)"
 
 LEFT_TO_TRAINER = (
-    "Under HF's Trainer, max_grad_norm of TrainingArguments applies. In a loop without Trainer, Accelerate clips at "
-    "1.0, and the check does not compare this clip. In this case, set gradient_clipping to the threshold."
+    "HF's Trainer clips at max_grad_norm of TrainingArguments. A loop without Trainer clips at Accelerate's default of "
+    "1.0, and the check does not compare this clip. For such a loop, set gradient_clipping to your threshold."
 )
 
 
@@ -90,7 +90,7 @@ class _JudgedClips:
     """The ignored clips that do not satisfy `check.require`."""
 
     used: set[int] = field(default_factory=set)
-    """The indices of the entries of `check.ignore` that ignore a finding."""
+    """The indices of the `check.ignore` entries that ignore a finding."""
 
 
 def _judge_all(
@@ -136,7 +136,7 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> FoundClips:
     """Return the clips and the notes of all files.
 
-    A file that cannot be parsed has one clip of unknown effect if its text names a clip.
+    For an unreadable file that mentions a clip, add one clip of unknown effect.
     """
     file_uses = FoundClips()
     sources, configurations = list[Path](), set[Path]()
@@ -208,7 +208,7 @@ def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: 
         if files and all(os.path.realpath(file) in file_uses.files for file in files):
             names = " and ".join(map(shown, files))
             file_uses.notes.append(
-                f"{shown(use.path)}:{use.line} {use.clip}: {names} has the arguments of the Trainer."
+                f"{shown(use.path)}:{use.line} {use.clip}: Hydra passes the arguments of {names} to the Trainer."
             )
             file_uses.elsewhere.append(use.path)
         else:
@@ -240,7 +240,7 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
 
 
 def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> None:
-    """Keep each inherited clip only once, and set the fields `files`, `bases` and `repeats`."""
+    """Keep each inherited clip only once, and set `files`, `bases` and `repeats` of `file_uses`."""
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
     known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
     file_uses.files = {os.path.realpath(file) for use in known for file in use.files}
@@ -268,8 +268,7 @@ def _is_inherited(use: ClipUse) -> bool:
 
 
 def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
-    """Return (path, line, effect, index of the entry of `check.ignore`). Two clips with equal tuples are the same
-    clip."""
+    """Return a tuple that identifies a clip: (path, line, effect, index in `check.ignore`)."""
     meaning = repr(use.config.meaning) if use.config is not None else ""
     file = os.path.realpath(use.path)  # resolve() fails for a link to itself
     return file, use.line, meaning, ignoring.index_of(rules.ignore, use, root)

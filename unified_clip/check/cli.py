@@ -23,8 +23,8 @@ def add_parser(actions: Any) -> None:
         "check",
         help="compare every clip of a code base with one clip configuration",
         description="Compare every trainer's configuration and every clip in Python source with one clip "
-        "configuration. Report each clip that differs or whose effect is unknown. The table `check` of the clip "
-        "configuration has rules to ignore findings, each with a reason.",
+        "configuration. Report each clip that differs, and each clip with an unknown effect. To ignore a finding, add "
+        "an entry with a reason to the table `check` of the clip configuration.",
     )
     check.add_argument("clip", type=Path, metavar="CLIP", help="the clip configuration")
     check.add_argument(
@@ -36,7 +36,7 @@ def add_parser(actions: Any) -> None:
         help="accept clips that differ only in family or eps, and print a note with the size of the difference",
     )
     add_format(check, *FORMATS)
-    check.add_argument("--out", type=Path, metavar="FILE", help="write the result to a file, and print it as text")
+    check.add_argument("--out", type=Path, metavar="FILE", help="write the report to a file, and also print it as text")
     check.set_defaults(run=run)
 
 
@@ -74,8 +74,7 @@ def _checked(options: argparse.Namespace) -> CheckReport:
 
 
 def _check_order(clip: Path, paths: Sequence[Path]) -> None:
-    """If the first argument is not a clip configuration, but another argument is, raise an error with the command to
-    type."""
+    """Raise an error with the correct command if the clip configuration is not the first argument."""
     from .files_to_check import problem_of
 
     problem = problem_of(clip)

@@ -52,8 +52,7 @@ class ClipUse:
 
     why_unknown: str = ""
     rule: ClipConfig | None = None
-    """The settings except the threshold, for a clip whose threshold is unknown. The threshold of this object has no
-    meaning."""
+    """The other settings of a clip with an unknown threshold. Ignore the threshold of this object."""
 
     rejected: str = ""
     """The reason why a trainer rejects the threshold, such as a different threshold in DeepSpeed's settings."""
@@ -102,7 +101,7 @@ class ClipUse:
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""
 
     unused: str = ""
-    """For a configuration that no code uses: its name or its code. The name of an attribute begins with "."."""
+    """The name or the code of a configuration that no code uses. The name of an attribute begins with "."."""
 
     users: tuple[Path, ...] = ()
     """The checked files that might use this configuration, except its own file."""
@@ -134,7 +133,7 @@ class FoundClips:
     sources: int = 0
     bases: set[Path] = field(default_factory=set)
     repeats: set[str] = field(default_factory=set)
-    """Paths of files that inherit the same clip as a file in `uses`. `uses` contains this clip only once."""
+    """Paths of files that inherit a clip which `uses` already contains."""
 
     files: set[str] = field(default_factory=set)
     """All trainers' configurations with a known clip, including base files."""

@@ -40,7 +40,7 @@ WRITTEN = re.compile(
 """Matches a key of YAML or JSON with a number or a variable, for example in a heredoc or after echo."""
 
 MAY_BE_CLIP = re.compile(r"(?i)clip|grad|max[\W_]*norm")
-"""Matches every name of a clip. Lines without a match are skipped, which saves time."""
+"""Matches the name of every clip setting. Lines without a match are skipped to save time."""
 
 MAX_NORM = re.compile(r"(?i)max_?norm")
 """Matches the name of a threshold in a table such as mmengine's clip_grad."""
@@ -51,14 +51,14 @@ OPTION = re.compile(r"--([\w-]+)")
 REPEATED = re.compile(
     r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
 )
-"""Matches an option that the same command repeats later. Only the last value of the option counts."""
+"""Matches an option that the same command repeats later. The command uses only the last value."""
 
 COMMAND_TRAINERS = {
     "swift": ("hf", "max_grad_norm"),
     "trl": ("hf", "max_grad_norm"),
     "megatron": ("megatron", "clip_grad"),  # of ms-swift
 }
-"""Maps a program to (format with its clip rule, option of its threshold)."""
+"""Maps a program to (trainer format, option that sets the threshold)."""
 
 DEFAULT_THRESHOLD = 1.0
 """The default threshold of the programs in COMMAND_TRAINERS."""
@@ -101,7 +101,7 @@ AT_RUN_TIME = (
 class CommandLineSetting(NamedTuple):
     line: int
     name: str
-    """The name of an option without "--", or the path of a key."""
+    """The name of an option without "--", or a dotted key."""
 
     value: Any
     """The value: a float for a number, None for null or a missing value, and otherwise text."""
@@ -128,8 +128,8 @@ def is_shell(path: Path) -> bool:
 def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] = ()) -> list[ClipUse]:
     """Return the clips that the command lines in `text` set.
 
-    read: Options to skip, because a trainer's format reads them.
-    lines: The line numbers whose overrides are skipped, because a trainer's format reads them.
+    read: Options that the reader of a trainer's format handles. They are skipped.
+    lines: Lines with overrides that this reader handles. These overrides are skipped.
     """
     if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND, MEGATRON)):
         return []
@@ -228,7 +228,7 @@ def _document(setting: CommandLineSetting, value: Any) -> Document:
 def settings(text: str) -> Iterator[CommandLineSetting]:
     """Yield each option and each override, in the order of lines.
 
-    `$NAME` becomes a number if the text assigns a number to NAME, and assigns nothing else to NAME.
+    `$NAME` becomes a number if the text assigns only this number to NAME.
     """
     variables = {first or second for first, second in VARIABLE.findall(text)}
     variables |= {*re.findall(r"\$\{(\w+)", text)}
@@ -256,7 +256,7 @@ def settings(text: str) -> Iterator[CommandLineSetting]:
 def use(path: Path, setting: CommandLineSetting, trainer: Format | None = None) -> ClipUse:
     """Return the clip of a setting. The effect is known only if exactly one trainer reads the setting.
 
-    trainer: The trainer that the command of the setting starts.
+    trainer: The trainer that the command starts, if known.
     """
     line, name, value = setting.line, setting.name, setting.value
     keys = tuple(name.split("."))

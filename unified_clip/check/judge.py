@@ -34,7 +34,7 @@ NO_DEFAULT = (
 OFF_HINT = (
     'If {own} clips the gradients of this training, this clip has to be off. Add "{file}" to check.off in {clip}.'
 )
-OFF_ELSEWHERE = 'Or, if other code clips the gradients of this training by {clip}, add "{file}" to check.off in {clip}.'
+OFF_ELSEWHERE = 'Or, if other code clips these gradients with {clip}, add "{file}" to check.off in {clip}.'
 WITH_THRESHOLD = "With the threshold of {file}:"
 ANY_THRESHOLD = "{why} Whatever the threshold is, these settings differ: {settings}."
 ENTRY = """[[check.ignore]]
@@ -136,11 +136,11 @@ class Judge:
         return None if self._is_accepted(config, nearest=nearest) else config
 
     def _with_advice_to_switch_off(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Return `edit` with advice to switch the trainer's own clip off, if Python source clips by unified_clip.
+        """Add advice to `edit`: switch the trainer's own clip off if Python source clips with unified_clip.
 
-        If a `ClipCallback` belongs to the trainer, the returned edit switches the trainer's clip off.
+        For a trainer with a `ClipCallback`, replace `edit` by keys that switch the trainer's clip off.
 
-        without_callback: Whether to add the advice if no `ClipCallback` belongs to the trainer.
+        without_callback: Whether to add the advice for a trainer without a `ClipCallback`.
         """
         callback = self._callback(use)
         is_hinted = callback is not None or without_callback

@@ -30,14 +30,14 @@ class Difference(ReportModel):
 
 
 class Finding(ReportModel):
-    """A problem that the check found. The field `kind` has the type of the problem."""
+    """A problem that the check found."""
 
     kind: Kind
-    """"drift": the clip differs from the configuration. The kind is also "drift" if the gradients are clipped twice, or
-    if a clip is on in a file of `check.off`. "missing": `check.require` or `check.each` requires a clip, and the check
-    found no clip. A file of `check.explicit` has this kind if the file gives no value to a clip key. An optimizer
-    without a clip has this kind if the file clips for another optimizer. "unknown": the effect of the clip cannot be
-    read from the file. "unused": a rule of the table `check` has no effect."""
+    """"drift": the clip differs from the configuration, the gradients are clipped twice, or a clip is on although
+    `check.off` lists its file. "missing": `check.require` or `check.each` requires a clip that the check did not find.
+    Also "missing": a file of `check.explicit` that sets no clip key, and an optimizer without a clip in a file that
+    clips for another optimizer. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the
+    table `check` has no effect."""
 
     path: str
     """The path of the file. The path is relative if the file is below the working directory."""
@@ -61,17 +61,17 @@ class Finding(ReportModel):
     """The settings that differ. The list is empty unless the kind is "drift"."""
 
     effect: str
-    """For "drift": a sentence that compares this clip with the configuration on example gradients. The sentence has
-    three norms: before clipping, after this clip, and after a clip with the configuration. The check chooses the
-    example with the largest difference. If only the family or the eps differs, the text is the largest difference
-    between the coefficients. If the clip has to be off, the text is the reason. The text is empty for all other kinds.
+    """For "drift": a sentence that compares this clip with the configuration on the example gradients with the largest
+    difference. The sentence usually gives the norm before clipping, after this clip, and after a clip with the
+    configuration. If only the family or the eps differs, the sentence gives the largest difference between the
+    coefficients. If the clip has to be off, the sentence gives the reason. The text is empty for all other kinds.
     """
 
     edit: str
     """The correction: code or keys to write, sentences with advice, or both."""
 
     ignored: str | None = None
-    """The reason in the entry of `check.ignore` that covers the finding, or null if no entry covers the finding."""
+    """The reason of the `check.ignore` entry that covers the finding, or null."""
 
     @property
     def place(self) -> str:
@@ -100,7 +100,7 @@ class Clip(ReportModel):
     unknown."""
 
     result: Result
-    """"same": the clip has the effect of the configuration. "near": the family or the eps of the clip differs.
+    """"same": the clip and the configuration have the same effect. "near": the family or the eps of the clip differs.
     `--nearest` or `check.nearest` accepts this difference. "off": the trainer's own clip is off, as `check.off`
     requires. "ignored": an entry of `check.ignore` covers the finding. If the clip has a finding, the result is the
     kind of the finding: "drift", "missing" or "unknown"."""
@@ -134,8 +134,7 @@ class CheckReport(ReportModel):
     """The result of `unified-clip config check`."""
 
     version: Literal[1]
-    """The version of this format. The version changes if a key is removed, or if the meaning of a key changes. A new
-    key does not change the version."""
+    """The version of this format. It changes if a key is removed or gets a new meaning, but not if a key is added."""
 
     config: str
     """The file of the clip configuration."""
@@ -154,8 +153,7 @@ class CheckReport(ReportModel):
     """Findings that an entry of `check.ignore` covers."""
 
     notes: list[str]
-    """Sentences about facts that are not findings. Examples are differences that `--nearest` accepts, files without a
-    clip of their own, and patterns that were not checked."""
+    """Notes that are not findings, such as a difference that `--nearest` accepts, or a pattern that was not checked."""
 
     counts: Counts
 

@@ -178,7 +178,7 @@ def as_gitlab(report: CheckReport) -> str:
     """Return a report in the format of GitLab's Code Quality, without ignored findings. GitLab shows each finding in
     the merge request.
 
-    The fingerprint does not contain the line of the finding. GitLab therefore recognizes a finding whose line changes.
+    The fingerprint does not contain the line, so that GitLab recognizes a finding that moves to another line.
     """
     issues: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()

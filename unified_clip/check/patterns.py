@@ -60,12 +60,11 @@ def as_regex(glob: str, star: str) -> re.Pattern[str]:
 def advice(glob: str, root: Path, wrong: str = "") -> str:
     """Return advice for a pattern that has no effect.
 
-    wrong: The key of an entry of `check.ignore` that might be wrong, such as "path". The value '' stands for a pattern
-        outside of `check.ignore`.
+    wrong: The `check.ignore` key that might be wrong, such as "path", or '' for a pattern of another list.
     """
     whole, correct = ("entry", f"its {wrong}") if wrong else ("pattern", "it")
     if BACKSLASH in glob:
-        return f'Patterns contain / on all systems. Write "{glob.replace(BACKSLASH, "/")}", or remove the {whole}.'
+        return f'Write / in patterns on all systems. Write "{glob.replace(BACKSLASH, "/")}", or remove the {whole}.'
     if Path(glob).is_absolute():
         return (
             f'Write the path relative to the clip configuration, "{relative(Path(glob), root)}", or remove the {whole}.'

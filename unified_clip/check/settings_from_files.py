@@ -13,8 +13,8 @@ from .clip_use import ClipUse, shown
 
 READS = "{function} reads {keyword} from a configuration file or the command line."
 NOTE = (
-    "{place} {function} reads {keyword} from a file. The clip of {own} is in {files}. Options that you type on a "
-    "command line override the file, and the check cannot read them."
+    "{place} {function} reads {keyword} from a file. The clip in {files} agrees with {own}. The check cannot read "
+    "options that you type on a command line and that override the file."
 )
 
 
@@ -48,7 +48,7 @@ def why(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
     reason = READS.format(function=function, keyword=keyword)
     if not files:
         return f"{reason} No checked file near this script is a configuration of {title}."
-    return f"{reason} These files near the script do not have the clip of {own}: {_names(files)}."
+    return f"{reason} The clips in these files near the script differ from {own}: {_names(files)}."
 
 
 def note(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:

@@ -56,7 +56,9 @@ def test_a_class_of_a_trainer_that_clips_by_default_has_a_note(
 ) -> None:
     report = check({**CLIP, "a.py": DERIVED.format(imports, base)}, EACH)
     assert report.findings == []
-    assert report.notes == [f"a.py:6 leaves its clip to {setting}. Check the file or script that sets it, too."]
+    keyword = setting.rpartition(" ")[2]
+    advice = f"Check the file or script that sets {keyword}, too."
+    assert report.notes == [f"a.py:6 leaves its clip to {setting}. {advice}"]
 
 
 @pytest.mark.parametrize("code", [
@@ -129,4 +131,4 @@ for batch in batches:
 def test_a_trainer_that_does_not_train_does_not_clip(check: Check, text: str, kinds: list[str]) -> None:
     report = check({"a.py": "import torch\nimport unified_clip.torch\n" + text})
     assert [each.kind for each in report.findings] == kinds
-    assert all("no line calls its method train" in each.does for each in report.findings)
+    assert all("never calls its method train" in each.does for each in report.findings)

@@ -74,7 +74,7 @@ def test_a_threshold_that_the_file_does_not_show_is_unknown(check: Check, text: 
     assert finding.does.startswith("The check cannot read the configuration of this ClipCallback. ")
     loaded = content.replace("unified_clip.ClipConfig", "my.ClipConfig")
     assert (
-        "The key config does not create a ClipConfig with settings."
+        "The value of the key config is not a ClipConfig with settings."
         in only_finding(check({"config.yaml": loaded}, config)).does
     )
 
@@ -99,7 +99,7 @@ def test_a_script_with_lightning_cli_clips_by_the_callback_of_its_file(check: Ch
     files = {"config.yaml": CLI.format(key=NULL, rule="global_norm", threshold=1.0), "train.py": script}
     report = check(files)
     assert report.findings == []
-    assert "The clip of clip.toml is in config.yaml:6." in report.notes[0]
+    assert "The clip in config.yaml:6 agrees with clip.toml." in report.notes[0]
     files["config.yaml"] = CLI.format(key=NULL, rule="global_norm", threshold=2.0)
     assert {each.path: each.kind for each in check(files).findings} == {"config.yaml": "drift", "train.py": "unknown"}
 

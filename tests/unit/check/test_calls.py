@@ -34,7 +34,7 @@ def test_a_call_that_gets_gradients_instead_of_parameters_clips_nothing(
     lines = f"gradients = [p.grad for p in model.parameters()]\n    {call}({gradients}{threshold})"
     findings = check({"a.py": f"{start}def step(model):\n    {lines}\n    clip.clip_(model.parameters())\n"}).findings
     assert [each.kind for each in findings] == ["unknown"]
-    assert findings[0].does.startswith("The call gets gradients, ")
+    assert findings[0].does.startswith("The call passes gradients, ")
 
 
 CLOSURE = ["def closure():", "    loss.backward()"]
@@ -279,7 +279,7 @@ def test_a_configuration_that_clips_a_part_of_the_model_differs(check: Check) ->
     assert [(each.about, each.found) for each in finding.differences] == [("parameters", "encoder.*")]
     part = CLIP_CONFIG + 'include = ["encoder.*"]\n'
     named = only_finding(check(step(OWN, "clip.clip_(model.encoder.named_parameters())"), part))
-    assert named.does.startswith("The call clips only encoder.*. In this part of the model, a parameter has")
+    assert named.does.startswith("The call clips only encoder.*. Parameter names in this part of the model")
 
 
 def test_the_call_of_an_imported_configuration_is_judged(check: Check) -> None:

@@ -175,7 +175,7 @@ def test_accelerate_that_leaves_the_clip_to_the_trainer_is_no_drift(check: Check
     files = {"acc.yaml": ACCELERATE.format(key), "ds.json": AUTO, "args.json": ARGUMENTS}
     report = check(files, CLIP_CONFIG.replace("1.0", "0.5"))
     assert report.findings == []
-    assert any("max_grad_norm of TrainingArguments applies" in note for note in report.notes)
+    assert any("HF's Trainer clips at max_grad_norm of TrainingArguments" in note for note in report.notes)
     report = check(files, CLIP_CONFIG)
     assert [each.path for each in report.findings] == ["args.json"]
 

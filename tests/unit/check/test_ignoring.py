@@ -200,7 +200,7 @@ def test_the_suggested_entry_approves_the_rule_of_the_keys_name(check: Check, na
     value = 1.0 if rule == "global_norm" else 0.5
     advice, _, entry = only_finding(check({"own.yaml": OWN_KEY.format(name, value), **ds})).edit.partition(":\n")
     assert f'rule = "{rule}"\nthreshold = {value}\n' in entry
-    problem = f'its name stands for the rule "{rule}", but clip.toml has the rule "global_norm"'
+    problem = f'the key name implies the rule "{rule}", but clip.toml has the rule "global_norm"'
     assert (problem in advice) == (rule != "global_norm")
     clip = f"{CLIP_CONFIG}{entry}\n"
     report = check({"own.yaml": OWN_KEY.format(name, value), **ds}, clip)

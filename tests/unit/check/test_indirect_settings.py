@@ -177,7 +177,7 @@ def test_a_module_of_lightning_that_replaces_the_clip_by_nothing_is_unknown(
         {"a.py": f"import torch\n\n\nclass M(LightningModule):\n{method}", "ds.json": DEEPSPEED % "1.0"}
     ).findings
     assert [(each.line, each.does.partition(",")[0]) for each in findings] == [
-        (5, "This method replaces the clip of Lightning's Trainer")
+        (5, "This method replaces the clipping of Lightning's Trainer")
     ] * count
 
 

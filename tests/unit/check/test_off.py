@@ -124,8 +124,7 @@ def test_the_edit_does_not_name_the_code_of_another_team(check: Check) -> None:
     edit = only_finding(check(files)).edit.splitlines()
     assert edit[:3] == ["{", '  "max_grad_norm": 1.0', "}"]
     assert edit[3:] == [
-        'Or, if other code clips the gradients of this training by clip.toml, add "nlp/args.json" to check.off in '
-        "clip.toml."
+        'Or, if other code clips these gradients with clip.toml, add "nlp/args.json" to check.off in clip.toml.'
     ]
 
 
@@ -174,7 +173,9 @@ def test_a_command_line_parser_is_unknown_without_a_file_that_is_off(check: Chec
     files = {path: text for path, text in TEAMS.items() if path != "nlp/args.json"}
     finding = only_finding(check(files, off_rule("nlp/**", "vision/**")))
     assert (finding.kind, finding.path, finding.line) == ("unknown", "nlp/train.py", 8)
-    assert finding.edit.startswith("Switch the clip off in the file that sets it, and add that file to check.off, too.")
+    assert finding.edit.startswith(
+        "Switch the clip off in the configuration file that sets it, and add that file to check.off."
+    )
 
 
 def test_python_without_a_trainer_is_unknown_if_the_pattern_matches_no_trainer(check: Check) -> None:

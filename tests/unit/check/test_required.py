@@ -66,7 +66,7 @@ def test_a_required_directory_advises_its_files(check: Check, glob: str) -> None
 def test_a_pattern_for_files_outside_the_paths_is_a_note(check: Check) -> None:
     clip = CLIP_CONFIG + REQUIRE.format("recsys/*.py")
     note, _ = check(FILES, clip, "nlp").notes
-    assert note == "check.require: 'recsys/*.py' is not checked, since no path contains it."
+    assert note == "check.require: 'recsys/*.py' is not checked, since no checked path contains it."
     report = check(
         {"recsys/ds.json": DEEPSPEED % "1.0"}, CLIP_CONFIG + REQUIRE.format("recsys/gone.py"), "nlp", "recsys"
     )
@@ -216,7 +216,7 @@ def test_a_path_for_other_tools_needs_no_clip_beside_a_path_with_one(check: Chec
     }
     report = check(files, CLIP_CONFIG, "a.py", ".github")
     assert report.findings == []
-    assert ".github has no clip, and needs none, since it is not for a trainer." in report.notes
+    assert ".github has no clip, and needs none, since it is not a trainer's file." in report.notes
     assert [each.clip for each in check(files, CLIP_CONFIG, "b.py", ".github").findings] == [
         "PATH b.py",
         "PATH .github",

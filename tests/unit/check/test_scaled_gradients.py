@@ -12,7 +12,7 @@ CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
 BACKWARD, UNSCALE, STEP = "scaler.scale(loss).backward()", "scaler.unscale_(opt)", "scaler.step(opt)"
 SCALED = "the gradients are still multiplied by the scale of scaler"
 LATE = "This clip comes before scaler.unscale_(opt) in line"
-NEVER = "This clip has no scaler.unscale_(optimizer) before it"
+NEVER = "No scaler.unscale_(optimizer) comes before this clip"
 
 
 def step(*lines: str, before: str = "") -> dict[str, str]:
@@ -139,7 +139,7 @@ def test_a_clip_of_gradients_that_accelerate_may_have_scaled_is_unknown(check: C
     (text,) = unknown(check, arguments)
     assert text.startswith("With fp16, accelerator.backward(...) in line 13 multiplies the gradients by a loss scale")
     assert why in text
-    assert "Call accelerator.unscale_gradients() before the clip, or clip by accelerator.clip_grad_norm_." in text
+    assert "Call accelerator.unscale_gradients() before the clip, or clip with accelerator.clip_grad_norm_." in text
 
 
 @pytest.mark.parametrize("clip", [f"{LOAD}; clip.clip_(model.parameters())", "clip_gradients(model)"])

@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Notebook(NamedTuple):
-    """The code of a notebook. The texts in all fields have the same number of lines."""
+    """The code of a notebook. All fields with text have the same number of lines."""
 
     source: str
     commands: str
@@ -57,7 +57,7 @@ class Notebook(NamedTuple):
 
 
 class NotebookError(Exception):
-    """A file is not a notebook. The message contains the reason."""
+    """A file is not a notebook."""
 
 
 def python_source(path: Path) -> bytes:

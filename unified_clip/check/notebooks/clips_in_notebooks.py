@@ -17,7 +17,9 @@ LINE = re.compile(r"(?:(?P<file>[\w.-]+\.\w+), )?(?P<word>[Ll])ine (?P<line>\d+)
 """Matches a line number in the reason of a finding, such as "line 3" or "train.py, line 3"."""
 
 NOT_PYTHON = "This cell names a clip, but is not valid Python. Correct it, or ignore it with a reason in check.ignore."
-NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignore it with a reason in check.ignore."
+NO_NOTEBOOK = (
+    "{reason} The text of the file names a clip. Save the notebook again, or ignore it with a reason in check.ignore."
+)
 
 
 def clips_outside_python(path: Path) -> list[ClipUse]:

@@ -19,7 +19,8 @@ SETTINGS = {*ClipConfig.model_fields}
 
 WHY = (
     "{code} may set or change settings of a clip configuration, so the effect of that configuration is unknown. Write "
-    "the settings into a file, and load it by ClipConfig.load. Or ignore this code with a reason in check.ignore."
+    "the settings into a file, and load the file with ClipConfig.load. Or ignore this code with a reason in "
+    "check.ignore."
 )
 
 

@@ -27,13 +27,12 @@ MAX_ALIASES = 3
 
 ADVICE = "To clip all parameters, pass all of them. Otherwise, ignore the clip with a reason in check.ignore."
 GRADIENTS = (
-    "The call gets gradients, {gradients}, but takes parameters. A gradient has no gradient of its own, so the call "
-    "clips nothing. Pass the parameters."
+    "The call passes gradients, {gradients}, to a function that expects parameters. Gradients have no .grad, so the "
+    "call clips nothing. Pass the parameters."
 )
 NAMED = (
-    "The call clips only {pattern}. In this part of the model, a parameter has a shorter name than in the whole model. "
-    "So the patterns of the configuration might not match. Clip with clip.clipper(model), which reads the names in the "
-    "whole model."
+    "The call clips only {pattern}. Parameter names in this part of the model lack a prefix, so the patterns of the "
+    "configuration might not match. Clip with clip.clipper(model), which reads the names from the whole model."
 )
 
 
@@ -111,8 +110,9 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
             is_one = isinstance(tensors, ast.List | ast.Tuple) and len(tensors.elts) == 1
             if targets & names and (is_one or PARAMETERS.search(over)):
                 raise ConfigError(
-                    f"The call is in a loop over {over}, so each iteration computes a separate norm. If one norm is "
-                    "meant, make one call for all parameters. Otherwise, ignore the clip with a reason in check.ignore."
+                    f"The call is in a loop over {over}, so each iteration computes a separate norm. For one norm over "
+                    f"all parameters, make one call outside of the loop. Otherwise, ignore the clip with a reason in "
+                    f"check.ignore."
                 )
 
 

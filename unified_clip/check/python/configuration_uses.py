@@ -38,7 +38,7 @@ DEPTH = 5
 def is_used(source: Source, name: str, scope: ast.AST | None = None, depth: int = 0, *, stores: bool = True) -> bool:
     """Return whether code might call, pass, return or store the variable `name`.
 
-    scope: The function or class of the variable, or None for a variable of the module.
+    scope: The function or class that defines the variable, or None for a variable of the module.
     stores: Whether `self.clip = name` counts as a use.
     """
     nodes = _references(source, name, scope)
@@ -53,7 +53,7 @@ def _is_stored(source: Source, node: ast.expr) -> bool:
 
 
 def is_attribute_used(source: Source, name: str) -> bool:
-    """Return whether code might clip by an attribute called `name`. Attributes of imported modules are ignored."""
+    """Return whether code might clip with an attribute called `name`. Attributes of imported modules are ignored."""
     return any(is_use(source, node) for node in _attribute_references(source, name))
 
 

@@ -15,7 +15,7 @@ from .engine_of_clip import ACCELERATOR
 
 
 class Engine(NamedTuple):
-    """A class of a training library whose methods clip by PyTorch's rule, such as Accelerate's `Accelerator`."""
+    """A class of a training library with methods that clip like PyTorch, such as Accelerate's `Accelerator`."""
 
     classes: Sequence[str]
     methods: Mapping[str, Sequence[str]]

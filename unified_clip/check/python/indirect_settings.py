@@ -44,8 +44,8 @@ BY_TEXT = (
     "trainer's file or arguments, or ignore the setting with a reason in check.ignore."
 )
 IN_ENVIRONMENT = (
-    "This code sets an environment variable with a name like a clip setting, and the code that reads it is unknown. "
-    "Write the value into the trainer's file or arguments, or ignore the setting with a reason in "
+    "This code sets an environment variable that is named like a clip setting. The code that reads the variable is "
+    "unknown. Write the value into the trainer's file or arguments, or ignore the setting with a reason in "
     "check.ignore."
 )
 MISSPELT = (
@@ -68,8 +68,8 @@ UNPACKED = (
 
 
 NO_CLIP_IN_METHOD = (
-    "This method replaces the clip of Lightning's Trainer, and its class clips nothing. So gradient_clip_val has no "
-    "effect. Remove the method, or clip in the method."
+    "This method replaces the clipping of Lightning's Trainer, and no code in this class clips. So gradient_clip_val "
+    "has no effect. Remove the method, or clip in the method."
 )
 
 

@@ -233,7 +233,7 @@ def _is_clip(source: Source, node: ast.expr) -> bool:
 
 
 def _has_optimizer(node: ast.expr) -> bool:
-    """Return whether a call of `as_optax` has an optimizer. Its result then clips and updates."""
+    """Return whether a call passes an optimizer to `as_optax`. The result then clips and updates."""
     if not isinstance(node, ast.Call) or last_name(node.func) != METHOD:
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)

@@ -36,8 +36,7 @@ CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
 KERAS = {"keras", "keras_core", "keras_cv", "keras_hub", "keras_nlp", "tensorflow", "tf_keras"}
 
 COMPARING = ("TypeVar", "cast", "hasattr", "isinstance", "issubclass", "object", "super")
-"""Functions that can take an optimizer's class without building an optimizer. `object` stands for
-`mock.patch.object`."""
+"""Functions that can take an optimizer's class without building an optimizer. `object` is for `mock.patch.object`."""
 
 
 def is_made(source: Source, node: ast.expr) -> bool:

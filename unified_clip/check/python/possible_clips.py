@@ -22,7 +22,7 @@ WHY = (
 
 
 def read(path: Path) -> list[ClipUse]:
-    """Return a list with the first setting whose name is like a clip, such as grad_clip = 1.0, or []."""
+    """Return a list with only the first setting that is named like a clip, such as grad_clip = 1.0."""
     if (source := source_of(path)) is None:
         return []  # `source_files` reports files that name a clip and are not Python
     named = sorted(_named_values(source.nodes[0]), key=lambda each: (each[0].lineno, each[0].col_offset))

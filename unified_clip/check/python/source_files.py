@@ -69,12 +69,12 @@ MAY_BE_GRADIENT = (
     "Compare the code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
 OTHER_OBJECT = (
-    "The training arguments are another object than {name}. So this line sets no clip. Set max_grad_norm of the "
+    "{name} is not the object with the training arguments, so this line sets no clip. Set max_grad_norm of the "
     "training arguments, or remove the line."
 )
 OWN_LOOP = (
-    "This file creates a Trainer, but no line calls its method train. The file trains by a loop with {step} in line "
-    "{line}, and this loop does not clip. Clip in the loop, or call train."
+    "This file creates a Trainer, but never calls its method train. Instead, a loop with {step} in line {line} trains "
+    "without a clip. Clip in the loop, or call train."
 )
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write the value of the argument "
@@ -90,8 +90,8 @@ def read(
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
-    A file without a clip has one clip of unknown effect if it has a setting with a name such as `max_norm`. A file with
-    invalid Python has one clip of unknown effect if it names a clip.
+    If a file has no clip, but a setting with a name such as `max_norm`, return one clip of unknown effect for the file.
+    Do the same if invalid Python names a clip.
 
     configurations: The Python files that are read as configurations of trainers.
     precisions: For each Python file, the mixed precision in each Accelerate file near it.
@@ -210,7 +210,7 @@ def _native_uses(
 ) -> list[ClipUse | None]:
     """Return the frameworks' own clips in a file. An item is None if the code does not clip.
 
-    is_replaced: Whether the file clips by unified_clip, so that trainers' own clips should be off.
+    is_replaced: Whether the file clips with unified_clip, so that trainers' own clips should be off.
     """
     if not file.sites:
         return []
@@ -254,7 +254,7 @@ def _of_arguments(source: Source, use: ClipUse) -> ClipUse:
 
 
 def _with_own_loop(source: Source, uses: Sequence[ClipUse | None]) -> list[ClipUse | None]:
-    """Make the clips of Hugging Face's Trainer unknown if the file trains by a loop of its own without a clip."""
+    """Make the effect of Hugging Face's Trainer unknown if the file trains in its own loop without a clip."""
     of_trainer = [use for use in uses if use and use.package in deepspeed.TRAINERS and use.config is not None]
     is_only = len(of_trainer) == len([use for use in uses if use]) > 0
     if not is_only or not (step := base_classes.step_of_own_loop(source)):
@@ -329,7 +329,7 @@ def _with_settings(
 
 
 def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse, paths: Sequence[Path]) -> ClipUse:
-    """Return a clip with its threshold from the default of a command line option.
+    """Take the threshold of a clip from the default of a command line option.
 
     A default of 0 is ignored, because the value 0 often switches the clip off.
     """

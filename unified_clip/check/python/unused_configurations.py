@@ -14,16 +14,16 @@ from ..notebooks.cells import python_source, source_of
 from . import configuration_uses
 
 NEVER_USED = (
-    "The function never uses the configuration {name}, so the configuration clips nothing. Clip by the configuration, "
-    "as in {name}(gradients), or remove the configuration."
+    "The function never uses the configuration {name}, so the configuration clips nothing. Clip with it, as in "
+    "{name}(gradients), or remove the configuration."
 )
 NOT_ASSIGNED = (
     "This line creates a configuration that no code uses, so the line clips nothing. Assign the configuration to a "
-    "variable such as clip, and clip by the variable, as in clip(gradients). Or remove the configuration."
+    "variable such as clip, and call clip(gradients). Or remove the configuration."
 )
 NOT_NAMED = (
-    "No checked file uses the configuration {name}, so the configuration clips nothing. Clip by the configuration, as "
-    "in {name}(gradients), or remove the configuration. If an unchecked file uses {name}, pass that file, too."
+    "No checked file uses the configuration {name}, so the configuration clips nothing. Clip with it, as in "
+    "{name}(gradients), or remove the configuration. If an unchecked file uses {name}, pass that file, too."
 )
 
 NOT_PASSED = (

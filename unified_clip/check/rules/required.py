@@ -35,12 +35,12 @@ SET_KEY = (
 )
 
 CLIP_HERE = (
-    "Clip in this file, by ClipConfig or a function of the framework. If other code clips these gradients, ignore the "
-    "file with a reason in check.ignore."
+    "Clip in this file, with ClipConfig or a function of the framework. If other code clips these gradients, ignore "
+    "the file with a reason in check.ignore."
 )
 
 NOT_COUNTED = (
-    "These ignored clips do not count, because they are off, or because their entry of check.ignore approves no "
+    "Ignored clips that do not satisfy the pattern, because they are off, or because check.ignore approves no "
     "threshold:"
 )
 
@@ -62,7 +62,7 @@ def check(
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)
     others = [path for path in missing if OTHER_TOOLS.fullmatch(path.resolve().name) and not is_none]
-    notes = [f"{shown(path)} has no clip, and needs none, since it is not for a trainer." for path in others]
+    notes = [f"{shown(path)} has no clip, and needs none, since it is not a trainer's file." for path in others]
     findings = [finding for path, finding in missing.items() if path not in others]
     clipping = _files([use for use in file_uses.uses if _is_clip(use) and use not in ignored])
     clipping |= file_uses.files - _files(ignored)
@@ -84,7 +84,8 @@ def check(
         line = trainer_files.line(clip, ("check", "require", index))
         findings.append(make_finding(ClipUse(clip, line, 1, f'check.require "{glob}"'), "missing", why, edit))
     be, them = ("is", "it") if len(outside) == 1 else ("are", "them")
-    notes += [f"check.require: {', '.join(outside)} {be} not checked, since no path contains {them}."] * bool(outside)
+    skipped = f"check.require: {', '.join(outside)} {be} not checked, since no checked path contains {them}."
+    notes += [skipped] * bool(outside)
     return findings, notes
 
 
@@ -120,7 +121,8 @@ def each(
         is_compared = limit is not None and any({use.package, use.format} & {*limit.packages} for use in clips)
         if limit is not None and (limit.default or is_compared):
             where = f"{code.trainer}, which clips by {limit.keyword}"
-            text = f"{shown(file)}:{line} leaves its clip to {where}. Check the file or script that sets it, too."
+            advice = f"Check the file or script that sets {limit.keyword}, too."
+            text = f"{shown(file)}:{line} leaves its clip to {where}. {advice}"
             notes += [text] * (not is_compared)
             continue
         passed = possible_clips.passed(file)

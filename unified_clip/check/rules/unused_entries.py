@@ -18,10 +18,10 @@ def find(
 ) -> Iterator[Finding]:
     """Yield a finding for each entry of the table `check` that has no effect.
 
-    If only a part of the directory of `clip` is checked, only the entries of `check.ignore` that match a checked file
-    are examined.
+    If `paths` do not contain the directory of `clip`, examine only the `check.ignore` entries that match a checked
+    file.
 
-    used: The indices of the entries of `check.ignore` that match a finding.
+    used: The indices of the `check.ignore` entries that match a finding.
     """
     root = clip.resolve().parent
     is_whole = any(root.is_relative_to(path.resolve()) for path in paths)

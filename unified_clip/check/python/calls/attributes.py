@@ -29,7 +29,7 @@ class Attribute(NamedTuple):
     """The constant that the line assigns, or the default of the parameter."""
 
     parameter: str = ""
-    """The parameter of `__init__` with the value of the attribute, or '' if the value is a constant."""
+    """The parameter of `__init__` that sets the attribute, or '' for a constant."""
 
     position: int = 0
     """The index of the parameter, not counting `self`."""

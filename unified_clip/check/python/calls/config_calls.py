@@ -35,8 +35,7 @@ class ConfigVariable(NamedTuple):
 def configurations(
     source: Source, uses: Sequence[ClipUse], imports: Mapping[str, ConfigVariable] = MappingProxyType({})
 ) -> dict[str, ConfigVariable]:
-    """Return {code: configuration or clipper}, for variables, attributes and calls, such as "self.clip" or
-    "ClipConfig.load('clip.toml')".
+    """Map code such as "self.clip" or "ClipConfig.load('clip.toml')" to its configuration or clipper.
 
     imports: The configurations and clippers that the file imports.
     """

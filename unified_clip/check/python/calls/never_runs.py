@@ -1,4 +1,4 @@
-"""Find clips that never run: under a constant condition, in a function without a call, or if a limit is None."""
+"""Find clips that never run: under a constant condition, in an unused function, or because a limit is None."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .order import ADVICE
 
 CONSTANT = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "
 UNCALLED = (
-    "This clip never runs: it is in the function {name}, whose name occurs nowhere else in the checked files. Call "
-    "{name} before each step, or remove it. "
+    "This clip never runs: no code in the checked files uses {name}, the function that contains the clip. Call {name} "
+    "before each step, or remove it. "
 )
 
 
@@ -42,7 +42,7 @@ def _value(source: Source, test: ast.expr) -> object:
 
 
 def why_uncalled(source: Source, place: Place, paths: Sequence[Path]) -> str:
-    """Return a sentence if no file names the function of a clip, and steps in the same file do not use this clip."""
+    """Return an error text if no file uses the function of a clip, and the file has steps outside of this function."""
     function = source.function(clip) if (clip := _call_at(source, place)) is not None else None
     if not isinstance(function, FUNCTIONS[:2]) or not isinstance(source.parents[function], ast.Module):
         return ""

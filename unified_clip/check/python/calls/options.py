@@ -83,9 +83,8 @@ def _is_clip(name: str) -> bool:
 
 
 def passed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> list[ClipUse]:
-    """Return all clips. A clip on a command line gets the rule of the script that reads its threshold.
-
-    A command line without a script uses all scripts that its file names.
+    """Return all clips. For a threshold on a command line, take the clip rule from the script that reads the threshold.
+    If the command line names no script, search all scripts that the file names.
     """
     readers = [use for use in uses if use.package and use.option]
     passed = [_as_read(use, readers) if use.option and not use.package else use for use in uses]
@@ -93,8 +92,7 @@ def passed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> list[ClipUse]:
 
 
 def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield the clips. If an imported module assigns a value to an option, the effect of its default becomes
-    unknown."""
+    """Yield the clips. If an imported module sets the option of a clip, the effect of the clip becomes unknown."""
     readers = [use for use in uses if use.package and use.option and use.config is not None]
     texts = {path: path.read_text("utf-8", "replace") for path in sources} if readers else {}
     for use in uses:

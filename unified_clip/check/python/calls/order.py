@@ -15,7 +15,7 @@ from ..steps.gradient_events import MAX_DEPTH, Event, Timeline
 from ..steps.value_flow import LOOPS
 
 ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
-SOME = "This clip runs only if {test}, but {step} in line {line} runs in other steps, too. Clip before each step. "
+SOME = "This clip runs only if {test}, but {step} in line {line} also runs without the clip. Clip before each step. "
 LATE = "This clip comes after {step} in line {line}. The step has used the gradients already. Clip before the step. "
 EARLY = "This clip comes before {step} in line {line}. That line computes gradients. Clip after that line. "
 PARTIAL = (
@@ -27,8 +27,8 @@ CLOSURE = (
     "in the closure, after its backward pass. "
 )
 REPEATED = (
-    "Line {line} clips by the same configuration in the same step. Each call counts as one step of the schedule or the "
-    "adaptive rule. Clip all gradients in one call. "
+    "Line {line} clips by the same configuration in the same step. Each call advances the schedule or the adaptive "
+    "rule by one step. Clip all gradients in one call. "
 )
 REPLACED = (
     "Line {line} assigns a new optimizer to {name}. This clip is not attached to the new optimizer. Attach the clip "
@@ -45,12 +45,7 @@ _timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, froze
 
 
 def check(source: Source, call: ast.Call, depth: int = 0) -> None:
-    """Raise ConfigError if a clip call has a wrong place in the training loop.
-
-    The wrong places are after the optimizer's step, before `backward`, in only some steps, and between two backward
-    passes of one step. If the clip's function has no backward pass and no step, the callers of the function are
-    checked.
-    """
+    """Raise ConfigError if a clip call has a wrong place in the training loop."""
     for outer in source.around(call):
         if isinstance(outer, ast.Call) and "hook" in last_name(outer.func):
             check_detached(source, outer)
@@ -125,7 +120,7 @@ def _names(node: ast.AST | None) -> set[str]:
 
 
 def check_attached(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if the optimizer makes its steps without the clip of an `attach_to` call."""
+    """Raise ConfigError if the optimizer steps without the clip that `attach_to` attached."""
     check_detached(source, call)
     events = [event for event in _timeline(source).local(call) if event.kind == "step"]
     if events and all(end_of(event.call) < end_of(call) for event in events):

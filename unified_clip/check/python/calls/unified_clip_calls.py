@@ -29,8 +29,8 @@ LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
 
 
 NOT_CALLED = (
-    "The effect of this clip is unknown, since the function is not called here. In the code that calls the function, "
-    "write the function's full name, and pass a number as the threshold. Or ignore this clip with a reason in "
+    "The effect of this clip is unknown, because this line names the function but does not call it. Where you call the "
+    "function, write its full name, and pass a number as the threshold. Or ignore this clip with a reason in "
     "check.ignore."
 )
 
@@ -149,7 +149,7 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
         raise source.wrong(call, RUN_TIME_PATH.format(call=ast.unparse(call), part=unknown)) from None
     file = next((folder / name for folder in path.absolute().parents if (folder / name).is_file()), None)
     if file is None:
-        place = "" if name.is_absolute() else " in the directory of this source, or above it"
+        place = "" if name.is_absolute() else " in the directory of this source or a parent directory"
         raise source.wrong(call, f"cannot find the file of {ast.unparse(call)}{place}. Correct the path.")
     return file
 

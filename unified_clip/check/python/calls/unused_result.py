@@ -15,9 +15,8 @@ UNUSED = (
     "clip(gradients), or pass the clip to the optimizer. Or remove the call."
 )
 NOT_UPDATED = (
-    "This file calls init, but not update, of the transformation with this clip. So the clip clips nothing. Call "
-    "update of this transformation, or remove it. If another file calls update, ignore the clip with a reason in "
-    "check.ignore."
+    "This file calls init of the transformation with this clip, but never its update, so the clip has no effect. Call "
+    "update, or remove the transformation. If another file calls update, ignore the clip with a reason in check.ignore."
 )
 REPLACED = (
     "Line {line} assigns another value to {name} before any code uses this clip, so this clip has no effect. Remove "
@@ -35,7 +34,7 @@ PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript
 def check(source: Source, call: ast.Call) -> None:
     """Raise ConfigError if no code uses the result of a clip, or if code replaces the result before it is read.
 
-    A variable of the module can be unused, because other files can import it.
+    An unused variable of the module is no error, because other files can import it.
     """
     node: ast.AST = call
     if isinstance(source.parents[node], ast.Expr):

@@ -102,7 +102,7 @@ class Timeline:
     def local(self, node: ast.AST) -> list[Event]:
         """Return the backward passes and steps of the function that contains `node`.
 
-        A call of a helper function that only computes gradients counts as a backward pass.
+        Treat a call of a helper function that only computes gradients as a backward pass.
         """
         scope = self.source.function(node)
         calls = [call for call in self._calls[self.function(node)] if self.source.function(call) is scope]
@@ -177,7 +177,7 @@ class Timeline:
     def is_clip(self, call: ast.Call) -> bool:
         """Return whether a call clips gradients, or has a name like a clip.
 
-        A call of `clip_` needs parameters as an argument. The method `clip_` of a tensor does not clip gradients.
+        `clip_` clips gradients only if its argument contains parameters, unlike the method `clip_` of a tensor.
         """
         if (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(last_name(call.func)) is not None:
             return True
@@ -244,7 +244,7 @@ def passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
 def _from_call(event: Event, function: ast.AST, call: ast.Call) -> Event:
     """Convert an event inside a function to an event of the caller.
 
-    If the optimizer is a parameter of the function, its name becomes the argument of the call.
+    If the optimizer is a parameter of the function, replace its name by the argument of the call.
     """
     name, rest = re.fullmatch(r"(\w*)(.*)", event.owner, re.DOTALL).groups()  # type: ignore[union-attr]
     argument = passed(function, call).get(name)

@@ -17,9 +17,10 @@ from ..engine_of_clip import ACCELERATOR
 from .gradient_events import Event, Place, Timeline, is_scaler_name
 
 SCALED = "so the gradients are still multiplied by the scale of {scaler}."
-LATE = "This clip comes before {call} in line {line}, {scaled} Clip after this line."
+LATE = "This clip comes before {call} in line {line}, {scaled} Clip after line {line}."
 NEVER = (
-    "This clip has no {scaler}.unscale_(optimizer) before it, {scaled} Call it after backward(), and before the clip."
+    "No {scaler}.unscale_(optimizer) comes before this clip, {scaled} Call unscale_ after backward(), and before the "
+    "clip."
 )
 SCALED_LOSS = (
     "This clip gets gradients of {loss}, {scaled} Clip the result of {scaler}.get_unscaled_gradients(gradients)."
@@ -93,7 +94,7 @@ def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -
             owner, name = ast.unparse(backward.func).removesuffix(".backward"), last_name(clip.call.func)
             reasons[clip.call.lineno, clip.call.col_offset] = BY_ACCELERATE.format(
                 backward=f"{owner}.backward(...)", line=backward.lineno, precision=precision, accelerator=owner,
-                instead=f", or clip by {owner}.{name}" if name in ENGINE_METHODS else "", advice=ADVICE,
+                instead=f", or clip with {owner}.{name}" if name in ENGINE_METHODS else "", advice=ADVICE,
             )  # fmt: skip
     return reasons
 
@@ -174,7 +175,7 @@ def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[ast.Call]:
 
 
 def _scales(timeline: Timeline, owner: ast.expr) -> bool:
-    """Return whether an object is an enabled `GradScaler`. If its class is unknown, its name decides."""
+    """Return whether an object is an enabled `GradScaler`. If the class is unknown, check the name."""
     calls = [node for node in timeline.flow.reached(owner) if isinstance(node, ast.Call)]
     classes = [call for call in calls if timeline.source.dotted(call.func).endswith("Scaler")]
     return any(_is_enabled(timeline.source, call) for call in classes) if classes else is_scaler_name(owner)

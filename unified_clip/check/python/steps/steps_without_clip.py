@@ -15,13 +15,10 @@ from .gradient_events import APPLY, Event, Place, Timeline
 
 COMPUTING = ("gradient", "gradients", "compute_gradients", "get_gradients")
 
-WITHOUT = (
-    "{step} uses gradients that no clip changes, while this file clips the gradients of {other}, in line {line}. Clip "
-    "before each step."
-)
+WITHOUT = "{step} uses unclipped gradients, although line {line} clips the gradients of {other}. Clip before each step."
 UNCLEAR = (
-    "This file clips the gradients of {other}, in line {line}, and does not show whether {step} uses clipped "
-    "gradients. Compute, clip and use the gradients in one function."
+    "Line {line} clips the gradients of {other}. This file does not show whether {step} uses clipped gradients. "
+    "Compute, clip and use the gradients in one function."
 )
 
 
@@ -36,7 +33,7 @@ class _Steps:
         self.attached = {owner: call.lineno for call in source.calls if (owner := attached(call))}
         self.made = self._made()
         self.of_others: list[_Clipped] = []
-        """The clips of models that are not the model of the optimizer that steps next."""
+        """Clips of another model than the model of the next optimizer step."""
 
     def _made(self) -> dict[str, list[ast.Call]]:
         made: dict[str, list[ast.Call]] = {}
@@ -47,8 +44,7 @@ class _Steps:
         return made
 
     def clip_of(self, event: Event, before: Sequence[Event]) -> int | None:
-        """Return the line of the clip whose gradients a step uses. Return 0 without a clip, and None for an unknown
-        clip."""
+        """Return the line of the clip before a step, 0 if no clip comes before the step, or None if unknown."""
         if line := self._clip_of_optimizer(event.owner):
             return line
         if last_name(event.call.func) in APPLY:
@@ -65,9 +61,9 @@ class _Steps:
         return None
 
     def _clip_of_optimizer(self, owner: str) -> int:
-        """Return the line where a clip is attached or passed to an optimizer. Return 0 without such a line.
+        """Return the line where a clip is attached or passed to an optimizer, or 0.
 
-        A clip of the variable `opt` also counts for the attribute `state.opt`.
+        For the attribute `state.opt`, also search for a clip that is attached to the variable `opt`.
         """
         last = owner.rpartition(".")[2]
         if line := self.attached.get(owner) or self.attached.get(last):
@@ -79,8 +75,7 @@ class _Steps:
         return 0
 
     def _clip_of_argument(self, step: Event) -> int | None:
-        """Return the line of the clip in the gradient argument of a step. Return 0 without a clip, and None for an
-        unknown clip."""
+        """Return the line of the clip in the gradient argument of a step, 0 without a clip, or None if unknown."""
         calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:
             return clips[0].lineno

@@ -50,9 +50,9 @@ class Flow:
     def values(self, read: ast.AST) -> list[ast.expr]:
         """Return each expression that might be the value of the variable `read`.
 
-        Of the assignments that always run before `read`, only the last one counts. In a loop, an assignment below
-        `read` also counts, because it runs before the next iteration. If the function assigns nothing to the variable,
-        all assignments in the file count.
+        If several assignments always run before `read`, use only the last one. In a loop, also use assignments below
+        `read`, because they run before the next iteration. If the function assigns nothing to the variable, use all
+        assignments in the file.
         """
         values = self._values_at(read)
         around = set(self.source.around(read)) if values else ()

@@ -29,13 +29,13 @@ UNKNOWN_FILE = (
     '"gradient_clipping": "auto" in the file. Or ignore the clip with a reason in check.ignore.'
 )
 NO_FILE = (
-    "The file of DeepSpeed's settings, {code}, is not found in the directory of this source, or above it. If the file "
-    "does not set gradient_clipping, max_grad_norm is ignored. Correct the path, or ignore the clip with a reason in "
+    "DeepSpeed's settings file, {code}, is not in the directory of this source or a parent directory. If the file does "
+    "not set gradient_clipping, max_grad_norm is ignored. Correct the path, or ignore the clip with a reason in "
     "check.ignore."
 )
 TOO_LATE = (
-    "DeepSpeed's settings get their threshold when the code creates TrainingArguments. So this later line has no "
-    "effect. Pass max_grad_norm to TrainingArguments."
+    "Creating TrainingArguments passes max_grad_norm to DeepSpeed's settings, so this later line has no effect. Pass "
+    "max_grad_norm to TrainingArguments."
 )
 AUTO = (
     'With "auto", max_grad_norm of TrainingArguments sets the threshold, but this file has no TrainingArguments. '
