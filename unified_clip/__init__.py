@@ -1,8 +1,7 @@
 """Gradient clipping with the same semantics on PyTorch, TensorFlow, Paddle, JAX, MLX and NumPy.
 
-The functions of this module accept the tensors of any framework, and import only the framework of the tensors. Each
-framework also has its own module with the same functions: `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax`,
-`.mlx` and `.numpy`.
+The functions of this module accept tensors of any framework, and import only that framework. Each framework also has
+its own module with the same functions: `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax`, `.mlx` and `.numpy`.
 """
 
 import importlib
@@ -68,14 +67,14 @@ def __getattr__(name: str) -> Any:
 def native_available(in_graphs_of: str | None = None) -> bool:
     """Return whether clips on a CPU use the compiled kernels.
 
-    Without compiled kernels, eager clips use NumPy, which is slower and computes the same bits. Compiled graphs without
-    kernels compute the norm by operations of the framework. The last bit of this norm can differ from the last bit of
-    an eager clip's norm. `docs/contract.md` lists the compiled graphs without kernels. For Paddle, the function checks
-    static programs. Graphs of `to_static` use the kernels only if you set UNIFIED_CLIP_GRAPH=kernels.
+    Without kernels, eager clips use NumPy, which is slower and computes the same bits. Compiled graphs then compute the
+    norm by operations of the framework, and the last bit of the norm can differ. `docs/contract.md` lists the compiled
+    graphs that use kernels. For Paddle, the function checks static programs. In graphs of `to_static`, kernels also
+    need UNIFIED_CLIP_GRAPH=kernels.
 
     Args:
-        in_graphs_of: The framework whose compiled graphs the function checks: "torch", "tensorflow", "paddle", "jax",
-            "mlx" or "numpy". The call imports this framework. By default, the function checks eager clips.
+        in_graphs_of: Check compiled graphs of "torch", "tensorflow", "paddle", "jax", "mlx" or "numpy". The call
+            imports this framework. By default, the function checks eager clips.
 
     Raises:
         ValueError: The name of the framework is unknown.

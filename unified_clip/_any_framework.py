@@ -1,6 +1,6 @@
 # `python tools/namespaces.py` writes this file from tools/namespaces.toml.
 # fmt: off
-"""The public names for tensors of any framework. The types of the tensors decide which framework a call uses."""
+"""The public names for tensors of any framework. The types of the tensors select the framework of a call."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ def clip_grad_norm_(
 ) -> Any:
     """Clip the gradients by their total norm, in place.
 
-    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor
-    is 1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and
-    Bengio, "On the difficulty of training recurrent neural networks", 2013.
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). The factor 1
+    leaves every bit unchanged. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
+    difficulty of training recurrent neural networks", 2013.
 
     Args:
-        parameters: On PyTorch and Paddle: the parameters whose `.grad` is clipped. If the attribute `need_clip` of a
-            parameter is false, the parameter is excluded. On NumPy and MLX: the gradients, which get the clipped
-            values. On TensorFlow and JAX: a list or a dict of gradients. The clipped tensors replace the gradients in
-            the list or dict.
+        parameters: On PyTorch and Paddle: the parameters whose `.grad` is clipped. To exclude a parameter, set its
+            attribute `need_clip = False`. On NumPy and MLX: the gradients, which the clip overwrites. On TensorFlow and
+            JAX: a list or a dict, in which the clipped tensors replace the gradients.
         max_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. In most compiled graphs, True raises
@@ -46,29 +45,27 @@ def clip_grad_norm_(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
             frameworks, keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. If placements do not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct'
-            (no two ranks have the same element), a function or a dict. The function gets a parameter, and returns
-            whether this rank owns the gradient of the parameter. The dict maps patterns of names to 'replicated',
-            'distinct' or a function.
-        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
-            its own gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
-            gradients' names and the ranks.
+        ownership: For PyTorch, Paddle and JAX. Which rank owns each gradient element, and includes it in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a parameter, and returns True if this
+            rank owns its gradient. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. If they own a different number,
+            raise ValueError. True computes the number from the full shapes of this rank's gradients.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError, which
+            names the gradients and the ranks.
 
     Returns:
-        The total norm before clipping, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. On the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
+        The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
+        float32 otherwise. On the host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
-            norm_type is not a number.
-        ValueError: max_norm is negative or NaN. norm_type is not above 0. The memory of two gradients overlaps, or the
-            memory of a gradient cannot be written. Ranks make different calls. check_numel or check_replicas fails. It
-            is unknown which rank owns a gradient.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or norm_type
+            is not a number.
+        ValueError: max_norm is negative or NaN. norm_type is not above 0. Two gradients overlap in memory. A gradient
+            is read-only or an expanded view. Ranks make different calls. check_numel or check_replicas fails. The owner
+            rank of a gradient is unknown.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True. The gradients stay unchanged.
 
     Example:
@@ -93,19 +90,18 @@ def clip_grad_value_(parameters: Any, clip_value: Any, foreach: bool | None = No
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
     Args:
-        parameters: On PyTorch and Paddle: the parameters whose `.grad` is clipped. If the attribute `need_clip` of a
-            parameter is false, the parameter is excluded. On NumPy and MLX: the gradients, which get the clipped
-            values. On TensorFlow and JAX: a list or a dict of gradients. The clipped tensors replace the gradients in
-            the list or dict.
+        parameters: On PyTorch and Paddle: the parameters whose `.grad` is clipped. To exclude a parameter, set its
+            attribute `need_clip = False`. On NumPy and MLX: the gradients, which the clip overwrites. On TensorFlow and
+            JAX: a list or a dict, in which the clipped tensors replace the gradients.
         clip_value: The largest magnitude of a clipped element: a number of at least 0, or a tensor with one element.
             The number is rounded to the dtype of each gradient. inf means no limit.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has a complex, integer or boolean dtype, or an entry is neither a tensor nor None.
-            clip_value is not a number.
-        ValueError: clip_value is negative or NaN. The memory of two gradients overlaps, or the memory of a gradient
-            cannot be written.
+        TypeError: A gradient has a complex, integer or boolean dtype. An entry is not a tensor or None. clip_value is
+            not a number.
+        ValueError: clip_value is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an
+            expanded view.
 
     Example:
         >>> import numpy as np
@@ -129,35 +125,33 @@ def get_total_norm(
 
     Args:
         tensors: The gradients, not the parameters: one tensor, or any container of tensors and None. The first tensor
-            that is not a NumPy array decides the framework.
+            that is not a NumPy array selects the framework.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. In most compiled graphs, True raises
             TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
             frameworks, keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. If placements do not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct'
-            (no two ranks have the same element), a function or a dict. The function gets a gradient, and returns
-            whether this rank owns the gradient. The dict maps patterns of names to 'replicated', 'distinct' or a
-            function.
-        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
-            its own gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
-            gradients' names and the ranks.
+        ownership: For PyTorch, Paddle and JAX. Which rank owns each gradient element, and includes it in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a gradient, and returns True if this
+            rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. If they own a different number,
+            raise ValueError. True computes the number from the full shapes of this rank's gradients.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError, which
+            names the gradients and the ranks.
 
     Returns:
-        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
-        the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
+        host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. norm_type is
-            not a number.
-        ValueError: norm_type is not above 0. Ranks make different calls. check_numel or check_replicas fails. It is
-            unknown which rank owns a gradient.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. norm_type is not a
+            number.
+        ValueError: norm_type is not above 0. Ranks make different calls. check_numel or check_replicas fails. The owner
+            rank of a gradient is unknown.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -176,23 +170,22 @@ def get_total_norm(
 def clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, foreach: bool | None = None) -> None:
     """Clip the gradients by the norm `total_norm`, in place.
 
-    If you pass the norm that `get_total_norm` returns for the same gradients, the result has the same bits as with
-    `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
+    `get_total_norm` followed by this function clips to the same bits as `clip_grad_norm_`. Source:
+    `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
-        parameters: On PyTorch and Paddle: the parameters whose `.grad` is clipped. If the attribute `need_clip` of a
-            parameter is false, the parameter is excluded. On NumPy and MLX: the gradients, which get the clipped
-            values. On TensorFlow and JAX: a list or a dict of gradients. The clipped tensors replace the gradients in
-            the list or dict.
+        parameters: On PyTorch and Paddle: the parameters whose `.grad` is clipped. To exclude a parameter, set its
+            attribute `need_clip = False`. On NumPy and MLX: the gradients, which the clip overwrites. On TensorFlow and
+            JAX: a list or a dict, in which the clipped tensors replace the gradients.
         max_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         total_norm: The total norm: a number, or a tensor with one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
-            total_norm is not a number.
-        ValueError: max_norm or total_norm is negative. max_norm is NaN. The memory of two gradients overlaps, or the
-            memory of a gradient cannot be written.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or total_norm
+            is not a number.
+        ValueError: max_norm or total_norm is negative. max_norm is NaN. Two gradients overlap in memory. A gradient is
+            read-only or an expanded view.
 
     Example:
         >>> import numpy as np
@@ -218,35 +211,33 @@ def clip_by_global_norm(
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None. The first tensor that is not a NumPy
-            array decides the framework.
+            array selects the framework.
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         use_norm: A norm to use instead of n: a number, or a tensor with one element.
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
             frameworks, keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. If placements do not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct'
-            (no two ranks have the same element), a function or a dict. The function gets a gradient, and returns
-            whether this rank owns the gradient. The dict maps patterns of names to 'replicated', 'distinct' or a
-            function.
-        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
-            its own gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
-            gradients' names and the ranks.
+        ownership: For PyTorch, Paddle and JAX. Which rank owns each gradient element, and includes it in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a gradient, and returns True if this
+            rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. If they own a different number,
+            raise ValueError. True computes the number from the full shapes of this rank's gradients.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError, which
+            names the gradients and the ranks.
 
     Returns:
         (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
-        in a list. If you pass one tensor, the function returns one clipped tensor. Any other container keeps its
-        structure. None stays in its place. The norm is 0-d.
+        in a list. For one tensor, the result is one tensor. Any other container keeps its structure. None stays in its
+        place. The norm is a scalar.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. clip_norm or
-            use_norm is not a number.
-        ValueError: clip_norm is negative or NaN. use_norm is negative. use_norm and check_replicas are both passed.
-            Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank owns a gradient.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. clip_norm or use_norm
+            is not a number.
+        ValueError: clip_norm is negative or NaN. use_norm is negative. You pass both use_norm and check_replicas. Ranks
+            make different calls. check_numel or check_replicas fails. The owner rank of a gradient is unknown.
 
     Example:
         >>> import numpy as np
@@ -268,20 +259,20 @@ def clip_by_norm(
     t: Any, clip_norm: Any, axes: int | Sequence[int] | None = None, name: str | None = None, *,
     process_group: Any = "auto",
 ) -> Any:
-    """Return one tensor clipped by its own norm. With `axes`, each slice is clipped by its own norm.
+    """Return one tensor clipped by its own norm. With `axes`, clip each slice over these axes by its own norm.
 
     Let n be the 2-norm. The tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
-        t: A tensor of any shape, dense or sparse. A sparse tensor is clipped like its dense form, and stays sparse. For
-            None, the result is None.
+        t: A tensor of any shape. A sparse tensor is clipped like its dense form, and stays sparse. For None, the result
+            is None.
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
-        axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
-            None means all axes.
+        axes: The axes over which each norm is computed, as in `tf.norm`: an int or a list of ints. Negative ints count
+            from the end. None means all axes.
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
             frameworks, keep the default.
 
     Returns:
@@ -305,14 +296,14 @@ def clip_by_norm(
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
     """Return one tensor with every element clipped to [clip_value_min, clip_value_max].
 
-    NaN stays NaN. An element that equals a bound keeps its bits. Source: `tf.clip_by_value`.
+    NaN stays NaN. An element that equals a bound stays unchanged. Source: `tf.clip_by_value`.
 
     Args:
         t: A tensor of any shape, with a real or integer dtype. For None, the result is None.
-        clip_value_min: The lower bound: a number, or a tensor that broadcasts to `t`. It is rounded to the dtype of
-            `t`.
-        clip_value_max: The upper bound: a number, or a tensor that broadcasts to `t`. It is rounded to the dtype of
-            `t`.
+        clip_value_min: The lower bound: a number, or a tensor that broadcasts to `t`. The bound is rounded to the dtype
+            of `t`.
+        clip_value_max: The upper bound: a number, or a tensor that broadcasts to `t`. The bound is rounded to the dtype
+            of `t`.
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
 
     Returns:
@@ -321,9 +312,9 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     Raises:
         TypeError: `t` is complex or boolean, or is not a tensor. A bound is not a number. `t` has integers, and a bound
             is not a whole number.
-        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper bound. No integer of
-            the dtype of `t` is within the bounds. `t` is sparse, and a bound is a tensor. `t` is sparse, and the bounds
-            exclude 0.
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper bound. `t` has
+            integers, and no value of its dtype is within the bounds. `t` is sparse, and a bound is a tensor. `t` is
+            sparse, and the bounds exclude 0.
 
     Example:
         >>> import numpy as np
@@ -344,31 +335,29 @@ def global_norm(
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None. The first tensor that is not a NumPy
-            array decides the framework.
+            array selects the framework.
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
             frameworks, keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. If placements do not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct'
-            (no two ranks have the same element), a function or a dict. The function gets a gradient, and returns
-            whether this rank owns the gradient. The dict maps patterns of names to 'replicated', 'distinct' or a
-            function.
-        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
-            its own gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
-            gradients' names and the ranks.
+        ownership: For PyTorch, Paddle and JAX. Which rank owns each gradient element, and includes it in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a gradient, and returns True if this
+            rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. If they own a different number,
+            raise ValueError. True computes the number from the full shapes of this rank's gradients.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError, which
+            names the gradients and the ranks.
 
     Returns:
-        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
-        the host path (docs/contract.md), the norm is correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
+        host path (docs/contract.md), the norm is correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None.
-        ValueError: Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank owns a
-            gradient.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None.
+        ValueError: Ranks make different calls. check_numel or check_replicas fails. The owner rank of a gradient is
+            unknown.
 
     Example:
         >>> import numpy as np
@@ -390,9 +379,8 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip in place of the default clip. A later default clip does not change
-            them. Only weak references to the parameters are kept. If the list is None, the clip is the default clip of
-            all parameters without their own clip.
+        param_list: The parameters that get this clip as their own. None sets the default clip, for all parameters
+            without their own clip.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
@@ -424,8 +412,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 
     Raises:
         TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or boolean
-            dtype. A complex gradient has a GradientClipByValue as its clip.
-        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name instead of the
+            dtype. The clip of a complex gradient is a GradientClipByValue.
+        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name in place of a
             parameter.
 
     Example:
@@ -450,12 +438,11 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
+        need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
+            `need_clip = False` of a parameter has the same effect.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip is
-            not a function.
+        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
@@ -480,16 +467,15 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
+        need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
+            `need_clip = False` of a parameter has the same effect.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
             frameworks, keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip
-            is not a function.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -515,30 +501,26 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
-        group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
-            total norm.
+        group_name: A name for `append_gradient_clip_ops`: clips with the same name and threshold share one total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped, and is not part of the norm. The attribute `need_clip = False` of a parameter has the same
-            effect.
+        need_clip: A function that gets a parameter, and returns False to exclude its gradient from the norm and the
+            clip. The attribute `need_clip = False` of a parameter has the same effect.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
             frameworks, keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. If placements do not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct'
-            (no two ranks have the same element), a function or a dict. The function gets a parameter, and returns
-            whether this rank owns the gradient of the parameter. The dict maps patterns of names to 'replicated',
-            'distinct' or a function.
-        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
-            its own gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
-            gradients' names and the ranks.
+        ownership: For PyTorch, Paddle and JAX. Which rank owns each gradient element, and includes it in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a parameter, and returns True if this
+            rank owns its gradient. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. If they own a different number,
+            raise ValueError. True computes the number from the full shapes of this rank's gradients.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError, which
+            names the gradients and the ranks.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip
-            is not a function. group_name is not a string.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.
+            group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -564,7 +546,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph).
+        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:

@@ -9,14 +9,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NUMBERS = itertools.count()
-"""The number of each temporary file of this process."""
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the directory of `path`, and rename that file to `path` at the end.
+    """Yield a temporary path beside `path`. Rename the written file to `path` at the end of the `with` block.
 
-    After an error, the temporary file is removed, and `path` is unchanged. For a link, the target is replaced.
+    After an error, the temporary file is removed, and `path` is unchanged. If `path` is a link, its target is replaced.
     """
     new = temporary_path(path)
     try:

@@ -1,6 +1,6 @@
-"""Register `entry.run` with compilers of Python code, such as `torch.compile`, when a program imports them.
+"""Register `entry.run` with compilers, such as `torch.compile`, when a program imports them.
 
-`entry.run` runs the body of every public function. Without the registration, `torch.compile` cannot trace `entry.run`.
+All public functions call `entry.run`, and `torch.compile` can trace it only after the registration.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from types import ModuleType
 
 COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.traced_bodies"}
-"""For each compiler, the module of unified_clip that registers `entry.run`."""
+"""{compiler: the module that registers `entry.run` with the compiler}."""
 
 
 class CompilerImport:
     """An import hook that registers `entry.run` when a program imports a compiler.
 
-    The import of a compiler takes about a second, so unified_clip does not import compilers itself.
+    unified_clip does not import compilers itself, because this takes about a second.
     """
 
     def __init__(self, compiler: str) -> None:

@@ -10,9 +10,9 @@ INSTALLED = ("__pycache__", "node_modules", "site-packages")
 
 
 def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files in a directory tree, sorted by path. The name of each file ends with one of `suffixes`.
+    """Return the files in a directory tree that have one of the lower-case `suffixes`, sorted by path.
 
-    The suffixes are in lower case. Hidden directories and installed packages are skipped. Broken links count as files.
+    Skip hidden directories and installed packages. Include broken links.
     """
     files = sorted(_below(path, tuple(suffixes)), key=lambda file: (not file.is_symlink(), file))
     return sorted({os.path.realpath(file): file for file in files}.values())  # resolve() fails for a link to itself
@@ -28,7 +28,7 @@ def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _fail(error: OSError) -> None:
-    """Raise an error for an unreadable directory, which `os.walk` skips by default."""
+    """Raise the error of an unreadable directory. By default, `os.walk` skips such directories."""
     if not isinstance(error, FileNotFoundError):  # a directory that was removed meanwhile is skipped
         raise error
 

@@ -21,13 +21,14 @@ ADAPTERS = {
     "mlx": "mlx",
     "numpy": "numpy",
 }
-"""Maps the first part of a module's name to the name of a backend. To add a framework, add an entry."""
+"""{package that defines a tensor type: name of the backend}. To add a framework, add an entry."""
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return (the backend of the first tensor, the argument). New iterators replace the iterators in the argument.
+    """Return (the backend of the first tensor, the argument). This reads iterators in the argument, so new iterators
+    replace them.
 
-    NumPy arrays are skipped, because every framework accepts them. If all tensors are NumPy arrays, return NumPy's
+    NumPy arrays are skipped, because every framework accepts them. If there are only NumPy arrays, return NumPy's
     backend.
     """
     if isinstance(argument, Iterator):
@@ -82,8 +83,8 @@ def adapter_of(kind: type) -> str | None:
 
 
 def backend_of(tensor: Any) -> Backend:
-    """Return the backend of a tensor. `torch.compile` can trace this call only after an earlier call with the same
-    type."""
+    """Return the backend of a tensor. `torch.compile` can trace this call only if a tensor of the same type was passed
+    before."""
     return _backend(adapter_of(type(tensor)) or "numpy")
 
 

@@ -1,6 +1,6 @@
 """Make text from files safe to print. Each command passes its complete output to `safe` once.
 
-Text from files can contain escape sequences of a terminal, log commands of a CI system and invisible characters.
+Without this step, text from files could send escape sequences to a terminal, or log commands to a CI system.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ LAYOUT = "\n\t"
 
 
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
-    r"""Return text in which escape sequences replace control characters and invisible characters.
+    r"""Escape control characters and invisible characters in a text, or in all texts of a dict, list or tuple.
 
-    Dicts and lists are escaped item by item, and tuples become lists.
+    A tuple becomes a list.
 
-    keep: Control characters that stay unchanged. If `keep` is empty, `safe` also escapes the starts of log commands,
-        such as `::error::`.
-    code: The dict keys whose values are source code. In source code, line breaks and tabs stay unchanged.
+    keep: Control characters to leave unchanged. If empty, escape also the starts of log commands, such as `::error::`.
+    code: The dict keys with source code, in which line breaks and tabs stay unchanged.
 
     Example:
         >>> print(safe("a\x1b[2J[ab]"))
@@ -96,7 +95,7 @@ def _print(text: str) -> None:
 def flush_or_discard() -> None:
     """Flush stdout and stderr, and discard output that cannot be written.
 
-    A failed flush at the exit of Python would give the exit status 120.
+    Otherwise, Python would try to flush at its exit, fail, and return the exit status 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -111,8 +110,7 @@ BOLD, BOLD_RED, DIM = "1", "1;31", "2"
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
-    """Return text in a style, such as BOLD, if the stream is a terminal with colours. The default stream is standard
-    error."""
+    """Return text in a style, such as BOLD, if the stream (by default stderr) is a terminal with colours."""
     return f"\x1b[{style}m{text}\x1b[0m" if has_colours(sys.stderr if stream is None else stream) else text
 
 

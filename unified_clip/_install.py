@@ -14,7 +14,7 @@ CLONE = "path/to/unified_clip"
 def command(extra: str) -> str:
     """Return the `pip install` command for an extra of the installed package.
 
-    If the source of the package (PEP 610) is unknown or missing, the command contains a placeholder and a note.
+    If the directory of the package's source (PEP 610) is unknown or missing, the command has a placeholder for it.
 
     Example:
         >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")

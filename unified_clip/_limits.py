@@ -22,9 +22,7 @@ MAX_ENTRIES = "UNIFIED_CLIP_MAX_ENTRIES"
 
 DEFAULT_BYTES = 4 * 2**30
 DEFAULT_RATIO = 100
-"""The default limit for the tensors of a file, divided by the size of the file. The limit is never below
-DEFAULT_BYTES.
-"""
+"""By default, the tensors of a file can take DEFAULT_RATIO times the size of the file, and at least DEFAULT_BYTES."""
 
 DEFAULT_SECONDS = 600.0
 DEFAULT_NESTING = 100
@@ -36,7 +34,7 @@ MOST_AXES = 32
 """The largest number of axes that every version of NumPy supports."""
 
 MOST_ELEMENTS = 2**59
-"""The limit on the elements of a tensor. With 16 bytes per element, the tensor has fewer than 2**63 bytes."""
+"""A tensor has fewer elements, and so fewer than 2**63 bytes at 16 bytes per element."""
 
 LONGEST_HEADER = 20_000
 """NumPy rejects `.npy` headers of more than 10,000 characters."""
@@ -86,9 +84,9 @@ def check_shape(name: str, shape: Sequence[object]) -> None:
         raise LimitError(f"{name!r} has {len(shape)} axes. Reshape it to at most {MOST_AXES} axes")
     lengths = [length for length in shape if type(length) is int and length >= 0]
     if len(lengths) < len(shape):
-        raise LimitError(f"{name!r} has a shape that is not a list of lengths. Save the file again")
+        raise LimitError(f"the shape of {name!r} is not a list of lengths. Save the file again")
     if any(length >= MOST_ELEMENTS for length in lengths) or math.prod(filter(None, lengths)) >= MOST_ELEMENTS:
-        raise LimitError(f"{name!r} has a shape of 2**59 or more elements. Save the file again")
+        raise LimitError(f"the shape of {name!r} has 2**59 or more elements. Save the file again")
 
 
 def check_name(name: str) -> None:
@@ -99,7 +97,7 @@ def check_name(name: str) -> None:
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """Read the header of an array. NumPy would read up to 4 GiB before it checks the length."""
+    """Read the header of an array. Check its length first, because NumPy would read up to 4 GiB."""
     magic = file.read(8)
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
     size = int.from_bytes(length, "little")
@@ -109,13 +107,11 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Counts the entries of nested data during reading. A list that contains itself would never end."""
+    """Count the entries of nested data, because a list that contains itself would never end."""
 
     def __init__(self, file_size: int = 0) -> None:
-        """Add `file_size` to the limits of entries and names.
-
-        Each entry takes at least one byte in the file, so only repeated entries can exceed the limits.
-        """
+        """Add `file_size` to the limits, because each entry takes at least one byte in the file. Then only repeated
+        entries can exceed the limits."""
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
         self._name_limit = 100 * DEFAULT_ENTRIES + file_size
@@ -139,7 +135,7 @@ class Tree:
         self._name_characters += len(name)
         if self._name_characters > self._name_limit:
             raise LimitError(
-                f"the names of the tensors have more than {self._name_limit} characters together. Shorten them"
+                f"all tensor names together have more than {self._name_limit} characters. Shorten the names"
             )
 
 

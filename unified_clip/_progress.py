@@ -1,4 +1,4 @@
-"""Show the progress of long work if standard error is a terminal."""
+"""Progress bars, if standard error is a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 Advance = Callable[[str, int], None]
-"""A function that takes the name of a progress bar, and adds a number to its count."""
+"""A function that gets the name of a progress bar, and a number to add to its count."""
 
 
 def unseen(name: str, count: int) -> None:
@@ -27,9 +27,9 @@ def busy(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress(totals: Mapping[str, int]) -> Iterator[Advance]:
-    """Show progress bars while the `with` block runs, and yield the function that moves them.
+    """Show progress bars while the `with` block runs, and yield the function that advances them.
 
-    totals: A dict from the name of each bar to the number at which the bar is complete.
+    totals: {name of a bar: count at which the bar is complete}.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

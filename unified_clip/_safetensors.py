@@ -15,8 +15,7 @@ CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64
 def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors to a safetensors file. The same tensors always give the same bytes.
 
-    tensors: A dict from the name of each tensor to (name of the dtype, NumPy array). For bfloat16, the array contains
-    the bits as uint16.
+    tensors: {name: (dtype name, NumPy array)}. For bfloat16, the array contains the bits as uint16.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     blocks = []

@@ -1,4 +1,4 @@
-"""Temporary directories of processes. A later process of the user removes the directory of a killed process."""
+"""Temporary directories. If a process is killed, a later process of the same user removes its directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError:  # on Windows
 PREFIX = "unified_clip_"
 
 LOCK = ".lock"
-"""A process and its workers lock this file until the processes end."""
+"""The file that a process and its workers lock until they end."""
 
 
 class Scratch:
@@ -28,7 +28,7 @@ class Scratch:
         _remove_abandoned_once(tempfile.gettempdir())
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}_"))
         self.lock = _create_lock(self.path)
-        """The file descriptor of the lock, which workers inherit. None means that the file system has no locks."""
+        """The file descriptor of the lock, which workers inherit, or None if the file system has no locks."""
 
     def __enter__(self) -> Self:
         return self

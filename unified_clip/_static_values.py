@@ -32,9 +32,7 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 MAX_EXPONENT = MAX_DIGITS = 400
-"""The largest exponent of a power, and the largest number of digits of a whole number. Above these limits, the
-evaluation would take too long.
-"""
+"""The limits for the exponent of a power and for the digits of a whole number. Larger values would take too long."""
 
 Target = ast.Name | ast.Attribute
 
@@ -49,7 +47,7 @@ def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Calla
     """Return the value of a constant expression, such as `1.0 / 4`, `float("inf")` or a name.
 
     value_of: A function that returns the value of a name, or raises UnknownValueError.
-    full_name: A function that returns the full name of a dotted name, such as 'numpy.inf', or ''.
+    full_name: A function that returns the full name of a name, such as 'numpy.inf' for `np.inf`, or ''.
     """
     match node:
         case ast.Constant(value=value):

@@ -41,26 +41,26 @@ MEANINGS = {
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 CALLS_SHOWN = 3
-"""The number of innermost calls in the message about a worker that crashed or hung."""
+"""How many of the innermost calls an error shows for a worker that crashed or hung."""
 
 LINES_SHOWN = 6
-"""The number of lines of stderr in the message about a failed worker."""
+"""How many lines of stderr an error shows for a failed worker."""
 
 LINE_CHARACTERS = 300
 
 REPORT_SECONDS = 1.0
-"""The number of seconds that a hung worker has to report its calls."""
+"""A hung worker has this time to report its calls."""
 
 POLL_SECONDS = 0.1
 
 PARENT_CHECK = 1.0
-"""A worker checks at this interval, in seconds, whether its parent process still runs."""
+"""The seconds between two checks of a worker that its parent process still runs."""
 
 
 @dataclass(frozen=True)
 class Exit:
     code: int | None
-    """The exit status, None after a timeout, or a negative number after a signal."""
+    """The exit status, or the negative number of a signal, or None after a timeout."""
 
     stderr: Sequence[str]
     calls: str = ""
@@ -85,13 +85,13 @@ class Exit:
 
 
 class Worker:
-    """A process that can import this package. The process starts at once, and ends with the `with` block.
+    """A process that can import this package. It starts at once, and ends with the `with` block.
 
-    The worker has its own session. When the worker ends, all processes of the session end.
+    The processes that the worker starts end with it.
 
     Args:
         arguments: The command line, which begins with the path of the interpreter.
-        scratch: A directory for the worker. An interpreter other than the current one gets a copy of the package there.
+        scratch: A directory for the worker. A different interpreter gets a copy of the package there.
         sees_gpus: Whether frameworks in the worker can find GPUs. By default, frameworks run on the CPU.
     """
 
@@ -134,9 +134,8 @@ class Worker:
         self._errors.close()
 
     def wait(self, timeout: float, poll: Callable[[], bool] | None = None) -> Exit:
-        """Wait until the worker ends, and then end the processes that the worker started.
+        """Wait until the worker ends, or end it after `timeout` seconds. Then end the processes that it started.
 
-        timeout: The number of seconds after which the worker is ended.
         poll: A function that is called every `POLL_SECONDS` seconds. If it returns True, the timeout restarts.
         """
         until = time.monotonic() + timeout
@@ -160,8 +159,8 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the calls that the worker reports after a signal. Without a call of `prepare`, the signal ends the
-        worker."""
+        """Send a signal, and return the calls that the worker reports. If the worker has not called `prepare`, the
+        signal ends it."""
         if not hasattr(os, "killpg"):
             return ""
         begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + REPORT_SECONDS
@@ -204,7 +203,7 @@ def prepare() -> None:
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """End this process when its parent has ended, because a hung worker could outlive its parent."""
+    """End this process when its parent has ended, even if its main thread hangs."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK)
     os._exit(1)
@@ -218,7 +217,7 @@ def import_tensorflow() -> None:
 
 @contextmanager
 def hide_packages(*names: str) -> Iterator[None]:
-    """Make later imports of these packages fail, as if the packages were not installed."""
+    """Make imports of these packages fail in the `with` block, as if the packages were not installed."""
     hidden = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None lets an import raise
     try:
@@ -231,9 +230,9 @@ def hide_packages(*names: str) -> Iterator[None]:
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
     """Return the entries of PYTHONPATH for a worker that imports this copy of the package.
 
-    The directory of this package comes last, so that its other packages do not hide the user's packages. It comes first
-    if `PYTHONPATH` contains another copy of this package. For a different interpreter, the first entry is a new
-    directory with only a copy of this package.
+    The parent directory of this package comes last, because other packages in it must not hide the user's packages. If
+    `PYTHONPATH` contains another copy of this package, the directory comes first. A different interpreter gets a new
+    directory that contains only a copy of this package.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

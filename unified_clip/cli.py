@@ -60,7 +60,7 @@ EXTRAS = {
     "config": ("config", ("packaging", "pydantic", "tomlkit", "yaml")),
     "config check": ("port", (*CLI, "libcst")),
 }
-"""For each command, the extra that the command needs and the modules of the extra."""
+"""{command: (the extra that the command needs, the modules of the extra)}."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,11 +116,11 @@ def _without_alias(arguments: Sequence[str]) -> Sequence[str]:
 
 
 class OutputError(CodedError, code="UC205"):
-    """A write to standard output failed. A closed pipe does not raise this error."""
+    """Standard output cannot be written, but is not a closed pipe."""
 
 
 def _flush() -> None:
-    """Flush standard output now, because a write error at the exit of Python cannot raise OutputError."""
+    """Flush standard output now, because OutputError cannot be raised at the exit of Python."""
     try:
         if sys.stdout is not None:  # None where the shell closed it
             sys.stdout.flush()
@@ -137,7 +137,7 @@ def _end_unread() -> int:
 
 
 def not_installed(command: str) -> str:
-    """Return an error message about missing packages of a command's extra, or ''."""
+    """Return an error message if packages of a command's extra are missing, or ''."""
     extra, modules = EXTRAS[command]
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return (
@@ -177,7 +177,7 @@ class _Version(argparse.Action):
 
 
 def _read_ported(path: Path) -> Any:
-    """Read a report of `port` for the command `parity`. The modules of `parity` must not import `port`."""
+    """Read a report of `port` for `parity`, whose modules must not import `port`."""
     from .port.report import build
 
     return build.read(path)
@@ -190,7 +190,7 @@ def _format_names() -> Iterable[str]:
 
 
 def _end_in_order() -> None:
-    """Handle SIGTERM and SIGHUP like Ctrl-C, so that no worker process and no temporary directory remains."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, to end worker processes and to remove temporary directories."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP: leave it ignored

@@ -18,7 +18,7 @@ class ClipWarning(UserWarning):
 
 
 class NonFiniteNormError(RuntimeError):
-    """A norm is NaN or infinite, and the caller asked for an error in this case. No gradient was changed.
+    """A norm is NaN or infinite, and the caller requested an error. No gradient was changed.
 
     The message lists the gradients that contain NaN or infinities. To continue the training, catch this error and skip
     the optimizer's step.
@@ -35,17 +35,17 @@ class PartlyClippedError(RuntimeError):
 class ConfigError(CodedError, ValueError, code="UC104"):
     """A clip configuration is wrong.
 
-    The message contains the file, the line, the key and the remedy. For an explanation of the attribute `code`, such as
-    "UC104", run `unified-clip help CODE`.
+    The message names the file, the line, the key and the remedy. `unified-clip help CODE` explains the attribute
+    `code`, such as "UC104".
     """
 
 
 class NotRepresentableError(ConfigError, code="UC107"):
-    """A trainer's own format does not support a setting of the configuration.
+    """A trainer's format does not support a setting of the configuration.
 
-    The message contains the setting and the remedy.
+    The message names the setting and the remedy.
     """
 
 
 class NothingClippedError(RuntimeError):
-    """The attribute `last` was read before the first clip. Clip first, and then read `last`."""
+    """The attribute `last` was read before the first clip."""

@@ -36,43 +36,42 @@ def clip_grad_norm_(
 ) -> jax.Array:
     """Clip the gradients by their total norm, and replace them in their list or dict.
 
-    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor
-    is 1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and
-    Bengio, "On the difficulty of training recurrent neural networks", 2013.
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). The factor 1
+    leaves every bit unchanged. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
+    difficulty of training recurrent neural networks", 2013.
 
     Args:
-        parameters: The gradients, in a list or a dict, which can be nested. An entry is an array, None or a (name,
-            array) tuple. The clipped arrays replace the gradients in the list or dict.
+        parameters: The gradients, in a flat or nested list or dict. An entry is an array, None or a (name, array)
+            tuple. The clipped arrays replace the gradients in the list or dict.
         max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `jax.jit`, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
-            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
-            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. In eager calls with several processes, pass the processes that together own the gradients: a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
-            make the call. 'auto' means all processes.
-        ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
-            if an array is only on the devices of some processes. The value is 'replicated' (every process has a copy),
-            'distinct' (processes have different arrays), a function or a dict. The function gets an array, and returns
-            whether this process owns the array. The dict maps patterns of names to 'replicated', 'distinct' or a
-            function.
-        check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
-            together own more or fewer elements than this number, ValueError is raised. With True, each process computes
-            the expected number from the full shapes of its own gradients.
+        process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
+            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
+            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
+            processes.
+        ownership: Which process owns each array, and includes it in the norm. Pass it in eager calls if an array is on
+            the devices of some processes only: 'replicated' (every process has a copy), 'distinct' (processes have
+            different arrays), a function or a dict. The function gets an array, and returns True if this process owns
+            it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, the number of gradient elements that all processes together must own. If they own a
+            different number, raise ValueError. True computes the number from the full shapes of this process's
+            gradients.
         check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
-            copies differ, raise ValueError with the gradients' names and the processes.
+            copies differ, raise ValueError, which names the gradients and the processes.
 
     Returns:
-        The total norm before clipping, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. On the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
+        The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
+        float32 otherwise. On the host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
-            norm_type is not a number. `parameters` is a tuple, an iterator or one array.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. max_norm or norm_type
+            is not a number. `parameters` is a tuple, an iterator or one array.
         ValueError: max_norm is negative or NaN. norm_type is not above 0. Ranks make different calls. check_numel or
-            check_replicas fails. It is unknown which rank owns a gradient.
+            check_replicas fails. The owner rank of a gradient is unknown.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True. The gradients stay unchanged.
 
     Example:
@@ -97,15 +96,15 @@ def clip_grad_value_(parameters: Any, clip_value: float | jax.Array, foreach: bo
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
     Args:
-        parameters: The gradients, in a list or a dict, which can be nested. An entry is an array, None or a (name,
-            array) tuple. The clipped arrays replace the gradients in the list or dict.
+        parameters: The gradients, in a flat or nested list or dict. An entry is an array, None or a (name, array)
+            tuple. The clipped arrays replace the gradients in the list or dict.
         clip_value: The largest magnitude of a clipped element: a number of at least 0, or an array with one element.
             The number is rounded to the dtype of each gradient. inf means no limit.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has a complex, integer or boolean dtype, or an entry is neither an array nor None.
-            clip_value is not a number. `parameters` is a tuple, an iterator or one array.
+        TypeError: A gradient has a complex, integer or boolean dtype. An entry is not an array or None. clip_value is
+            not a number. `parameters` is a tuple, an iterator or one array.
         ValueError: clip_value is negative or NaN.
 
     Example:
@@ -133,32 +132,31 @@ def get_total_norm(
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `jax.jit`, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
-            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
-            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. In eager calls with several processes, pass the processes that together own the gradients: a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
-            make the call. 'auto' means all processes.
-        ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
-            if an array is only on the devices of some processes. The value is 'replicated' (every process has a copy),
-            'distinct' (processes have different arrays), a function or a dict. The function gets an array, and returns
-            whether this process owns the array. The dict maps patterns of names to 'replicated', 'distinct' or a
-            function.
-        check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
-            together own more or fewer elements than this number, ValueError is raised. With True, each process computes
-            the expected number from the full shapes of its own gradients.
+        process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
+            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
+            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
+            processes.
+        ownership: Which process owns each array, and includes it in the norm. Pass it in eager calls if an array is on
+            the devices of some processes only: 'replicated' (every process has a copy), 'distinct' (processes have
+            different arrays), a function or a dict. The function gets an array, and returns True if this process owns
+            it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, the number of gradient elements that all processes together must own. If they own a
+            different number, raise ValueError. True computes the number from the full shapes of this process's
+            gradients.
         check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
-            copies differ, raise ValueError with the gradients' names and the processes.
+            copies differ, raise ValueError, which names the gradients and the processes.
 
     Returns:
-        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
-        the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
+        host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. norm_type is
-            not a number.
-        ValueError: norm_type is not above 0. Ranks make different calls. check_numel or check_replicas fails. It is
-            unknown which rank owns a gradient.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. norm_type is not a
+            number.
+        ValueError: norm_type is not above 0. Ranks make different calls. check_numel or check_replicas fails. The owner
+            rank of a gradient is unknown.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -179,19 +177,19 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients by the norm `total_norm`, and replace them in their list or dict.
 
-    If you pass the norm that `get_total_norm` returns for the same gradients, the result has the same bits as with
-    `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
+    `get_total_norm` followed by this function clips to the same bits as `clip_grad_norm_`. Source:
+    `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
-        parameters: The gradients, in a list or a dict, which can be nested. An entry is an array, None or a (name,
-            array) tuple. The clipped arrays replace the gradients in the list or dict.
+        parameters: The gradients, in a flat or nested list or dict. An entry is an array, None or a (name, array)
+            tuple. The clipped arrays replace the gradients in the list or dict.
         max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         total_norm: The total norm: a number, or an array with one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
-            total_norm is not a number. `parameters` is a tuple, an iterator or one array.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. max_norm or total_norm
+            is not a number. `parameters` is a tuple, an iterator or one array.
         ValueError: max_norm or total_norm is negative. max_norm is NaN.
 
     Example:
@@ -222,33 +220,32 @@ def clip_by_global_norm(
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         use_norm: A norm to use instead of n: a number, or an array with one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
-            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
-            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. In eager calls with several processes, pass the processes that together own the gradients: a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
-            make the call. 'auto' means all processes.
-        ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
-            if an array is only on the devices of some processes. The value is 'replicated' (every process has a copy),
-            'distinct' (processes have different arrays), a function or a dict. The function gets an array, and returns
-            whether this process owns the array. The dict maps patterns of names to 'replicated', 'distinct' or a
-            function.
-        check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
-            together own more or fewer elements than this number, ValueError is raised. With True, each process computes
-            the expected number from the full shapes of its own gradients.
+        process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
+            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
+            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
+            processes.
+        ownership: Which process owns each array, and includes it in the norm. Pass it in eager calls if an array is on
+            the devices of some processes only: 'replicated' (every process has a copy), 'distinct' (processes have
+            different arrays), a function or a dict. The function gets an array, and returns True if this process owns
+            it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, the number of gradient elements that all processes together must own. If they own a
+            different number, raise ValueError. True computes the number from the full shapes of this process's
+            gradients.
         check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
-            copies differ, raise ValueError with the gradients' names and the processes.
+            copies differ, raise ValueError, which names the gradients and the processes.
 
     Returns:
         (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
-        in a list. If you pass one array, the function returns one clipped array. Any other container keeps its
-        structure. None stays in its place. The norm is 0-d.
+        in a list. For one array, the result is one array. Any other container keeps its structure. None stays in its
+        place. The norm is a scalar.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. clip_norm or
-            use_norm is not a number.
-        ValueError: clip_norm is negative or NaN. use_norm is negative. use_norm and check_replicas are both passed.
-            Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank owns a gradient.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. clip_norm or use_norm
+            is not a number.
+        ValueError: clip_norm is negative or NaN. use_norm is negative. You pass both use_norm and check_replicas. Ranks
+            make different calls. check_numel or check_replicas fails. The owner rank of a gradient is unknown.
 
     Example:
         >>> import jax.numpy as jnp
@@ -270,23 +267,23 @@ def clip_by_norm(
     t: Any, clip_norm: float | jax.Array, axes: int | Sequence[int] | None = None, name: str | None = None, *,
     process_group: Any = "auto",
 ) -> Any:
-    """Return one array clipped by its own norm. With `axes`, each slice is clipped by its own norm.
+    """Return one array clipped by its own norm. With `axes`, clip each slice over these axes by its own norm.
 
     Let n be the 2-norm. The array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
-        t: An array of any shape, dense or sparse. A sparse array is clipped like its dense form, and stays sparse. For
-            None, the result is None.
+        t: An array of any shape. A sparse array is clipped like its dense form, and stays sparse. For None, the result
+            is None.
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
-        axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
-            None means all axes.
+        axes: The axes over which each norm is computed, as in `tf.norm`: an int or a list of ints. Negative ints count
+            from the end. None means all axes.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
-            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
-            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. In eager calls with several processes, pass the processes that together own the gradients: a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
-            make the call. 'auto' means all processes.
+        process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
+            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
+            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
+            processes.
 
     Returns:
         A new array of the shape and dtype of `t`.
@@ -309,14 +306,14 @@ def clip_by_norm(
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
     """Return one array with every element clipped to [clip_value_min, clip_value_max].
 
-    NaN stays NaN. An element that equals a bound keeps its bits. Source: `tf.clip_by_value`.
+    NaN stays NaN. An element that equals a bound stays unchanged. Source: `tf.clip_by_value`.
 
     Args:
         t: An array of any shape, with a real or integer dtype. For None, the result is None.
-        clip_value_min: The lower bound: a number, or an array that broadcasts to `t`. It is rounded to the dtype of
-            `t`.
-        clip_value_max: The upper bound: a number, or an array that broadcasts to `t`. It is rounded to the dtype of
-            `t`.
+        clip_value_min: The lower bound: a number, or an array that broadcasts to `t`. The bound is rounded to the dtype
+            of `t`.
+        clip_value_max: The upper bound: a number, or an array that broadcasts to `t`. The bound is rounded to the dtype
+            of `t`.
         name: Accepted for compatibility with TensorFlow, and ignored.
 
     Returns:
@@ -325,9 +322,9 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     Raises:
         TypeError: `t` is complex or boolean, or is not an array. A bound is not a number. `t` has integers, and a bound
             is not a whole number.
-        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper bound. No integer of
-            the dtype of `t` is within the bounds. `t` is sparse, and a bound is an array. `t` is sparse, and the bounds
-            exclude 0.
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper bound. `t` has
+            integers, and no value of its dtype is within the bounds. `t` is sparse, and a bound is an array. `t` is
+            sparse, and the bounds exclude 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -349,31 +346,30 @@ def global_norm(
     Args:
         t_list: The gradients: any pytree of arrays and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
-            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
-            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. In eager calls with several processes, pass the processes that together own the gradients: a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
-            make the call. 'auto' means all processes.
-        ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
-            if an array is only on the devices of some processes. The value is 'replicated' (every process has a copy),
-            'distinct' (processes have different arrays), a function or a dict. The function gets an array, and returns
-            whether this process owns the array. The dict maps patterns of names to 'replicated', 'distinct' or a
-            function.
-        check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
-            together own more or fewer elements than this number, ValueError is raised. With True, each process computes
-            the expected number from the full shapes of its own gradients.
+        process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
+            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
+            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
+            processes.
+        ownership: Which process owns each array, and includes it in the norm. Pass it in eager calls if an array is on
+            the devices of some processes only: 'replicated' (every process has a copy), 'distinct' (processes have
+            different arrays), a function or a dict. The function gets an array, and returns True if this process owns
+            it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, the number of gradient elements that all processes together must own. If they own a
+            different number, raise ValueError. True computes the number from the full shapes of this process's
+            gradients.
         check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
-            copies differ, raise ValueError with the gradients' names and the processes.
+            copies differ, raise ValueError, which names the gradients and the processes.
 
     Returns:
-        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
-        the host path (docs/contract.md), the norm is correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
+        host path (docs/contract.md), the norm is correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None.
-        ValueError: Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank owns a
-            gradient.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None.
+        ValueError: Ranks make different calls. check_numel or check_replicas fails. The owner rank of a gradient is
+            unknown.
 
     Example:
         >>> import jax.numpy as jnp
@@ -395,9 +391,8 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip in place of the default clip. A later default clip does not change
-            them. Only weak references to the parameters are kept. If the list is None, the clip is the default clip of
-            all parameters without their own clip.
+        param_list: The parameters that get this clip as their own. None sets the default clip, for all parameters
+            without their own clip.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
@@ -429,8 +424,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 
     Raises:
         TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or boolean
-            dtype. A complex gradient has a GradientClipByValue as its clip.
-        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name instead of the
+            dtype. The clip of a complex gradient is a GradientClipByValue.
+        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name in place of a
             parameter.
 
     Example:
@@ -454,12 +449,11 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
+        need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
+            `need_clip = False` of a parameter has the same effect.
 
     Raises:
-        TypeError: A bound is not a number, or is an array whose value is unknown (on a GPU or in a graph). need_clip is
-            not a function.
+        TypeError: A bound is not a number, or is an array on a GPU or in a graph. need_clip is not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
@@ -483,18 +477,17 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
-            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
-            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. In eager calls with several processes, pass the processes that together own the gradients: a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
-            make the call. 'auto' means all processes.
+        need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
+            `need_clip = False` of a parameter has the same effect.
+        process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
+            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
+            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
+            processes.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array whose value is unknown (on a GPU or in a graph). need_clip
-            is not a function.
+        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph. need_clip is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -519,32 +512,29 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
-        group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
-            total norm.
+        group_name: A name for `append_gradient_clip_ops`: clips with the same name and threshold share one total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped, and is not part of the norm. The attribute `need_clip = False` of a parameter has the same
-            effect.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
-            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
-            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. In eager calls with several processes, pass the processes that together own the gradients: a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
-            make the call. 'auto' means all processes.
-        ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
-            if an array is only on the devices of some processes. The value is 'replicated' (every process has a copy),
-            'distinct' (processes have different arrays), a function or a dict. The function gets an array, and returns
-            whether this process owns the array. The dict maps patterns of names to 'replicated', 'distinct' or a
-            function.
-        check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
-            together own more or fewer elements than this number, ValueError is raised. With True, each process computes
-            the expected number from the full shapes of its own gradients.
+        need_clip: A function that gets a parameter, and returns False to exclude its gradient from the norm and the
+            clip. The attribute `need_clip = False` of a parameter has the same effect.
+        process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
+            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
+            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
+            processes.
+        ownership: Which process owns each array, and includes it in the norm. Pass it in eager calls if an array is on
+            the devices of some processes only: 'replicated' (every process has a copy), 'distinct' (processes have
+            different arrays), a function or a dict. The function gets an array, and returns True if this process owns
+            it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, the number of gradient elements that all processes together must own. If they own a
+            different number, raise ValueError. True computes the number from the full shapes of this process's
+            gradients.
         check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
-            copies differ, raise ValueError with the gradients' names and the processes.
+            copies differ, raise ValueError, which names the gradients and the processes.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array whose value is unknown (on a GPU or in a graph). need_clip
-            is not a function. group_name is not a string.
+        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph. need_clip is not a function.
+            group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -570,7 +560,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is an array whose value is unknown (on a GPU or in a graph).
+        TypeError: A bound is not a number, or is an array on a GPU or in a graph.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:

@@ -2,8 +2,8 @@
 # fmt: off
 """Clip gradients on MLX. In-place functions assign new values to the gradients, as `gradient[...] = value` does.
 
-Pass the gradients that `nn.value_and_grad` returns, or other nested dicts and lists of arrays. `model.parameters()` has
-the weights, and no gradients: do not pass it to in-place functions.
+Pass the gradients that `nn.value_and_grad` returns, or other nested dicts and lists of arrays. Do not pass
+`model.parameters()` to in-place functions: it has the weights, not the gradients.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ def clip_grad_norm_(
 ) -> mx.array:
     """Clip the gradients by their total norm, in place.
 
-    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor
-    is 1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and
-    Bengio, "On the difficulty of training recurrent neural networks", 2013.
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). The factor 1
+    leaves every bit unchanged. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
+    difficulty of training recurrent neural networks", 2013.
 
     Args:
         parameters: The gradients that `nn.value_and_grad` returns: one array, or nested dicts and lists. You can also
-            pass an iterable of (name, array) tuples. Entries can be None. The clipped values are assigned to the
-            arrays.
+            pass an iterable of (name, array) tuples. Entries can be None. The clip assigns new values to the arrays.
         max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `mx.compile`, True raises
@@ -55,14 +54,14 @@ def clip_grad_norm_(
         check_replicas: Not supported on MLX. Keep the default.
 
     Returns:
-        The total norm before clipping, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. On the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
+        The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
+        float32 otherwise. On the host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
-            norm_type is not a number. process_group or another argument for distributed gradients is passed.
-        ValueError: max_norm is negative or NaN. norm_type is not above 0. The memory of two gradients overlaps, or the
-            memory of a gradient cannot be written.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. max_norm or norm_type
+            is not a number. You pass an argument for distributed gradients, such as process_group.
+        ValueError: max_norm is negative or NaN. norm_type is not above 0. Two gradients overlap in memory. A gradient
+            is read-only or an expanded view.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True. The gradients stay unchanged.
 
     Example:
@@ -88,17 +87,16 @@ def clip_grad_value_(parameters: Any, clip_value: float | mx.array, foreach: boo
 
     Args:
         parameters: The gradients that `nn.value_and_grad` returns: one array, or nested dicts and lists. You can also
-            pass an iterable of (name, array) tuples. Entries can be None. The clipped values are assigned to the
-            arrays.
+            pass an iterable of (name, array) tuples. Entries can be None. The clip assigns new values to the arrays.
         clip_value: The largest magnitude of a clipped element: a number of at least 0, or an array with one element.
             The number is rounded to the dtype of each gradient. inf means no limit.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has a complex, integer or boolean dtype, or an entry is neither an array nor None.
-            clip_value is not a number.
-        ValueError: clip_value is negative or NaN. The memory of two gradients overlaps, or the memory of a gradient
-            cannot be written.
+        TypeError: A gradient has a complex, integer or boolean dtype. An entry is not an array or None. clip_value is
+            not a number.
+        ValueError: clip_value is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an
+            expanded view.
 
     Example:
         >>> import mlx.core as mx
@@ -132,12 +130,12 @@ def get_total_norm(
         check_replicas: Not supported on MLX. Keep the default.
 
     Returns:
-        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
-        the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
+        host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. norm_type is
-            not a number. process_group or another argument for distributed gradients is passed.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. norm_type is not a
+            number. You pass an argument for distributed gradients, such as process_group.
         ValueError: norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
@@ -159,22 +157,21 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients by the norm `total_norm`, in place.
 
-    If you pass the norm that `get_total_norm` returns for the same gradients, the result has the same bits as with
-    `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
+    `get_total_norm` followed by this function clips to the same bits as `clip_grad_norm_`. Source:
+    `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
         parameters: The gradients that `nn.value_and_grad` returns: one array, or nested dicts and lists. You can also
-            pass an iterable of (name, array) tuples. Entries can be None. The clipped values are assigned to the
-            arrays.
+            pass an iterable of (name, array) tuples. Entries can be None. The clip assigns new values to the arrays.
         max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         total_norm: The total norm: a number, or an array with one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
-            total_norm is not a number.
-        ValueError: max_norm or total_norm is negative. max_norm is NaN. The memory of two gradients overlaps, or the
-            memory of a gradient cannot be written.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. max_norm or total_norm
+            is not a number.
+        ValueError: max_norm or total_norm is negative. max_norm is NaN. Two gradients overlap in memory. A gradient is
+            read-only or an expanded view.
 
     Example:
         >>> import mlx.core as mx
@@ -211,12 +208,12 @@ def clip_by_global_norm(
 
     Returns:
         (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
-        in a list. If you pass one array, the function returns one clipped array. Any other container keeps its
-        structure. None stays in its place. The norm is 0-d.
+        in a list. For one array, the result is one array. Any other container keeps its structure. None stays in its
+        place. The norm is a scalar.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. clip_norm or
-            use_norm is not a number. process_group or another argument for distributed gradients is passed.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. clip_norm or use_norm
+            is not a number. You pass an argument for distributed gradients, such as process_group.
         ValueError: clip_norm is negative or NaN. use_norm is negative.
 
     Example:
@@ -239,16 +236,15 @@ def clip_by_norm(
     t: Any, clip_norm: float | mx.array, axes: int | Sequence[int] | None = None, name: str | None = None, *,
     process_group: Any = "auto",
 ) -> Any:
-    """Return one array clipped by its own norm. With `axes`, each slice is clipped by its own norm.
+    """Return one array clipped by its own norm. With `axes`, clip each slice over these axes by its own norm.
 
     Let n be the 2-norm. The array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
-        t: An array of any shape, dense or sparse. A sparse array is clipped like its dense form, and stays sparse. For
-            None, the result is None.
+        t: An array of any shape. For None, the result is None.
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
-        axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
-            None means all axes.
+        axes: The axes over which each norm is computed, as in `tf.norm`: an int or a list of ints. Negative ints count
+            from the end. None means all axes.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on MLX. Keep the default.
 
@@ -257,7 +253,7 @@ def clip_by_norm(
 
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not an array. clip_norm is not a number. An axis is not an
-            int. process_group or another argument for distributed gradients is passed.
+            int. You pass an argument for distributed gradients, such as process_group.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or you list an axis twice.
 
     Example:
@@ -272,14 +268,14 @@ def clip_by_norm(
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
     """Return one array with every element clipped to [clip_value_min, clip_value_max].
 
-    NaN stays NaN. An element that equals a bound keeps its bits. Source: `tf.clip_by_value`.
+    NaN stays NaN. An element that equals a bound stays unchanged. Source: `tf.clip_by_value`.
 
     Args:
         t: An array of any shape, with a real or integer dtype. For None, the result is None.
-        clip_value_min: The lower bound: a number, or an array that broadcasts to `t`. It is rounded to the dtype of
-            `t`.
-        clip_value_max: The upper bound: a number, or an array that broadcasts to `t`. It is rounded to the dtype of
-            `t`.
+        clip_value_min: The lower bound: a number, or an array that broadcasts to `t`. The bound is rounded to the dtype
+            of `t`.
+        clip_value_max: The upper bound: a number, or an array that broadcasts to `t`. The bound is rounded to the dtype
+            of `t`.
         name: Accepted for compatibility with TensorFlow, and ignored.
 
     Returns:
@@ -288,8 +284,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     Raises:
         TypeError: `t` is complex or boolean, or is not an array. A bound is not a number. `t` has integers, and a bound
             is not a whole number.
-        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper bound. No integer of
-            the dtype of `t` is within the bounds.
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper bound. `t` has
+            integers, and no value of its dtype is within the bounds.
 
     Example:
         >>> import mlx.core as mx
@@ -317,12 +313,12 @@ def global_norm(
         check_replicas: Not supported on MLX. Keep the default.
 
     Returns:
-        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
-        the host path (docs/contract.md), the norm is correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
+        host path (docs/contract.md), the norm is correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. process_group
-            or another argument for distributed gradients is passed.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. You pass an argument
+            for distributed gradients, such as process_group.
 
     Example:
         >>> import mlx.core as mx
@@ -344,9 +340,8 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip in place of the default clip. A later default clip does not change
-            them. Only weak references to the parameters are kept. If the list is None, the clip is the default clip of
-            all parameters without their own clip.
+        param_list: The parameters that get this clip as their own. None sets the default clip, for all parameters
+            without their own clip.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
@@ -378,8 +373,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 
     Raises:
         TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or boolean
-            dtype. A complex gradient has a GradientClipByValue as its clip.
-        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name instead of the
+            dtype. The clip of a complex gradient is a GradientClipByValue.
+        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name in place of a
             parameter.
 
     Example:
@@ -403,12 +398,11 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
+        need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
+            `need_clip = False` of a parameter has the same effect.
 
     Raises:
-        TypeError: A bound is not a number, or is an array whose value is unknown (inside `mx.compile`). need_clip is
-            not a function.
+        TypeError: A bound is not a number, or is an array inside `mx.compile`. need_clip is not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
@@ -432,13 +426,12 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
+        need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
+            `need_clip = False` of a parameter has the same effect.
         process_group: Not supported on MLX. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array whose value is unknown (inside `mx.compile`). need_clip is
-            not a function.
+        TypeError: clip_norm is not a number, or is an array inside `mx.compile`. need_clip is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -463,20 +456,18 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
-        group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
-            total norm.
+        group_name: A name for `append_gradient_clip_ops`: clips with the same name and threshold share one total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped, and is not part of the norm. The attribute `need_clip = False` of a parameter has the same
-            effect.
+        need_clip: A function that gets a parameter, and returns False to exclude its gradient from the norm and the
+            clip. The attribute `need_clip = False` of a parameter has the same effect.
         process_group: Not supported on MLX: each array is complete. Keep the default.
         ownership: Not supported on MLX. Keep the default.
         check_numel: Not supported on MLX. Keep the default.
         check_replicas: Not supported on MLX. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array whose value is unknown (inside `mx.compile`). need_clip is
-            not a function. group_name is not a string.
+        TypeError: clip_norm is not a number, or is an array inside `mx.compile`. need_clip is not a function.
+            group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -502,7 +493,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is an array whose value is unknown (inside `mx.compile`).
+        TypeError: A bound is not a number, or is an array inside `mx.compile`.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:

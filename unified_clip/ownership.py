@@ -1,10 +1,10 @@
 """Functions for the argument `ownership` of `clip_grad_norm_`.
 
-Each gradient element needs one owner rank: the rank that includes the element in the norm. Use these functions if the
-placements of the gradients do not determine which rank owns an element. Each function of this module returns a
-function. A clip calls the returned function for each parameter, or for each gradient if you pass gradients. The
-returned function returns True if this rank owns the gradient. Exactly one rank of the process group must own each
-element. To check the number of elements, pass `check_numel`.
+The owner rank of a gradient element includes the element in the norm. Use these functions if the placements of the
+gradients do not determine the owner ranks. Each function returns a function that a clip calls for each parameter, or
+for each gradient if you pass gradients. The returned function returns True if this rank owns the gradient.
+
+Exactly one rank of the process group must own each element. To check the number of elements, pass `check_numel`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class _StagedOwnership:
         answer = self._rule(parameter)
         if getattr(answer, "shape", ()) or answer not in (True, False):
             raise TypeError(
-                f"also_elsewhere returned {answer!r:.60}. Return True if an earlier stage has the parameter too, else "
-                "False"
+                f"also_elsewhere returned {answer!r:.60}. Return True if an earlier stage also has the parameter, and "
+                "False otherwise"
             )
         return bool(answer)
 
@@ -57,41 +57,37 @@ class _StagedOwnership:
             if id(parameter) not in present:
                 raise ValueError(
                     f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not a parameter "
-                    "of this call, so the entry has no effect, and two ranks would own the parameter. If fully_shard "
-                    "replaced the parameter, create the list after fully_shard. Or pass a function: "
-                    "also_elsewhere=lambda parameter: parameter is model.head.weight. If this call does not clip the "
-                    "parameter, remove it from the list"
+                    "of this call, so two ranks would own it. If this call does not clip the parameter, remove it from "
+                    "the list. If fully_shard replaced it, create the list after fully_shard, or pass a function: "
+                    "also_elsewhere=lambda parameter: parameter is model.head.weight"
                 )
 
 
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
-    """Decide whether this rank owns a parameter.
+    """Decide whether this rank owns a parameter that is on a part of a device mesh, or on no mesh.
 
-    A parameter can be on a part of a device mesh, or on no mesh. Along a dimension in `distinct`, no two ranks have the
-    same parameter, and every rank owns the parameters that it has. All other dimensions of `root` are compared with the
-    parameter's mesh. Along a dimension that the mesh lacks, the ranks have copies of the parameter, and the first rank
-    owns it.
+    Along the dimensions in `distinct`, every rank owns the parameters that it has. Along the other dimensions of `root`
+    that the parameter's mesh lacks, the ranks have copies of the parameter, and the first rank owns it.
 
     Args:
         root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.
-        distinct: The name of a dimension along which parameters differ, such as "pp" for pipeline stages, or a list of
-            names.
-        also_elsewhere: Parameters that are on this rank and in an earlier pipeline stage, such as a tied embedding. The
-            earlier stage owns these parameters. Pass a list of these parameters. Or pass a function that takes a
-            parameter, and returns True for these parameters. `fully_shard` replaces the parameters, so create the list
-            after the call of `fully_shard`. Before you clip, sum the gradients of the copies.
+        distinct: The names of dimensions along which no two ranks have the same parameter, such as "pp" for pipeline
+            stages: a string or a list.
+        also_elsewhere: Parameters that this rank shares with an earlier pipeline stage, which owns them, such as a tied
+            embedding. Pass a list, or a function that gets a parameter and returns True for these parameters.
+            `fully_shard` replaces parameters, so create the list after its call. Before you clip, sum the gradients of
+            the copies.
 
     Raises:
         TypeError: `root` is not a device mesh of PyTorch. `also_elsewhere` is a tensor, a model, a string or a list of
             names. During a clip: the function `also_elsewhere` does not return a boolean.
         ValueError: `root` has no dimension names, or `distinct` contains a name that is not a dimension of `root`.
-            `root` does not include this rank. During a clip: the mesh of a parameter has ranks that `root` lacks. Along
-            a dimension of `root`, the mesh of a parameter has some ranks, but not all ranks. The clip does not include
-            a parameter of the list `also_elsewhere`.
+            `root` does not include this rank. During a clip: the mesh of a parameter has ranks that `root` lacks, or
+            only some of the ranks along a dimension of `root`. The clip does not include a parameter of the list
+            `also_elsewhere`.
 
     Example:
-        A pipeline has two stages. The modules of each stage use FSDP2 on `mesh["dp"]`. The last stage reuses the
-        embedding::
+        A pipeline with two stages, in which the last stage reuses the embedding, and FSDP2 on `mesh["dp"]`::
 
             mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("pp", "dp"))
             tied = [] if mesh.get_local_rank("pp") == 0 else [stage.head.weight]
@@ -104,8 +100,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         if not hasattr(root, "mesh_dim_names"):
             raise TypeError(
                 f"root has the type {type(root).__qualname__}. Pass a DeviceMesh of PyTorch. Or, instead of "
-                "mesh_ownership, pass a function that gets a parameter and returns whether this rank owns the "
-                "parameter"
+                "mesh_ownership, pass a function that gets a parameter and returns True if this rank owns it"
             )
         names = tuple(root.mesh_dim_names or ())
         unknown = sorted(set([distinct] if isinstance(distinct, str) else distinct) - set(names))
@@ -113,7 +108,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             raise ValueError("The mesh has no dimension names. Pass mesh_dim_names to init_device_mesh")
         if unknown:
             raise ValueError(
-                f"`distinct` names the dimensions {unknown}, which the mesh does not have. Choose from {list(names)}"
+                f"`distinct` contains {unknown}, which are not dimensions of the mesh. Choose from {list(names)}"
             )
         self.mesh, self._names = root, names
         self._distinct = {names.index(name) for name in ([distinct] if isinstance(distinct, str) else distinct)}
@@ -123,7 +118,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         self._copies: KeptByIdentity[Ranks] = KeptByIdentity()
         rank = root.get_rank()
         if rank not in self.mesh_ranks:
-            problem = f"Rank {rank} is not on the mesh, which has the ranks {sorted(self.mesh_ranks)}"
+            problem = f"Rank {rank} is not on the mesh of the ranks {sorted(self.mesh_ranks)}"
             raise ValueError(f"{problem}. Pass a mesh with this rank")
         self._here = self._coordinates([rank])
         self._counts_plain = self._counts_on(np.array([rank]))
@@ -136,10 +131,10 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return not self.counts_elsewhere(parameter) and counts
 
     def ranks_with_copies(self, mesh: Ranks, ranks: Ranks) -> Ranks:
-        """Return all ranks that have a copy of a local tensor. `check_replicas` needs these ranks.
+        """Return all ranks that have a copy of a local tensor, for `check_replicas`.
 
         mesh: The ranks of the parameter's mesh.
-        ranks: On the parameter's mesh, the ranks that have a copy of the local tensor.
+        ranks: The ranks of this mesh that have a copy of the local tensor.
         """
         return self._copies.get(ranks, lambda _: self._everywhere(mesh, ranks))
 
@@ -163,15 +158,15 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         """
         if not self.mesh_ranks.has(ranks).all():
             raise ValueError(
-                f"A parameter is on the ranks {ranks.tolist()}, and the mesh has {sorted(self.mesh_ranks)}. Pass the "
-                "mesh of all ranks that have the model"
+                f"A parameter is on the ranks {ranks.tolist()}, but the mesh has the ranks {sorted(self.mesh_ranks)}. "
+                "Pass the mesh of all ranks that have the model"
             )
         along = [at for at, places in enumerate(self._coordinates(ranks)) if places.min() < places.max()]
         if len(ranks) < math.prod(self._shape[at] for at in along):
             raise ValueError(
                 f"A parameter is on the ranks {ranks.tolist()}, but not on all ranks along "
-                f"{' and '.join(self._names[at] for at in along)}. Cannot infer the parameters of the other "
-                "ranks. Give the mesh a dimension with exactly these ranks"
+                f"{' and '.join(self._names[at] for at in along)}. Cannot infer the parameters of the other ranks. "
+                "Pass a mesh in which exactly these ranks form a dimension"
             )
         return [dim for dim in range(len(self._shape)) if dim not in (*along, *self._distinct)]
 
@@ -180,26 +175,26 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
 
 
 def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any], bool]:
-    """Return a function for an FSDP1 model. The function decides whether this rank owns a parameter.
+    """Return a function that decides whether this rank owns a parameter of an FSDP1 model.
 
-    Every rank owns its shards. Modules with `NO_SHARD`, ignored modules and modules outside FSDP1 have no shards: every
-    rank has a copy of the parameters. The first rank of the model's process group owns these parameters.
+    Every rank owns its shards. Modules with `NO_SHARD`, ignored modules and modules outside FSDP1 have no shards. The
+    first rank of the model's process group owns their parameters.
 
     Call this function after FSDP1 has wrapped the model. Then pass the parameters and
     `process_group=model.process_group` to the clip, also with the strategy `HYBRID_SHARD`.
 
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
-        tensor_rank: The number of this rank in its tensor-parallel group. Pass this number if you call
-            `parallelize_module` before FSDP1. Tensor-parallel rank 0 owns the parameters outside the plan of
-            `parallelize_module`, such as a normalization layer. In place of `model.process_group`, pass the group of
-            all data-parallel and tensor-parallel ranks that together have one copy of the model.
+        tensor_rank: The number of this rank in its tensor-parallel group, if you call `parallelize_module` before
+            FSDP1. Tensor-parallel rank 0 owns the parameters outside the plan of `parallelize_module`, such as a
+            normalization layer. In place of `model.process_group`, pass the group of all data-parallel and
+            tensor-parallel ranks that together have one copy of the model.
 
     Raises:
         TypeError: `model` has no FSDP1 module.
         ValueError: Nested FSDP1 modules are on different ranks. The model has tensor-parallel parameters, but
-            `tensor_rank` is missing. A flat parameter contains both tensor-parallel parameters and parameters that are
-            not tensor-parallel. During a clip: a parameter is not in the model.
+            `tensor_rank` is missing. Only some parameters in a flat parameter are tensor-parallel. During a clip: a
+            parameter is not in the model.
 
     Example:
         On each rank, after `init_process_group`::
@@ -228,7 +223,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
             raise ValueError(
                 f"A nested FSDP1 module is on the ranks {sorted(own)}, and the model is on {sorted(ranks)}. Cannot "
                 "infer the parameters of the other ranks. Instead of fsdp1_ownership, pass a function that gets a "
-                "parameter and returns whether this rank owns the parameter"
+                "parameter and returns True if this rank owns it"
             )
         for parameter, is_counted in _counted_of_handle(handle, tensor_rank):
             counts[id(parameter)] = parameter, is_counted and (is_first or handle.uses_sharded_strategy)
@@ -255,9 +250,9 @@ def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[A
     if tensor_rank is None and any(spec is not None for spec in specs):
         raise ValueError(
             "The model has tensor-parallel parameters. Pass ownership=fsdp1_ownership(model, tensor_rank), where "
-            "tensor_rank is the number of this rank in its tensor-parallel group. Also pass process_group: with "
-            "HYBRID_SHARD, the group of the ranks that together have one copy of the model, and otherwise "
-            "torch.distributed.group.WORLD"
+            "tensor_rank is the number of this rank in its tensor-parallel group. Also pass "
+            "process_group=torch.distributed.group.WORLD, or with HYBRID_SHARD the group of all ranks that together "
+            "have one copy of the model"
         )
     is_counted = [not tensor_rank or _is_tensor_shard(spec) for spec in specs]
     if handle._use_orig_params:
@@ -265,8 +260,8 @@ def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[A
         return
     if len({_is_tensor_shard(spec) for spec in specs}) > 1:
         raise ValueError(
-            "A flat parameter of FSDP1 contains parameters that are tensor-parallel and parameters that are not. Pass "
-            "use_orig_params=True to FullyShardedDataParallel"
+            "Only some parameters in a flat parameter of FSDP1 are tensor-parallel. Pass use_orig_params=True to "
+            "FullyShardedDataParallel"
         )
     yield flat, is_counted[0]
 
@@ -282,26 +277,27 @@ def megatron_ownership(
     data_rank: int | None = None,
     expert_data_rank: int | None = None,
 ) -> Callable[[Any], bool]:
-    """Return a function for a Megatron model. The function reads Megatron's attributes, and decides whether this rank
-    owns a parameter.
+    """Return a function that decides whether this rank owns a parameter of a Megatron model.
 
-    If a parameter has the attribute `tensor_model_parallel`, every tensor-parallel rank owns a shard. A parameter
-    without this attribute has a copy on every tensor-parallel rank, and rank 0 owns the parameter. If `allreduce` of a
-    parameter is False, the parameter belongs to an expert. For an expert's parameter, `expert_tensor_rank` replaces
-    `tensor_rank`, and `expert_data_rank` replaces `data_rank`. The attribute `shared` marks the copy of the embedding
-    in the last pipeline stage. No rank owns this copy.
+    The function reads these attributes of a parameter:
+
+    - `tensor_model_parallel`: If True, every tensor-parallel rank owns its shard. Otherwise, tensor-parallel rank 0
+      owns the parameter.
+    - `allreduce`: If False, the parameter belongs to an expert. Then `expert_tensor_rank` replaces `tensor_rank`, and
+      `expert_data_rank` replaces `data_rank`.
+    - `shared`: If True, the parameter is the last pipeline stage's copy of the embedding, which no rank owns.
 
     Args:
         tensor_rank: The number of this rank in its tensor-parallel group.
         expert_tensor_rank: The number of this rank in its expert-tensor-parallel group. The default is `tensor_rank`.
-        data_rank: The number of this rank in its data-parallel group. Pass this number if data-parallel ranks of the
-            process group have copies of the gradients. Data-parallel rank 0 then owns the parameters. If you use the
-            distributed optimizer, which shards the gradients, leave out `data_rank`.
-        expert_data_rank: The number of this rank in its expert-data-parallel group. If the model has experts and you
-            pass `data_rank`, pass this number, too.
+        data_rank: The number of this rank in its data-parallel group, if data-parallel ranks of the process group have
+            copies of the gradients. Data-parallel rank 0 then owns the parameters. Leave out `data_rank` with the
+            distributed optimizer, which shards the gradients.
+        expert_data_rank: The number of this rank in its expert-data-parallel group. With `data_rank`, a model with
+            experts needs this number, too.
 
     Raises:
-        ValueError: You passed `data_rank` or `expert_data_rank`, but not both, and the clip contains an expert's
+        ValueError: You passed only one of `data_rank` and `expert_data_rank`, and the clip contains an expert's
             parameter.
 
     Example:
@@ -334,9 +330,9 @@ class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
     Args:
         data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Data-parallel
             rank 0 owns the parameters.
-        also_elsewhere: Parameters that are in this stage and in an earlier stage, such as a tied embedding. The earlier
-            stage owns these parameters. Pass a list of these parameters. Or pass a function that takes a parameter, and
-            returns True for these parameters. Before you clip, sum the gradients of the copies.
+        also_elsewhere: Parameters that this stage shares with an earlier stage, which owns them, such as a tied
+            embedding. Pass a list, or a function that gets a parameter and returns True for these parameters. Before
+            you clip, sum the gradients of the copies.
 
     Raises:
         TypeError: `also_elsewhere` is a tensor, a model, a string or a list of names. During a clip: the function

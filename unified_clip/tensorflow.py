@@ -32,15 +32,15 @@ def clip_grad_norm_(
 ) -> tf.Tensor:
     """Clip the gradients by their total norm, and replace them in their list or dict.
 
-    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor
-    is 1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and
-    Bengio, "On the difficulty of training recurrent neural networks", 2013.
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). The factor 1
+    leaves every bit unchanged. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
+    difficulty of training recurrent neural networks", 2013.
 
     Args:
-        parameters: The gradients, in a list or a dict, which can be nested. An entry is a tensor, None, a (gradient,
-            variable) tuple or a (name, gradient) tuple. The clipped tensors replace the gradients in the list or dict.
-            If an entry is a variable that is not trainable, such as an accumulator, the clipped value is assigned to
-            the variable.
+        parameters: The gradients, in a flat or nested list or dict. An entry is a tensor, None, a (gradient, variable)
+            tuple or a (name, gradient) tuple. The clipped tensors replace the gradients in the list or dict. An entry
+            can also be a non-trainable variable, such as an accumulator. The clip then assigns the clipped value to the
+            variable.
         max_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `tf.function`, True raises
@@ -52,13 +52,13 @@ def clip_grad_norm_(
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
-        The total norm before clipping, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. On the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
+        The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
+        float32 otherwise. On the host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
-            norm_type is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable
-            variable instead of a gradient. process_group or another argument for distributed gradients is passed.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or norm_type
+            is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable variable
+            instead of a gradient. You pass an argument for distributed gradients, such as process_group.
         ValueError: max_norm is negative or NaN. norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True. The gradients stay unchanged.
 
@@ -84,18 +84,18 @@ def clip_grad_value_(parameters: Any, clip_value: float | tf.Tensor, foreach: bo
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
     Args:
-        parameters: The gradients, in a list or a dict, which can be nested. An entry is a tensor, None, a (gradient,
-            variable) tuple or a (name, gradient) tuple. The clipped tensors replace the gradients in the list or dict.
-            If an entry is a variable that is not trainable, such as an accumulator, the clipped value is assigned to
-            the variable.
+        parameters: The gradients, in a flat or nested list or dict. An entry is a tensor, None, a (gradient, variable)
+            tuple or a (name, gradient) tuple. The clipped tensors replace the gradients in the list or dict. An entry
+            can also be a non-trainable variable, such as an accumulator. The clip then assigns the clipped value to the
+            variable.
         clip_value: The largest magnitude of a clipped element: a number of at least 0, or a tensor with one element.
             The number is rounded to the dtype of each gradient. inf means no limit.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has a complex, integer or boolean dtype, or an entry is neither a tensor nor None.
-            clip_value is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable
-            variable instead of a gradient.
+        TypeError: A gradient has a complex, integer or boolean dtype. An entry is not a tensor or None. clip_value is
+            not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable variable instead
+            of a gradient.
         ValueError: clip_value is negative or NaN.
 
     Example:
@@ -130,12 +130,12 @@ def get_total_norm(
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
-        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
-        the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
+        host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. norm_type is
-            not a number. process_group or another argument for distributed gradients is passed.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. norm_type is not a
+            number. You pass an argument for distributed gradients, such as process_group.
         ValueError: norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
@@ -157,22 +157,22 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients by the norm `total_norm`, and replace them in their list or dict.
 
-    If you pass the norm that `get_total_norm` returns for the same gradients, the result has the same bits as with
-    `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
+    `get_total_norm` followed by this function clips to the same bits as `clip_grad_norm_`. Source:
+    `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
-        parameters: The gradients, in a list or a dict, which can be nested. An entry is a tensor, None, a (gradient,
-            variable) tuple or a (name, gradient) tuple. The clipped tensors replace the gradients in the list or dict.
-            If an entry is a variable that is not trainable, such as an accumulator, the clipped value is assigned to
-            the variable.
+        parameters: The gradients, in a flat or nested list or dict. An entry is a tensor, None, a (gradient, variable)
+            tuple or a (name, gradient) tuple. The clipped tensors replace the gradients in the list or dict. An entry
+            can also be a non-trainable variable, such as an accumulator. The clip then assigns the clipped value to the
+            variable.
         max_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         total_norm: The total norm: a number, or a tensor with one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
-            total_norm is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable
-            variable instead of a gradient.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or total_norm
+            is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable variable
+            instead of a gradient.
         ValueError: max_norm or total_norm is negative. max_norm is NaN.
 
     Example:
@@ -210,12 +210,12 @@ def clip_by_global_norm(
 
     Returns:
         (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
-        in a list. If you pass one tensor, the function returns one clipped tensor. Any other container keeps its
-        structure. None stays in its place. The norm is 0-d.
+        in a list. For one tensor, the result is one tensor. Any other container keeps its structure. None stays in its
+        place. The norm is a scalar.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. clip_norm or
-            use_norm is not a number. process_group or another argument for distributed gradients is passed.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. clip_norm or use_norm
+            is not a number. You pass an argument for distributed gradients, such as process_group.
         ValueError: clip_norm is negative or NaN. use_norm is negative.
 
     Example:
@@ -238,16 +238,16 @@ def clip_by_norm(
     t: Any, clip_norm: float | tf.Tensor, axes: int | Sequence[int] | None = None, name: str | None = None, *,
     process_group: Any = "auto",
 ) -> Any:
-    """Return one tensor clipped by its own norm. With `axes`, each slice is clipped by its own norm.
+    """Return one tensor clipped by its own norm. With `axes`, clip each slice over these axes by its own norm.
 
     Let n be the 2-norm. The tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
-        t: A tensor of any shape, dense or sparse. A sparse tensor is clipped like its dense form, and stays sparse. For
-            None, the result is None.
+        t: A tensor of any shape. A sparse tensor is clipped like its dense form, and stays sparse. For None, the result
+            is None.
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
-        axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
-            None means all axes.
+        axes: The axes over which each norm is computed, as in `tf.norm`: an int or a list of ints. Negative ints count
+            from the end. None means all axes.
         name: The name scope of the operations in a graph.
         process_group: Not supported on TensorFlow. Keep the default.
 
@@ -256,7 +256,7 @@ def clip_by_norm(
 
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
-            int. process_group or another argument for distributed gradients is passed.
+            int. You pass an argument for distributed gradients, such as process_group.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or you list an axis twice.
 
     Example:
@@ -271,14 +271,14 @@ def clip_by_norm(
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
     """Return one tensor with every element clipped to [clip_value_min, clip_value_max].
 
-    NaN stays NaN. An element that equals a bound keeps its bits. Source: `tf.clip_by_value`.
+    NaN stays NaN. An element that equals a bound stays unchanged. Source: `tf.clip_by_value`.
 
     Args:
         t: A tensor of any shape, with a real or integer dtype. For None, the result is None.
-        clip_value_min: The lower bound: a number, or a tensor that broadcasts to `t`. It is rounded to the dtype of
-            `t`.
-        clip_value_max: The upper bound: a number, or a tensor that broadcasts to `t`. It is rounded to the dtype of
-            `t`.
+        clip_value_min: The lower bound: a number, or a tensor that broadcasts to `t`. The bound is rounded to the dtype
+            of `t`.
+        clip_value_max: The upper bound: a number, or a tensor that broadcasts to `t`. The bound is rounded to the dtype
+            of `t`.
         name: The name scope of the operations in a graph.
 
     Returns:
@@ -287,9 +287,9 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     Raises:
         TypeError: `t` is complex or boolean, or is not a tensor. A bound is not a number. `t` has integers, and a bound
             is not a whole number.
-        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper bound. No integer of
-            the dtype of `t` is within the bounds. `t` is sparse, and a bound is a tensor. `t` is sparse, and the bounds
-            exclude 0.
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper bound. `t` has
+            integers, and no value of its dtype is within the bounds. `t` is sparse, and a bound is a tensor. `t` is
+            sparse, and the bounds exclude 0.
 
     Example:
         >>> import tensorflow as tf
@@ -317,12 +317,12 @@ def global_norm(
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
-        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
-        the host path (docs/contract.md), the norm is correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
+        host path (docs/contract.md), the norm is correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. process_group
-            or another argument for distributed gradients is passed.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. You pass an argument
+            for distributed gradients, such as process_group.
 
     Example:
         >>> import tensorflow as tf
@@ -344,9 +344,8 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip in place of the default clip. A later default clip does not change
-            them. Only weak references to the parameters are kept. If the list is None, the clip is the default clip of
-            all parameters without their own clip.
+        param_list: The parameters that get this clip as their own. None sets the default clip, for all parameters
+            without their own clip.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
@@ -379,8 +378,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 
     Raises:
         TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or boolean
-            dtype. A complex gradient has a GradientClipByValue as its clip.
-        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name instead of the
+            dtype. The clip of a complex gradient is a GradientClipByValue.
+        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name in place of a
             parameter.
 
     Example:
@@ -404,12 +403,11 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
+        need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
+            `need_clip = False` of a parameter has the same effect.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip is
-            not a function.
+        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
@@ -433,13 +431,12 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
+        need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
+            `need_clip = False` of a parameter has the same effect.
         process_group: Not supported on TensorFlow. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip
-            is not a function.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -464,20 +461,18 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
-        group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
-            total norm.
+        group_name: A name for `append_gradient_clip_ops`: clips with the same name and threshold share one total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
-            not clipped, and is not part of the norm. The attribute `need_clip = False` of a parameter has the same
-            effect.
+        need_clip: A function that gets a parameter, and returns False to exclude its gradient from the norm and the
+            clip. The attribute `need_clip = False` of a parameter has the same effect.
         process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
         ownership: Not supported on TensorFlow. Keep the default.
         check_numel: Not supported on TensorFlow. Keep the default.
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip
-            is not a function. group_name is not a string.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.
+            group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -503,7 +498,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph).
+        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:

@@ -165,7 +165,7 @@ def test_names_that_together_take_much_memory_are_rejected() -> None:
     tree = _limits.Tree()
     for _ in range(10_000):
         tree.name("x" * 10_000)
-    with pytest.raises(_limits.LimitError, match="the names of the tensors have more than 100000000 characters"):
+    with pytest.raises(_limits.LimitError, match="all tensor names together have more than 100000000 characters"):
         tree.name("x")
 
 

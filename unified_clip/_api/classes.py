@@ -22,8 +22,6 @@ NeedClip = Callable[[Any], bool]
 
 
 class FrameworkBinding:
-    """`_backend` is the backend of a namespace, such as `unified_clip.torch`."""
-
     _backend: ClassVar[Backend | Resolver]
 
     recorded_as: ClassVar[str]
@@ -32,7 +30,6 @@ class FrameworkBinding:
         cls.recorded_as = cls.__name__
 
     def _resolve(self, argument: Any) -> tuple[Backend, Any]:
-        """Return (the backend, the argument). Iterators in the argument are read, and replaced by new iterators."""
         backend = self._backend
         return backend.resolve(argument) if isinstance(backend, Resolver) else (backend, argument)
 
@@ -52,12 +49,11 @@ class GradientClip(FrameworkBinding):
 
         Args:
             params_grads: An iterable of (parameter, gradient) tuples. On TensorFlow, (gradient, parameter) tuples are
-                also allowed. A gradient can be None. A tuple can contain the name of the parameter instead of the
-                parameter.
+                also allowed. A gradient can be None. A tuple can contain a name in place of a parameter.
 
         Returns:
-            A list of tuples, in the order of params_grads. An eager clip by norm on a CPU returns an unchanged gradient
-            itself, not a copy.
+            A list of tuples, in the order of params_grads. If a gradient stays unchanged, eager clips by norm on a CPU
+            return the same tensor, not a copy.
 
         Raises:
             TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or
@@ -80,19 +76,18 @@ class GradientClip(FrameworkBinding):
         """Clip the gradients of `parameters` in place.
 
         Args:
-            parameters: On PyTorch and Paddle, pass the parameters. `clip_` changes their `.grad`. On all other
-                frameworks, pass the gradients. On TensorFlow and JAX, the gradients must be in a list or a dict.
-                `clip_` replaces the gradients in the list or dict by the clipped tensors.
+            parameters: On PyTorch and Paddle, the parameters whose `.grad` is clipped. On NumPy and MLX, the gradients.
+                On TensorFlow and JAX, a list or a dict, in which the clipped tensors replace the gradients.
 
         Returns:
-            GradientClipByGlobalNorm returns the total norm before clipping. All other clips return None.
+            The total norm before clipping for GradientClipByGlobalNorm, and None for other clips.
 
         Raises:
             TypeError: A gradient has an integer or boolean dtype. The clip is GradientClipByValue, and a gradient has a
                 complex dtype. An entry of `parameters` is not a tensor. On TensorFlow and JAX: `parameters` is not a
                 list or a dict.
-            ValueError: The memory of two gradients overlaps, or the memory of a gradient cannot be written. The
-                gradients are distributed, and the norm over all ranks cannot be computed.
+            ValueError: Two gradients overlap in memory. A gradient is read-only or an expanded view. The gradients are
+                distributed, and the norm over all ranks cannot be computed.
         """
         return entry.run(GradientClip._clip_, self, parameters)
 
@@ -117,8 +112,7 @@ class GradientClip(FrameworkBinding):
 
     _needs_order: ClassVar[bool] = False
     _measures: ClassVar[Measures | None] = None
-    """The norms that a call measures over ranks: "total" for one total norm, "each" for one norm per tensor, or None
-    for a clip by value."""
+    """The norm that ranks measure together: "total", "each" for one norm per tensor, or None for a clip by value."""
 
     _spec = INFERRED
 
@@ -143,8 +137,7 @@ class GradientClip(FrameworkBinding):
         """Clip the gradients, and return the total norm or None. The caller writes the results."""
 
     def _group(self) -> object:
-        """Return the key of the clip. `append_gradient_clip_ops` clips parameters together if their clips have equal
-        keys."""
+        """Return a key. `append_gradient_clip_ops` clips all parameters together whose clips have equal keys."""
         return id(self)
 
 
@@ -218,7 +211,7 @@ class ErrorClipByValue(FrameworkBinding):
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
 
     def __call__(self, gradient: Any) -> Any:
-        """Clip every element of the gradient to the bounds. Return a new tensor.
+        """Return the gradient with every element clipped to the bounds, as a new tensor.
 
         Raises:
             TypeError: `gradient` is not a tensor, or has an integer, boolean or complex dtype.
@@ -239,10 +232,7 @@ class ErrorClipByValue(FrameworkBinding):
 
 
 def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> ParamGrads:
-    """Clip each gradient by the clip of its parameter. After an error, all gradients are unchanged.
-
-    clip_of: A function that returns the clip of a parameter. None means that the gradient stays unchanged.
-    """
+    """Clip each gradient by the clip that `clip_of` returns for its parameter. None leaves the gradient unchanged."""
     leaves, indices = read_pairs(backend, params_grads)
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
     for parameter, own in [(leaf.parameter, [leaf]) for leaf in leaves] or [(None, [])]:

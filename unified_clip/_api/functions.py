@@ -17,13 +17,13 @@ from .._core.rule import ClipRule
 from .._core.types import Tensor
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""A function that returns (backend, argument). A new iterator over the same items replaces an iterator in the
-argument."""
+"""A function that returns (the backend for an argument, the argument). New iterators over the same items replace
+iterators in the argument, because the function reads them."""
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """The argument of functions that accept tensors of any framework, in place of a backend."""
+    """Passed in place of a backend by functions that accept tensors of any framework."""
 
     resolve: Resolve
 
@@ -136,8 +136,8 @@ def clip_by_global_norm(
         spec = _declared(backend, t_list, arguments, in_place=False)
         if use_norm is not None and spec.check_replicas:
             raise ValueError(
-                "check_replicas is not supported with use_norm: copies are compared only while the call measures the "
-                "norm. Leave out check_replicas or use_norm"
+                "check_replicas is not supported with use_norm: only a call that measures the norm compares copies. "
+                "Leave out check_replicas or use_norm"
             )
         known_norm = (
             None if use_norm is None else validation.given_norm(backend, use_norm, "use_norm", differentiable=True)

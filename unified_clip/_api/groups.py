@@ -19,9 +19,9 @@ from .._core.types import Scalar, Tensor
 Nonfinite = Literal["family", "raise", "skip", "zero"]
 """The action if a norm is NaN or infinite.
 
-- "family": apply the formula of the framework in the configuration's key `family`.
+- "family": clip by the formula that the configuration's key `family` selects.
 - "raise": raise NonFiniteNormError.
-- "skip": leave the step to the caller, which sets all gradients to None.
+- "skip": do not clip, and set `Outcome.skipped`. The caller sets all gradients to None.
 - "zero": set all results to 0.
 """
 
@@ -40,13 +40,13 @@ class Outcome(NamedTuple):
     """For each group, one norm over the group, or one norm per tensor. A group with a clip by value has no norm."""
 
     max_abs: list[Scalar | None]
-    """For each group with a clip by value, the largest magnitude. For other groups, the value is None."""
+    """For each group, the largest magnitude for a clip by value, or None for other clips."""
 
     counts: tuple[Scalar, Scalar] | None
-    """(number of NaN, number of infinities). None means that the elements were not counted."""
+    """(number of NaN, number of infinities), or None if they were not counted."""
 
     per_tensor: list[Norm]
-    """The norm of each gradient. Without the argument `details`, the list is empty."""
+    """The norm of each gradient, or an empty list without `details`."""
 
     skipped: bool
 
@@ -63,8 +63,8 @@ def clip(
 ) -> Outcome:
     """Clip each group by its rule. The groups cover all gradients, in order.
 
-    inputs: The tensors on which thresholds depend.
-    patterns, step: Values of the configuration. The ranks compare the values, which must be equal.
+    inputs: The tensors from which thresholds are computed.
+    patterns, step: Values of the configuration, which must be equal on all ranks.
     """
     everything, scalars = range(len(gradients.values)), nonfinite != "family"
     if gradients.shards is not None:
@@ -153,7 +153,7 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return the condition that all norms are finite. On the host path, None means that all norms are finite."""
+    """Return whether all norms are finite, as a condition for a graph. On the host path, None replaces True."""
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep
 

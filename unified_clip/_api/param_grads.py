@@ -13,7 +13,7 @@ ParamGrads = list[tuple[Any, Any]]
 
 
 def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[int]]:
-    """Return (the gradients as leaves, the position of each gradient's tuple)."""
+    """Return (the gradients, the index of the parameter in each tuple)."""
     if (
         backend.is_tensor(params_grads)
         or isinstance(params_grads, dict | str)
@@ -25,7 +25,7 @@ def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[in
     leaves, indices = [], []
     pairs = list(params_grads)
     if isinstance(params_grads, Iterator) and not pairs:
-        validation.warn("params_grads is an iterator with no items left. Pass a list, which you can use several times")
+        validation.warn("params_grads is an iterator with no items left. Pass a list, which you can read several times")
     for position, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(
@@ -46,8 +46,8 @@ def _parameter_index(backend: Backend, pair: Sequence[Any], position: int) -> in
     if backend.variables is None:
         if backend.is_parameter(pair[1]) and not backend.is_parameter(pair[0]):
             raise TypeError(
-                f"position {position} of params_grads has its parameter where the gradient belongs. Pass "
-                "(parameter, gradient) tuples"
+                f"position {position} of params_grads is a (gradient, parameter) tuple. Pass (parameter, gradient) "
+                "tuples"
             )
         return 0
     variables = [backend.variables.is_variable(item) for item in pair]

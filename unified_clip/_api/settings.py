@@ -14,8 +14,6 @@ from .param_grads import ParamGrads
 
 
 class ClipSettings:
-    """The default clip, and the clips of single parameters, with weak references to the parameters."""
-
     def __init__(self) -> None:
         self.default: GradientClip | None = None
         self._own: dict[int, tuple[weakref.ref[Any], GradientClip]] = {}
@@ -30,9 +28,8 @@ class ClipSettings:
     def clip_of(self, parameter: Any) -> GradientClip | None:
         if isinstance(parameter, str) and self._own:
             raise ValueError(
-                f"the clip of {parameter!r} is unknown: set_gradient_clip has set clips of single parameters "
-                "(param_list), but params_grads has only the name of this parameter. Pass the parameter in place of "
-                "the name"
+                f"the clip of {parameter!r} is unknown, because set_gradient_clip has set clips of single parameters "
+                "(param_list). Pass the parameter in place of the name"
             )
         own = self._own.get(id(parameter))  # removed with the parameter, so no other one has this id
         return self.default if own is None else own[1]

@@ -30,10 +30,7 @@ def interrupted() -> int:
 
 
 def check_writable(out: Path, name: str) -> None:
-    """Make the directory `out`, and check that the file `name` can be written there.
-
-    A missing file is created and removed again.
-    """
+    """Make the directory `out`, and check that the file `name` can be written there. Leave no new file."""
     path = out / name
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -50,7 +47,7 @@ def unwritable(out: Path, error: OSError, option: str = "another directory to --
 
 
 def write_new(out: Path, text: str) -> None:
-    """Write the file that the user passed to `--out`. An existing file is not overwritten."""
+    """Write the file that the user passed to `--out`. Do not overwrite a file."""
     if os.path.lexists(out):  # also a link to a missing file
         raise UsageError(f"{out} exists. Pass another file to --out.", "UC206")
     try:

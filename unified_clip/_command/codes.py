@@ -83,10 +83,7 @@ def listing(width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, first: str = "", other: str = "") -> list[str]:
-    """Break a text into lines. Lines break only at spaces, so that a path or an option stays on one line.
-
-    first, other: The indentation of the first line, and of all later lines.
-    """
+    """Break a text into lines at spaces, so that a path or an option stays on one line."""
     lines = textwrap.TextWrapper(
         max(width, 20), initial_indent=first, subsequent_indent=other, break_on_hyphens=False, break_long_words=False
     )

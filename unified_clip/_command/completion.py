@@ -17,10 +17,10 @@ SHELLS = {
     "fish": "~/.config/fish/completions/unified-clip.fish",
     "tcsh": "~/.unified-clip.completion.tcsh, and source it in ~/.tcshrc",
 }
-"""For each shell, the file for the completion script."""
+"""{shell: the file for its completion script}."""
 
 FORMATS = ("--from", "--from-b", "--to")
-"""Options that take the name of a trainer's format. In a few commands, these options have fixed choices."""
+"""Options that take the name of a trainer's format."""
 
 
 def add_parser(

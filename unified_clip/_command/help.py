@@ -17,15 +17,14 @@ from .parser import subcommands, suggestion
 ERRORS, STATUSES = "errors", "exit-status"
 
 WIDEST = 100
-"""The largest number of characters in a line, even on a wider terminal."""
+"""The largest number of characters in a line."""
 
 
 def add_parser(commands: Any, root: argparse.ArgumentParser) -> None:
     parser = commands.add_parser(
         "help",
         help="explain an error code, or print the help of a command",
-        description="Print the page of an error code, the help of a command, the list of all error codes, or the table "
-        "of exit statuses.",
+        description="Explain an error code, print the help of a command, or list all error codes or exit statuses.",
     )
     parser.add_argument(
         "topic",

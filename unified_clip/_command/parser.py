@@ -1,4 +1,4 @@
-"""The parser of every command, and the options that several commands have."""
+"""The parser of every command, and options that several commands share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def comma_separated(text: str) -> list[str]:
 
 
 class Formatter(argparse.HelpFormatter):
-    """Keeps the line breaks in the help of a command. The lines of a list are indented."""
+    """Keep the line breaks in the help of a command, and indent lists."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(_fill(line, width, indent) for line in text.splitlines())
@@ -50,10 +50,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(statuses.REJECTED)
 
     def _advice(self, message: str) -> str:
-        """Return a message of argparse as a sentence.
-
-        For an unknown command or option, the sentence suggests the closest name, or explains where to find all names.
-        """
+        """Return a message of argparse as a sentence. For an unknown name, add a suggestion."""
         if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
             names = [name for name, _ in subcommands(self)]
             listing = f"Choose from {', '.join(name for name in names if ' ' not in name)}."
@@ -69,10 +66,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def suggestion(name: str, known: Sequence[str], otherwise: str) -> str:
-    """Return a sentence that suggests the closest name in `known`, or `otherwise` if no name is close.
-
-    For `import`, the suggestion is `config import`.
-    """
+    """Suggest the closest name in `known`, such as `config import` for `import`. If no name is close, return
+    `otherwise`."""
     names = {each.rpartition(" ")[2]: each for each in reversed(known)} | {each: each for each in known}
     close = difflib.get_close_matches(name, names, n=1)
     return f"Did you mean {names[close[0]]}?" if close else otherwise
@@ -89,7 +84,7 @@ def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str
     """Add the option `--format` to a command that prints a result.
 
     formats: The names of the formats. The first format is the default.
-    old: Formats with an older option, such as `--json` for `--format json`. The help does not list these options.
+    old: Formats that also have a hidden, older option, such as `--json` for `--format json`.
     """
     *others, last = (FORMATS[name] for name in formats)
     description = f"print {', '.join(others)} or {last} (default: {formats[0]})"

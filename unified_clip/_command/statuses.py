@@ -15,31 +15,31 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """A shell returns 126 for a command that is not executable, and 127 for a command that does not exist."""
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, the same as in shells."""
+"""Exit status after Ctrl-C, as in shells."""
 
 UNREAD = 141
-"""The exit status of a program whose output is no longer read, as in `| head`. It is 128 + SIGPIPE, as in shells."""
+"""Exit status after SIGPIPE, as in shells: for example, `head` has closed the pipe."""
 
 GENERAL = {
     SUCCESS: "success: nothing differs, and nothing is left to do",
-    DIFFERENT: "the command did its work, and reports a difference or something left to do",
+    DIFFERENT: "the command finished, and reports a difference or something left to do",
     REJECTED: "the command, an option or a file is invalid, an extra is not installed, or the output cannot be written",
     INCOMPLETE: "the result is incomplete: a process crashed or hung, or a framework is missing",
     BROKEN: "unified-clip has a bug. Report the bug with the traceback",
     NOT_EXECUTABLE: "`record` only: the training command is not executable",
     NOT_FOUND: "`record` only: the training command does not exist",
     INTERRUPTED: "interrupted by Ctrl-C, SIGTERM or SIGHUP. No report is written",
-    UNREAD: "the next program of a pipe, such as `head`, ended before it read the whole output",
+    UNREAD: "a program that reads the output, such as `head`, ended too early",
 }
-"""The meaning of each exit status in every command."""
+"""{exit status: its meaning in all commands}."""
 
 INVALID = "the command or a file is invalid"
 
 COMMANDS: Mapping[str, Mapping[int, str]] = {
     "parity": {
         SUCCESS: "all results are as the suite expects. With --baseline: no difference is new or larger",
-        DIFFERENT: "unified_clip differs from exact arithmetic or between frameworks, or a framework's function does "
-        "not match the list of known differences. With --baseline: a difference is new, changed or larger",
+        DIFFERENT: "unified_clip differs from exact arithmetic or between frameworks, or the list of known differences "
+        "is wrong for a framework's function. With --baseline: a difference is new, changed or larger",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
         INCOMPLETE: "a framework is missing, crashed or hung, a function has no result, or no case tests a function",
     },
@@ -48,8 +48,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REJECTED: "the command or a gradient file is invalid, or the suite cannot be written",
     },
     "record": {
-        SUCCESS: "the training command succeeded. If the training command fails, `record` returns the training "
-        "command's status",
+        SUCCESS: "the training command succeeded. If it fails, `record` returns its status",
         REJECTED: "FILE exists or cannot be written",
         NOT_EXECUTABLE: "the training command is not executable",
         NOT_FOUND: "the training command does not exist",
@@ -75,26 +74,26 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     },
     "config check": {
         SUCCESS: "every clip has the settings of the configuration",
-        DIFFERENT: "a clip differs from the configuration, is missing or cannot be understood, or an entry of `check` "
-        "has no effect",
+        DIFFERENT: "a clip differs from the configuration, is missing or cannot be read, or an entry of `check` has no "
+        "effect",
         REJECTED: "the command or the configuration is invalid",
     },
     "port": {
         SUCCESS: "every clip was rewritten. Without --write: every clip can be rewritten. With --check: no clip is "
         "left to port",
         DIFFERENT: "a clip was flagged, a file could not be read, or --check found a clip to port",
-        REJECTED: "the command is invalid or cannot be carried out",
+        REJECTED: "the command is invalid, there is no Python file, or a file cannot be changed",
     },
     "verify": {
         SUCCESS: "the steps are the same, or differ by at most --max-ulp",
         DIFFERENT: "the steps differ",
-        REJECTED: "a file, a function or the command is invalid, or no clip call was recorded in one of the steps",
-        INCOMPLETE: "a process crashed or hung. The error has the signal and the last lines of its output",
+        REJECTED: "the command, a file or a function is invalid, or one of the steps has no recorded clip call",
+        INCOMPLETE: "a process crashed or hung",
     },
     "help": {SUCCESS: "success", REJECTED: "there is no such topic"},
     "completion": {SUCCESS: "success", REJECTED: "the command is invalid, or shtab is not installed"},
 }
-"""The meaning of the exit statuses of each command. BROKEN, INTERRUPTED and UNREAD apply to all commands."""
+"""{command: {exit status: meaning}}. BROKEN, INTERRUPTED and UNREAD apply to all commands."""
 
 
 def lines(meanings: Mapping[int, str]) -> Iterable[str]:

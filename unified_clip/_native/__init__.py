@@ -2,8 +2,7 @@
 NumPy.
 
 UNIFIED_CLIP_NATIVE=0 disables the kernels. With UNIFIED_CLIP_NATIVE=1, missing kernels are an error, also during
-installation. Without the variable, Python can import a clone without kernels although an installed copy has kernels. A
-warning then names the installed copy.
+installation.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def _load() -> ModuleType | None:
 
 
 def _warn_in_clone() -> None:
-    """Warn that Python imported this clone of the repository, although the installed package has compiled kernels.
+    """Warn if this clone has no compiled kernels, but the installed package has them.
 
     With `PYTHONSAFEPATH`, do not warn, because the user or a worker chose the clone.
     """
@@ -49,8 +48,8 @@ def _warn_in_clone() -> None:
     if installed is not None:
         warnings.warn(
             f"unified_clip is imported from the clone {PACKAGE_PARENT}, which has no compiled kernels. The copy "
-            f"installed in {installed} has them. The results have the same bits, but long lists take several times as "
-            f"long. Start Python outside {PACKAGE_PARENT}, or install the clone in editable mode: "
+            f"installed in {installed} has them. Without kernels, results have the same bits, but long lists take "
+            f"several times as long. Start Python outside {PACKAGE_PARENT}, or install the clone in editable mode: "
             f"pip install --no-deps -e {PACKAGE_PARENT}. Set UNIFIED_CLIP_NATIVE=0 to use NumPy without this warning.",
             stacklevel=2,
         )
@@ -69,4 +68,4 @@ def _installed_kernels() -> Path | None:
 
 
 KERNELS = _load()
-"""The extension module with the compiled kernels. None means that NumPy replaces the kernels."""
+"""The extension module with the compiled kernels, or None to use NumPy."""

@@ -1,7 +1,7 @@
 """Adaptive thresholds: rules that compute thresholds from the norms of earlier steps, or from the parameters.
 
-`ClipConfig(adaptive={"rule": "zclip"})` keeps the state for you. The functions of this module take the state as an
-argument and return the new state, so they also work in compiled graphs. The functions also accept your own rules.
+`ClipConfig(adaptive={"rule": "zclip"})` keeps the state for you. The functions of this module get the state as an
+argument and return the new state, so they also work in compiled graphs. They also accept your own rules.
 """
 
 from .functions import clip_by_global_norm, clip_grad_norm_, initial_state, read_state

@@ -1,4 +1,4 @@
-"""Clip by an adaptive rule. The functions take the state as an argument, and return the new state."""
+"""Clip by an adaptive rule. The functions get the state as an argument, and return the new state."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from .protocol import AdaGC, Data, Rule
 
 
 def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -> Tensor:
-    """Return a tensor with the initial state of a rule, or with a saved state. The functions of this module need this
-    tensor.
+    """Return the initial state of a rule, or a saved state, as a tensor for the functions of this module.
 
     Args:
         adaptive: The adaptive rule, such as `ZClip()`.
-        like: A tensor, or any container of tensors, such as the gradients. The state is created on the framework and
-            the device of these tensors. For `AdaGC`, pass all gradients or all parameters of a call. The state of
-            `AdaGC` has one number for each entry of the container.
+        like: A tensor, or any container of tensors, such as the gradients. The state gets their framework and device.
+            For `AdaGC`, pass all gradients or all parameters of a clip, because the state has a number for each of
+            them.
         data: A saved state that `read_state` returned. The default is the initial state.
 
     Returns:
-        A vector of float64. On JAX, the result is a matrix of int32, because JAX has no float64 without x64.
+        A float64 vector, or on JAX an int32 matrix, because JAX without x64 has no float64.
 
     Raises:
-        ValueError: `data` is not a saved state, or is the state of another rule. The rule is `AdaGC`, and the number of
-            tensors in `data` differs from the number of tensors in `like`.
-        TypeError: `adaptive` is not a rule with a state. The state of the rule grows. For example, the rule is
-            `Percentile` without a window.
+        ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`, `data` and `like` have
+            different numbers of tensors.
+        TypeError: `adaptive` is not a rule with a state. The state grows in each step, as for `Percentile` without a
+            window.
 
     Example:
         >>> import numpy as np
@@ -57,7 +56,7 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
 
 
 def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
-    """Return a state as data for a JSON file: a dict of numbers and lists of numbers.
+    """Return a state as a dict of numbers and lists of numbers, such as for a JSON file.
 
     Args:
         adaptive: The adaptive rule, such as `ZClip()`.
@@ -90,22 +89,21 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
     """Clip all gradients in place by their total norm. An adaptive rule computes the threshold.
 
     Args:
-        parameters: On PyTorch and Paddle, pass the parameters. The function clips their `.grad`. On all other
-            frameworks, pass the gradients. On TensorFlow and JAX, pass a list or a dict. The clipped tensors replace
-            the gradients in the list or dict.
+        parameters: On PyTorch and Paddle, the parameters whose `.grad` is clipped. On NumPy and MLX, the gradients. On
+            TensorFlow and JAX, a list or a dict, in which the clipped tensors replace the gradients.
         adaptive: The rule, such as `ZClip()`.
         state: The state that `initial_state` or the last clip returned.
-        max_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
+        max_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
 
     Returns:
         (the total norm before clipping, the new state).
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. max_norm is not a number.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. max_norm is not a number.
             `adaptive` is not a rule for the total norm. `state` is not a tensor from `initial_state` or from a clip.
-        ValueError: max_norm is negative or NaN. The memory of two gradients overlaps, or the memory of a gradient
-            cannot be written. `state` has the wrong length for the rule. The gradients are distributed, and the norm
-            over all ranks cannot be computed.
+        ValueError: max_norm is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an expanded
+            view. `state` has the wrong length for the rule. The gradients are distributed, and the norm over all ranks
+            cannot be computed.
 
     Example:
         >>> import numpy as np
@@ -130,13 +128,13 @@ def clip_by_global_norm(
         t_list: The gradients: one tensor, or any container of tensors and None.
         adaptive: The rule, such as `ZClip()`.
         state: The state that `initial_state` or the last clip returned.
-        clip_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
+        clip_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
 
     Returns:
         (the clipped gradients, the total norm before clipping, the new state).
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. clip_norm is not a number.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. clip_norm is not a number.
             `adaptive` is not a rule for the total norm. `state` is not a tensor from `initial_state` or from a clip.
         ValueError: clip_norm is negative or NaN. `state` has the wrong length for the rule. The gradients are
             distributed, and the norm over all ranks cannot be computed.

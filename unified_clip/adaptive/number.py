@@ -1,8 +1,7 @@
-"""The class `Number`, with which adaptive rules compute. A rule has the same code for all frameworks.
+"""The class `Number`, so that the code of an adaptive rule works on all frameworks.
 
 On the host path, a rule gets Python floats. On the device path, a rule gets a `Number`, which is a float64 of the
-framework and can be traced. Each operation of a `Number` is rounded once. Compilers cannot merge two operations of a
-`Number`.
+framework and can be traced. Each operation of a `Number` is rounded once, because compilers cannot merge operations.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Condition = Any
 
 
 class Number:
-    """A float64 number or vector of a framework. A `Number` has the same operators as a Python float."""
+    """A float64 number or vector of a framework, with the operators of a Python float."""
 
     __slots__ = ("value", "xp")
 
@@ -81,14 +80,12 @@ class Number:
 
 
 def where(condition: Condition, yes: Real, no: Real) -> Real:
-    """Select a number: `yes` if the condition is true, else `no`. It raises no error.
-
-    The caller computes both numbers.
+    """Return `yes` if the condition is true, else `no`. Raise no error.
 
     Args:
         condition: A comparison of numbers.
-        yes: The result for a true condition.
-        no: The result for a false condition.
+        yes: The result if the condition is true.
+        no: The result if the condition is false.
 
     Example:
         >>> from unified_clip import adaptive
@@ -116,7 +113,7 @@ def simplified(conditions: Condition) -> Condition:
 
 
 def minimum(left: Real, right: Real) -> Real:
-    """Return the smaller number. It raises no error.
+    """Return the smaller number. Raise no error.
 
     Args:
         left: The first number.
@@ -141,8 +138,7 @@ def sqrt(number: Real) -> Real:
         number: A number of 0 or more.
 
     Raises:
-        ValueError: The number is a Python float below 0. In a compiled graph or on a GPU, the function raises no error,
-            and the result is NaN.
+        ValueError: The number is a Python float below 0. In a compiled graph or on a GPU, the result is NaN instead.
 
     Example:
         >>> from unified_clip import adaptive
@@ -176,7 +172,7 @@ def floor(number: Real) -> Real:
 class Window:
     """An immutable vector of the last norms, on the host path. `ordered` has the same norms in ascending order.
 
-    New norms fill the vector, starting at index 0. In a full vector, the next norm replaces the oldest norm.
+    The vector fills from index 0. When it is full, the next norm replaces the oldest norm.
     """
 
     __slots__ = ("ordered", "vector")
@@ -214,15 +210,14 @@ def take(vector: Real, index: Real) -> Real:
 
 
 def insert(ordered: Real, value: Real) -> Real:
-    """Insert a number into a copy of an ascending vector. This function is for the host path only."""
+    """Return a copy of an ascending vector with one more number, on the host path."""
     longer = array("d", ordered)
     insort(longer, value)
     return longer
 
 
 def sort_first(vector: Real, count: Real, length: int) -> Real:
-    """Return a vector that begins with the first `count` numbers in ascending order. The later numbers are
-    arbitrary."""
+    """Sort the first `count` numbers of a vector. The rest of the result is arbitrary."""
     if not isinstance(vector, Number):
         return _window(vector, count).ordered
     xp = vector.xp

@@ -20,33 +20,33 @@ class Rule(Protocol):
     """A rule that computes a threshold for the total norm from earlier norms.
 
     A rule of your own needs the methods `init` and `threshold`. Both methods are pure: they change nothing, and depend
-    only on their arguments. Compute with `+`, `-`, `*`, `/`, comparisons, and four functions of
-    `unified_clip.adaptive`: `where`, `minimum`, `sqrt` and `floor`. Do not use `if`, because a number in a compiled
-    graph has no value yet. A rule that uses only these operations gives the same bits on every framework.
+    only on their arguments. Use only `+`, `-`, `*`, `/`, comparisons, and the functions `where`, `minimum`, `sqrt` and
+    `floor` of `unified_clip.adaptive`. The rule then gives the same bits on every framework. Do not use `if`, because a
+    number in a compiled graph has no value yet.
     """
 
     def init(self) -> Data:
         """Return the state before the first norm, as a dict of numbers."""
 
     def threshold(self, state: Mapping[str, Real], norm: Real, step: Real) -> tuple[Real, Mapping[str, Real]]:
-        """Return (the threshold for this norm, the new state). It raises no error.
+        """Return (the threshold for this norm, the new state). Raise no error.
 
         Args:
-            state: The state of the rule. The names in this dict are the names that `init` returns.
+            state: The state of the rule, with the names that `init` returns.
             norm: The total norm, which is finite.
-            step: The number of finite norms before this norm.
+            step: The number of earlier finite norms.
         """
 
 
 @dataclass(frozen=True)
 class EmaRatio:
-    """Limit the norm to `ratio` times an average of the clipped norms.
+    """Limit the norm to `ratio` times a moving average of the clipped norms.
 
     Args:
-        ratio: The threshold divided by the average. The number is at least 1.
+        ratio: The threshold divided by the average, at least 1.
         alpha: The weight of the old average, from 0 to 1.
-        warmup_steps: The number of norms in the warm-up, at least 1. The first average is the mean of these norms,
-            which are not clipped.
+        warmup_steps: The number of norms in the warm-up, at least 1. These norms are not clipped, and their mean is the
+            first average.
 
     Raises:
         TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
@@ -80,17 +80,16 @@ class ZClip:
 
     Args:
         alpha: The weight of the old mean and variance in the moving averages, from 0 to 1.
-        z_thresh: The largest z-score that is not clipped. The number is above 0.
-        warmup_steps: The number of norms in the warm-up, at least 1. The first mean and the first variance are computed
-            from these norms. These norms are not clipped.
+        z_thresh: The largest z-score that is not clipped, above 0.
+        warmup_steps: The number of norms in the warm-up, at least 1. These norms are not clipped, and they give the
+            first mean and variance.
         mode: "percentile" clips to `mean + z_thresh * standard deviation`. "zscore" clips to the threshold that
             `clip_option` selects.
-        clip_option: The threshold in the mode "zscore". With "mean", the threshold is the moving average of the norms.
-            With "adaptive_scaling", the threshold is `mean + z_thresh**2 * standard deviation / z`, where z is the
-            z-score of the norm.
-        clip_factor: A factor above 0, by which the threshold of "adaptive_scaling" is multiplied.
+        clip_option: The threshold in the mode "zscore". "mean" is the moving average of the norms. "adaptive_scaling"
+            is `mean + z_thresh**2 * standard deviation / z`, where z is the z-score of the norm.
+        clip_factor: A factor above 0 for the threshold of "adaptive_scaling".
         skip_update_on_spike: If True, a clipped norm does not update the mean and the variance.
-        eps: A number above 0 that is added to the standard deviation.
+        eps: A number above 0 to add to the standard deviation.
 
     Raises:
         TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
@@ -135,12 +134,11 @@ class Percentile:
 
     Args:
         percent: The percentile, from 0 to 100. AutoClip's authors use 10.
-        window: The number of norms from which the percentile is computed. These norms are the newest norms of the run.
-            With None, the state contains all norms of the run, and grows with every step. This growing state is
-            supported in eager calls on a CPU with `ClipConfig`.
+        window: Compute the percentile from this number of last norms. None includes all norms of the run, so the state
+            grows in each step. Only `ClipConfig` supports None, in eager calls on a CPU.
         include_current: Whether the percentile includes the current norm, as in the authors' code. If False, the first
             step is not clipped.
-        warmup_steps: The number of norms at the start that are not clipped. The number is at least 0.
+        warmup_steps: The number of norms at the start that are not clipped, at least 0.
 
     Raises:
         TypeError: A setting is not a number, or `window` or `warmup_steps` is not a whole number.
@@ -172,16 +170,16 @@ class Percentile:
 
 @dataclass(frozen=True)
 class AdaGC:
-    """Limit the norm of each tensor to `ratio` times an average of its clipped norms.
+    """Limit the norm of each tensor to `ratio` times a moving average of its clipped norms.
 
     Args:
-        ratio: The threshold divided by the average. The number is at least 1.
+        ratio: The threshold divided by the average, at least 1.
         alpha: The weight of the old average, from 0 to 1.
         warmup_steps: The number of steps in the warm-up, at least 1. In the warm-up, all tensors are clipped by their
             total norm.
-        warmup_threshold: The threshold for the total norm in the warm-up. The number is above 0.
-        warmup_norms: The first average is the smallest norm of the warm-up. "clipped" selects the norms after the clip,
-            as in the paper. "unclipped" selects the norms before the clip, as in the authors' code.
+        warmup_threshold: The threshold for the total norm in the warm-up, above 0.
+        warmup_norms: The first average of a tensor is its smallest norm in the warm-up: after the clip ("clipped", as
+            in the paper) or before the clip ("unclipped", as in the authors' code).
 
     Raises:
         TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
@@ -206,28 +204,23 @@ class AdaGC:
         _check_choice(self, warmup_norms=("clipped", "unclipped"))
 
     def init(self) -> Data:
-        """Return the state before the first step.
-
-        The first clip appends a number for each tensor to the list `norms`.
-        """
+        """Return the state before the first step. The first clip fills the list `norms`, with a number per tensor."""
         return {"norms": []}
 
 
 @dataclass(frozen=True)
 class AGC:
-    """Limit the norm of each unit of a gradient to `clip_factor` times the norm of the parameter's unit.
+    """Limit the norm of each unit (row or channel) of a gradient to `clip_factor` times its norm in the parameter.
 
     Args:
-        clip_factor: The threshold divided by the parameter's norm. The number is at least 0.
-        convention: The library whose units and defaults apply. In "timm", each index of the first axis is a unit. In
-            "optax", each index of the last axis is a unit. If a parameter has three axes, each pair of indices of the
-            last two axes is a unit. "composer" uses the same units as "timm", but the defaults of `eps` and
-            `smallest_norm` are 0.
-        eps: A lower limit for the norm of each unit in the parameter. Smaller norms are replaced by `eps`. None means 0
-            for "composer", and 1e-3 for "timm" and "optax".
-        smallest_norm: A lower limit for the norm of a gradient's unit. In the coefficient threshold / norm, a norm
-            below `smallest_norm` is replaced by `smallest_norm`. None means 0 for "composer", and 1e-6 for "timm" and
+        clip_factor: The threshold divided by the norm in the parameter, at least 0.
+        convention: The library that defines the units. In "timm" and "composer", each index of the first axis is a
+            unit. In "optax", each index of the last axis is a unit, or for three axes each pair of indices of the last
+            two axes.
+        eps: A lower limit for the norm of a unit in the parameter. None means 0 for "composer", and 1e-3 for "timm" and
             "optax".
+        smallest_norm: A lower limit for the norm of a gradient's unit in the coefficient threshold / norm. None means 0
+            for "composer", and 1e-6 for "timm" and "optax".
 
     Raises:
         TypeError: A setting is not a number.
@@ -252,8 +245,7 @@ class AGC:
         _check_choice(self, convention=("timm", "optax", "composer"))
 
     def axes(self, shape: Sequence[int | None]) -> Sequence[int] | None:
-        """Return the axes over which the norm of each unit is computed. Return None if the norm is computed over the
-        whole tensor.
+        """Return the axes over which the norm of each unit is computed, or None for all axes.
 
         Args:
             shape: The shape of a parameter.
@@ -270,13 +262,13 @@ class AGC:
             raise ValueError(
                 f"the convention 'optax' does not support parameters with {len(shape)} axes. In a configuration, add "
                 "the parameter's name to exclude. Without a configuration, leave the parameter out. Or set "
-                "convention = 'timm', which computes norms over other axes"
+                "convention = 'timm', which has different units"
             )
         return axes[:1] if len(shape) < 4 else axes[:-1]
 
     @property
     def floors(self) -> tuple[float, float]:
-        """The lower limits (`eps`, `smallest_norm`). A setting of None gets the default of the convention."""
+        """The lower limits (`eps`, `smallest_norm`), with the defaults of the convention in place of None."""
         eps, smallest = (0.0, 0.0) if self.convention == "composer" else (1e-3, 1e-6)
         return eps if self.eps is None else self.eps, smallest if self.smallest_norm is None else self.smallest_norm
 

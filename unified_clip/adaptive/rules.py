@@ -1,10 +1,10 @@
 """Rules that compute a threshold from the norms of earlier steps. Each rule is a pure function.
 
-The arguments of a rule are its state, the norm, and the number of earlier norms. The result of a rule is (threshold,
-new state). With the threshold inf, gradients stay unchanged. A rule gets finite norms only.
+A rule gets its state, a finite norm, and the number of earlier norms. It returns (threshold, new state). The threshold
+inf leaves gradients unchanged.
 
-In a rule, write `number - setting > 0`. Do not write `number > setting`. With the second form, `torch.compile` fails
-for a graph that contains two rules with different settings.
+In a rule, write `number - setting > 0` in place of `number > setting`. Otherwise, `torch.compile` fails for a graph
+that contains two rules with different settings.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ def ema_ratio(
 ) -> tuple[Real, State]:
     """Return (the threshold, the new state). The threshold is `ratio` times the average of the clipped norms.
 
-    The first `warmup_steps` norms are not clipped. During this warm-up, the average is the mean of all norms. After the
-    warm-up, the average is an exponential moving average of the clipped norms. In this average, the newest norm has the
-    weight `1 - alpha`.
+    The first `warmup_steps` norms are not clipped, and the average is their mean. Later, the average is an exponential
+    moving average, in which the newest norm has the weight `1 - alpha`.
     """
     mean = state["mean"]
     is_warm = (step - warmup_steps >= 0.0) & (mean > 0.0)
@@ -48,10 +47,10 @@ def zclip(
     skip_update_on_spike: bool,
     eps: float,
 ) -> tuple[Real, State]:
-    """Return (the threshold, the new state). The threshold is inf if the norm is not far above the average.
+    """Return (the threshold, the new state). The threshold is inf for a norm that is not a spike.
 
-    The first `warmup_steps` norms are not clipped. During this warm-up, the state contains the mean and the variance of
-    all norms. After the warm-up, the state contains exponential moving averages of the clipped norms.
+    The first `warmup_steps` norms are not clipped, and the state contains their mean and variance. Later, the state
+    contains exponential moving averages of the clipped norms.
 
     Source: Kumar et al., "ZClip: Adaptive spike mitigation for LLM pre-training", 2025, arXiv 2504.02507.
     """
@@ -97,9 +96,9 @@ def adagc(
 ) -> tuple[Real, State]:
     """Return (the vector of the tensors' thresholds, the new state).
 
-    In the warm-up, return the number inf instead of a vector. After the warm-up, the host path returns inf in place of
-    a vector if no tensor is clipped. The state has a number for each tensor: the smallest norm in the warm-up, and
-    later an exponential moving average of the clipped norms. This number is 0 until the tensor has a norm above 0.
+    On the host path, the number inf can replace a vector of inf. The state has a number for each tensor: the smallest
+    norm in the warm-up, and later an exponential moving average of the clipped norms. The number is 0 until the tensor
+    has a norm above 0.
 
     scale: The coefficient of a step in the warm-up.
 
@@ -134,11 +133,10 @@ def percentile(
     include_current: bool,
     warmup_steps: int,
 ) -> tuple[Real, State]:
-    """Return (the threshold, the new state). The threshold is a percentile of the last `window` norms. If `window` is
-    None, the threshold is a percentile of all norms.
+    """Return (the threshold, the new state). The threshold is a percentile of the last `window` norms, or of all norms.
 
-    Between two norms, the percentile is interpolated linearly, as in `numpy.percentile`. If `window` is a number, the
-    state has the norms in the order of the steps. If `window` is None, the state has the norms in ascending order.
+    Percentiles between two norms are interpolated linearly, as in `numpy.percentile`. The state has the last `window`
+    norms in the order of the steps, or all norms in ascending order.
 
     Source: Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation networks", 2020.
     """

@@ -1,4 +1,4 @@
-"""Convert the state of a rule."""
+"""Check and convert the states of rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = "steps"
 """The key for the number of norms so far."""
 
 LARGEST_NORM = 1e150
-"""Larger norms count as infinite, because the square of a norm must be finite."""
+"""Larger norms are treated as infinite, because the square of a norm must be finite."""
 
 assert sys.float_info.max > LARGEST_NORM * LARGEST_NORM
 
@@ -30,12 +30,11 @@ REMEDY = (
     "from the methods init and threshold."
 )
 State = dict[str, Real] | Tensor
-"""On the host path, a state is a dict of numbers. On the device path, a state is a packed tensor."""
+"""A dict of numbers on the host path, or a packed tensor on the device path."""
 
 
 def check_rule(rule: Any, *kinds: type) -> None:
-    """Raise TypeError if the rule has none of these kinds. The kind `Rule` allows every object with `init` and
-    `threshold`."""
+    """Raise TypeError if the rule has none of these types. `Rule` allows every object with `init` and `threshold`."""
     is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
     if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
         total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
@@ -113,7 +112,7 @@ class RuleThreshold(AdaptiveThreshold):
 def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar, State]:
     """Return (the threshold for this norm, the new state).
 
-    For a norm that is NaN or infinite, the threshold is 0, and the state stays unchanged.
+    If the norm is NaN or infinite, the threshold is 0 and the state stays unchanged.
     """
     if xp is HOST:
         assert isinstance(state, dict)
@@ -168,7 +167,7 @@ def check_fixed_size(rule: Rule | AdaGC) -> None:
             else "The method init of the rule must not return an empty list"
         )
         raise TypeError(
-            f"the state of {rule} grows. Only ClipConfig supports this, on a CPU and in eager mode. {remedy}."
+            f"the state of {rule} grows in each step. Only ClipConfig supports this, in eager calls on a CPU. {remedy}."
         )
 
 
@@ -207,11 +206,11 @@ def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
 
 
 PACKED = ((1, "float64"), (2, "int32"))
-"""A packed state has one axis of float64, or two axes of int32. JAX stores a float64 as two int32."""
+"""(number of axes, dtype) of a packed state. JAX stores a float64 as two int32."""
 
 
 def has_length(rule: Rule | AdaGC, length: int | None) -> bool:
-    """Return whether a packed state with this length can belong to a rule. An unknown length always fits."""
+    """Return whether a packed state with this length can belong to a rule. For an unknown length, return True."""
     expected = _length(rule)
     return None in (length, expected) or length == expected
 

@@ -21,24 +21,23 @@ IN_PLACE = "clip_by_unit_norm"
 
 
 def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_norm: Any = math.inf) -> Any:  # noqa: B008
-    """Return clipped gradients.
+    """Return gradients, with each unit of a gradient clipped by its own norm.
 
-    A unit is a row or a channel of a tensor, as `AGC` describes. The norm of each gradient unit is limited to
-    `clip_factor` times the norm of the same unit in the parameter.
+    A unit is a row or a channel, as in `AGC`. The norm of each unit of a gradient is limited to `clip_factor` times the
+    norm of this unit in the parameter.
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
-        parameters: The parameters, in a container like `t_list`. No derivative with respect to the parameters is
-            recorded.
+        parameters: The parameters, in a container like `t_list`. They get no derivative.
         adaptive: The settings, such as `AGC(clip_factor=0.02, convention="optax")`.
-        clip_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
+        clip_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
 
     Raises:
         TypeError: A parameter is None or not a tensor. A gradient is sparse, or has an integer or boolean dtype.
             clip_norm is not a number. adaptive is not AGC.
-        ValueError: `parameters` and `t_list` have different numbers of entries, or a name of `t_list` is not in
-            `parameters`. A parameter and its gradient have different shapes. clip_norm is negative or NaN. A gradient
-            is distributed, or has more axes than the convention "optax" supports.
+        ValueError: `parameters` lacks an entry of `t_list`, or has a different number of entries. A parameter and its
+            gradient have different shapes. clip_norm is negative or NaN. A gradient is distributed, or has too many
+            axes for the convention "optax".
 
     Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021.
 
@@ -54,20 +53,18 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
 
 
 def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math.inf) -> None:  # noqa: B008
-    """Clip each row or channel of each gradient in place. This function is the in-place form of `clip_by_unit_norm`,
-    and needs PyTorch or Paddle.
+    """Clip each row or channel of each gradient in place, on PyTorch or Paddle. See `clip_by_unit_norm`.
 
     Args:
-        parameters: One parameter, an iterable of parameters, or a dict of parameters. The function clips the `.grad` of
-            each parameter.
+        parameters: The parameters whose `.grad` is clipped: one parameter, an iterable or a dict.
         adaptive: The settings, such as `AGC(clip_factor=0.02)`.
-        max_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
+        max_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
 
     Raises:
-        TypeError: Parameters of the framework have no `.grad`. A gradient is sparse. max_norm is not a number. adaptive
-            is not AGC.
-        ValueError: max_norm is negative or NaN. The memory of two gradients overlaps, or the memory of a gradient
-            cannot be written. A gradient is distributed, or has more axes than the convention "optax" supports.
+        TypeError: The framework is not PyTorch or Paddle. A gradient is sparse. max_norm is not a number. adaptive is
+            not AGC.
+        ValueError: max_norm is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an expanded
+            view. A gradient is distributed, or has too many axes for the convention "optax".
 
     Example:
         >>> import numpy as np
@@ -82,20 +79,20 @@ def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math
 def clip_by_tensor_norm(
     t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any = math.inf
 ) -> tuple[Any, Tensor, Tensor]:
-    """Clip each gradient by a threshold that a rule computes from the earlier norms of the gradient.
+    """Clip each gradient by its own adaptive threshold, which a rule computes from the gradient's earlier norms.
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None. The number of entries must be the same
             in each step.
         adaptive: The rule, such as `AdaGC()`.
         state: The state that `initial_state(adaptive, t_list)` or the last call returned.
-        clip_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
+        clip_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
 
     Returns:
         (the clipped gradients, the total norm before clipping, the new state).
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. clip_norm is not a number.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. clip_norm is not a number.
             `adaptive` is not an `AdaGC` rule. `state` is not a state tensor.
         ValueError: clip_norm is negative or NaN. `state` and `t_list` have different numbers of tensors.
 
@@ -117,24 +114,24 @@ def clip_by_tensor_norm(
 def clip_tensor_norm_(
     parameters: Any, adaptive: AdaGC, state: Tensor, max_norm: Any = math.inf
 ) -> tuple[Tensor, Tensor]:
-    """Clip each gradient in place by its own norm. This function is the in-place form of `clip_by_tensor_norm`.
+    """Clip each gradient in place by its own adaptive threshold. See `clip_by_tensor_norm`.
 
     Args:
-        parameters: On PyTorch and Paddle, pass the parameters. The function clips their `.grad`. On all other
-            frameworks, pass the gradients. On TensorFlow and JAX, pass a list or a dict. The clipped tensors replace
-            the gradients in the list or dict. The number of entries must be the same in each step.
+        parameters: On PyTorch and Paddle, the parameters whose `.grad` is clipped. On NumPy and MLX, the gradients. On
+            TensorFlow and JAX, a list or a dict, in which the clipped tensors replace the gradients. The number of
+            entries must be the same in each step.
         adaptive: The rule, such as `AdaGC()`.
         state: The state that `initial_state(adaptive, parameters)` or the last call returned.
-        max_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
+        max_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
 
     Returns:
         (the total norm before clipping, the new state).
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. max_norm is not a number.
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. max_norm is not a number.
             `adaptive` is not an `AdaGC` rule. `state` is not a state tensor.
-        ValueError: max_norm is negative or NaN. The memory of two gradients overlaps, or the memory of a gradient
-            cannot be written. `state` and `parameters` have different numbers of tensors.
+        ValueError: max_norm is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an expanded
+            view. `state` and `parameters` have different numbers of tensors.
 
     Example:
         >>> import numpy as np

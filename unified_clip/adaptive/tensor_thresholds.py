@@ -1,4 +1,4 @@
-"""The thresholds of the rule AdaGC. Each tensor has its own threshold."""
+"""The thresholds of the rule AdaGC, one for each tensor."""
 
 from __future__ import annotations
 
@@ -26,18 +26,15 @@ def resize(state: states.State, count: int) -> states.State:
         return {**state, "norms": np.zeros(count)}
     if known != count:
         raise ValueError(
-            f"the state of the adaptive rule adagc has the norms of {known} tensors, but the call has {count}. Pass "
-            "the same parameters in each step, including the parameters without a gradient. If you load a state, load "
+            f"the state of the adaptive rule adagc has the norms of {known} tensors, but the call has {count} tensors. "
+            "Pass the same parameters in each step, including parameters without a gradient. If you load a state, load "
             "the state of these parameters"
         )
     return state
 
 
 class TensorThresholds(OwnThresholds):
-    """The thresholds of AdaGC for one step.
-
-    `count` is the number of entries of the call, including entries without a gradient.
-    """
+    """The thresholds of AdaGC for one step, for `count` tensors. Tensors without a gradient are included."""
 
     __slots__ = ("adagc", "count", "limit", "state")
 
@@ -74,7 +71,7 @@ class TensorThresholds(OwnThresholds):
 
 
 Slots = list[int] | None
-"""The index of each gradient among the entries of the call. None means that each entry has a gradient."""
+"""The index of each gradient in the list of tensors, or None if each tensor has a gradient."""
 
 
 def _slots(gradients: GradientList, group: range) -> Slots:
@@ -117,10 +114,7 @@ def _coefficients(
     vector: Scalar,
     slots: Slots,
 ) -> tuple[Scalar, states.State]:
-    """Return (the vector of coefficients, the new state).
-
-    For a total norm that is NaN or infinite, the state stays unchanged.
-    """
+    """Return (the vector of coefficients, the new state). If the total norm is NaN or infinite, keep the old state."""
     convention, largest_norm = clip_rule.convention, xp.asarray(states.LARGEST_NORM)
     is_finite = total <= largest_norm
     numbers = state if isinstance(state, dict) else states.unpack(adagc, xp, state)

@@ -1,4 +1,4 @@
-"""The thresholds of AGC, which come from the norms of the parameter's units."""
+"""The thresholds of AGC, computed from the norms of the parameters' units."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .._core.types import Leaf, Scalar, Tensor
 from .protocol import AGC
 
 REMEDY = (
-    "Pass the parameters, in a list or dict like the gradients, to clip(grads, parameters=parameters) or "
-    "adaptive.clip_by_unit_norm(grads, parameters). Or pass (parameter, gradient) tuples to clip.pairs()"
+    "Call clip(grads, parameters=parameters) or adaptive.clip_by_unit_norm(grads, parameters), with the parameters in "
+    "a list or dict like the gradients. Or pass (parameter, gradient) tuples to clip.pairs()"
 )
 
 
@@ -34,7 +34,7 @@ class UnitThresholds(OwnThresholds):
     ) -> list[Norm]:
         if gradients.shards is not None:
             raise ValueError(
-                "the adaptive rule agc does not support distributed gradients, since a unit may be sharded. Use the "
+                "the adaptive rule agc does not support distributed gradients, because a unit may be sharded. Use the "
                 "adaptive rule adagc, or a fixed threshold"
             )
         norms = [_norm(self.agc, gradients, index, clip_rule, self.limit, inputs) for index in group]
@@ -57,7 +57,7 @@ def _norm(
 
 
 def _threshold(agc: AGC, xp: Scalars, n: Scalar, weight: Scalar) -> tuple[Scalar, Scalar]:
-    """Return (norm, threshold) for each unit of a gradient. The coefficient is the threshold divided by this norm.
+    """Return (norm, threshold) for each unit of a gradient. The coefficient is threshold / norm.
 
     weight: The norms of the parameter's units.
     """
@@ -70,8 +70,8 @@ def _axes(agc: AGC, gradients: GradientList, index: int) -> list[int] | None:
     shape = gradients.backend.shape(gradients.values[index])
     if shape is None:
         raise ValueError(
-            f"the gradient at {gradients.leaves[index].place} has an unknown number of axes, but the "
-            "adaptive rule agc needs this number. Set the shape of the gradient, or exclude its parameter"
+            f"the gradient at {gradients.leaves[index].place} has an unknown number of axes, which the adaptive rule "
+            "agc needs. Set the shape of the gradient, or exclude its parameter"
         )
     try:
         axes = agc.axes(shape)

@@ -71,12 +71,12 @@ def test_what_does_not_fit_the_mesh_is_refused() -> None:
         mesh_ownership(mesh([0, 1], None, 0))
     with pytest.raises(
         ValueError,
-        match=r"`distinct` names the dimensions \['pp'\], which the mesh does not have\. Choose from \['dp'\]",
+        match=r"`distinct` contains \['pp'\], which are not dimensions of the mesh\. Choose from \['dp'\]",
     ):
         mesh_ownership(mesh([0, 1], ["dp"], 0), distinct=("pp",))
-    with pytest.raises(ValueError, match=r"A parameter is on the ranks \[1, 2\], and the mesh has \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"A parameter is on the ranks \[1, 2\], but the mesh has the ranks \[0, 1\]"):
         mesh_ownership(mesh([0, 1], ["dp"], 0))(SimpleNamespace(device_mesh=Mesh([1, 2])))
-    with pytest.raises(ValueError, match=r"Rank 5 is not on the mesh, which has the ranks \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"Rank 5 is not on the mesh of the ranks \[0, 1\]"):
         mesh_ownership(mesh([0, 1], ["dp"], 5))
 
 

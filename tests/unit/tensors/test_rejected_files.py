@@ -73,7 +73,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
             8,
             r"'a' has 8 bytes, but needs 12 bytes for the dtype float32 and",
         ),
-        ({"a": {**ENTRY, "shape": [0, 2**60]}}, 0, r"'a' has a shape of 2\*\*59 or more elements"),
+        ({"a": {**ENTRY, "shape": [0, 2**60]}}, 0, r"the shape of 'a' has 2\*\*59 or more elements"),
         ({"a": {**ENTRY, "shape": [1] * 40}}, 4, "'a' has 40 axes. Reshape it to at most 32 axes"),
         (
             {
@@ -158,9 +158,9 @@ def edited_npz(path: Path, edit: Callable[[bytes], bytes], save: Callable[..., N
         (
             np.savez,
             lambda data: data.replace(b"(1000,)", b"(True,)"),
-            "'weight' has a shape that is not a list of lengths",
+            "the shape of 'weight' is not a list of lengths",
         ),
-        (np.savez, lambda data: data.replace(b"(1000,)", b"(-100,)"), "'weight' has a shape that is not a list"),
+        (np.savez, lambda data: data.replace(b"(1000,)", b"(-100,)"), "the shape of 'weight' is not a list"),
         (
             np.savez,
             lambda data: data.replace(b"(1000,)", b"(9999,)"),
