@@ -22,7 +22,7 @@ ONE_DEVICE = f"{JAX}::test_the_norm_and_the_gradients_are_those_of_one_device"
 TESTS: dict[str, dict[str, list[str]]] = {
     "JAX": {
         "eager, one process with several devices": [ONE_DEVICE],
-        "eager, several processes (`jax.distributed`). All processes have to make the call": [
+        "eager, several processes (`jax.distributed`), which must all make the call": [
             f"{PROCESSES}::test_arrays_over_several_processes_are_clipped_as_on_one",
             f"{PROCESSES}::test_ownership_declares_arrays_on_some_processes",
         ],

@@ -23,6 +23,7 @@ class FormatKey(NamedTuple):
     versions: str
     default: str
     meaning: str
+    special_values: str
     support: str
 
 
