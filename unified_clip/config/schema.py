@@ -9,8 +9,7 @@ import json
 import math
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
-from pydantic.functional_validators import ModelWrapValidatorHandler
+from pydantic import Field, ModelWrapValidatorHandler, WithJsonSchema, field_validator, model_validator
 from pydantic.json_schema import GenerateJsonSchema, SkipJsonSchema
 
 from .._api.groups import Nonfinite

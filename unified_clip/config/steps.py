@@ -7,6 +7,8 @@ import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .._core import entry
 from .._core.backend import Backend
 from .._core.rule import StepThreshold
@@ -33,7 +35,7 @@ def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
     remedy: The end of the error message for invalid values.
     """
     try:
-        number = None if isinstance(step, bool) else operator.index(step)
+        number = None if isinstance(step, bool | np.bool) else operator.index(step)
     except (TypeError, ValueError, RuntimeError, AssertionError):  # which frameworks raise for other tensors
         number = None
     if number is None:
