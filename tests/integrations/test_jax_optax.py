@@ -317,7 +317,7 @@ def test_a_state_of_another_adaptive_rule_is_an_error(saved: str | None, resumed
     grads = {"weight": jnp.ones(2)}
     _, state = clips[0].update(grads, clips[0].init(grads))
     update = jax.jit(clips[1].update) if jitted else clips[1].update
-    message = "does not fit the adaptive rules of the configuration, "
+    message = "does not match the configuration's adaptive rules: "
     if saved is None or resumed is None:
         message = "has no adaptive state, but the configuration has the rule "
     if resumed is None:

@@ -1,4 +1,4 @@
-"""The table `adaptive` of a configuration. The table has an adaptive rule and its settings."""
+"""The table `adaptive` of a configuration, with an adaptive rule and its settings."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def is_per_tensor(self) -> bool:
-        """Whether the rule has a threshold for each tensor, or for each unit of a tensor.
-
-        All other rules have one threshold for the total norm.
-        """
+        """Whether the rule computes a threshold for each tensor or unit, instead of one for the total norm."""
         return self.rule in PER_TENSOR
 
     @property
@@ -46,7 +43,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def meaning(self) -> Self:
-        """Return the table in a normal form, which is equal for tables with the same effect."""
+        """Return a normal form of the table. Tables with the same effect have equal normal forms."""
         rule = self.make()
         if not isinstance(rule, AGC):
             return self
@@ -74,7 +71,7 @@ Adaptive: Any = Annotated[Union[tuple(map(_table, RULES))], Field(discriminator=
 
 
 def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate `Clipper._clip` with a lock, which prevents changes of the adaptive states during a clip.
+    """Decorate `Clipper._clip` with a lock, so that the adaptive states cannot change during a clip.
 
     The lock is not used for gradients on several ranks. Ranks can be threads that wait for each other, so a lock could
     cause a deadlock.
@@ -106,17 +103,16 @@ class AdaptiveStates:
         self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
         self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
-        """Whether a rule has a state for each entry of a clip call, even for entries without a gradient."""
+        """Whether a rule is adagc, which keeps a state even for gradients that are None."""
         self.lock = threading.RLock()
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
     def set_places(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
-        """Set `gradients.places`, the index of each gradient in the call. Only the rule adagc needs these indices.
+        """Set `gradients.places`, the index of each gradient in the clip call. Only the rule adagc needs these indices.
 
-        Return False if adagc needs the indices and they are unknown. The caller then reads the gradients one by one.
+        Return False if adagc needs the indices but they are unknown. The caller then reads the gradients one by one.
 
-        entries: The entries of the call. If `on_parameters` is set, the entries are parameters. Otherwise, the entries
-            are gradients.
+        entries: The parameters of the call if `on_parameters` is set, or else its gradients.
         """
         if not self.need_places:
             return True
@@ -135,9 +131,7 @@ class AdaptiveStates:
         return len(gradients.places) == count
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
-        """Return the threshold of a group for the next clip.
-
-        The rule adagc has a threshold for each gradient. The rule agc has a threshold for each unit of a gradient.
+        """Return the next threshold of a group. The rule adagc has one per gradient, and agc has one per unit.
 
         limit: The largest threshold.
         count: The number of gradients in the call, including gradients that are None.
@@ -150,7 +144,7 @@ class AdaptiveStates:
         return state.RuleThreshold(rule, current, limit)
 
     def resize(self, counts: Iterable[int]) -> States:
-        """Return the current states. A state of the rule adagc gets an entry for each gradient of the call.
+        """Return the current states. Each state of the rule adagc gets one entry per gradient of the call.
 
         counts: For each state, the number of gradients in the call, including gradients that are None.
         """
@@ -166,14 +160,14 @@ class AdaptiveStates:
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
         if len(lengths) != len(self._rules) or not all(map(state.has_length, self._rules.values(), lengths)):
             own, count = ", ".join(sorted(map(str, self._rules.values()))), len(lengths)
-            problem = f"the optimizer's state does not fit the adaptive rules of the configuration, {own}"
+            problem = f"the optimizer's state does not match the configuration's adaptive rules: {own}"
             if not count:
                 problem = f"the optimizer's state has no adaptive state, but the configuration has the rule {own}"
             elif not self._rules:
                 states = f"{count} adaptive state{'s' * (count > 1)}"
                 problem = f"the optimizer's state has {states}, but the configuration has no adaptive rule"
             raise ValueError(
-                f"{problem}. Continue with the configuration that made the state. Or start with a new optimizer state."
+                f"{problem}. Use the configuration that created this state, or start with a new optimizer state."
             )
         return {
             name: self._read(name, tensor) if backend.has_values(tensor) else tensor
@@ -196,7 +190,7 @@ class AdaptiveStates:
     def load(self, data: Any) -> None:
         """Replace the current states by data from `save`.
 
-        If `data` has other groups or adaptive rules than this configuration, raise ValueError without a change.
+        Raise ValueError, and change nothing, if `data` has other groups or adaptive rules than this configuration.
         """
         if not isinstance(data, dict):
             raise ValueError(

@@ -15,26 +15,25 @@ GLOB = (
 
 
 class Ignore(ConfigModel):
-    """An entry of `check.ignore`. The entry describes findings, and has the reason to ignore these findings."""
+    """An entry of `check.ignore`: which findings to ignore, and why."""
 
-    path: Name = Field(description=f"the files with these findings. {GLOB}")
+    path: Name = Field(description=f"the files in which to ignore findings. {GLOB}")
     clip: Name | None = Field(
         default=None,
-        description="the name of the clip in the finding, such as clip_grad_value_. The wildcard * matches any text. "
-        "By default, the entry is for all clips in the files",
+        description="a part of the name of the clip, such as clip_grad_value_. The wildcard * matches any text. By "
+        "default, the entry applies to all clips in the files",
     )
     threshold: Threshold | None = Field(
         default=None,
-        description="the approved threshold of the clips. If the entry sets only the key rule, the threshold of this "
-        "configuration is approved. If the entry sets neither key, every threshold is approved",
+        description="the threshold that the clips may have. The default is this configuration's threshold if the "
+        "entry sets rule, and otherwise any threshold",
     )
     rule: Literal["none", "value", "norm", "global_norm"] | None = Field(
         default=None,
-        description='the approved rule of the clips. The rule "none" approves clips that are off. If the entry sets '
-        "only the key threshold, the rule of this configuration is approved. If the entry sets neither key, every rule "
-        "is approved",
+        description='the rule that the clips may have, or "none" for clips that are off. The default is this '
+        "configuration's rule if the entry sets threshold, and otherwise any rule",
     )
-    reason: Name = Field(description="the reason why these clips can differ from this configuration")
+    reason: Name = Field(description="why these clips may differ from this configuration")
 
 
 class CheckRules(ConfigModel):
@@ -66,7 +65,7 @@ class CheckRules(ConfigModel):
     )
     nonfinite: list[Name] = Field(
         default=[],
-        description=f"files in which clips can differ from this configuration in the key nonfinite. {GLOB}",
+        description=f"files in which the check accepts a different value of nonfinite. {GLOB}",
     )
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(

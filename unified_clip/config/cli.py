@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_parsers(commands: Any) -> Any:
-    """Add the commands `import` and `export`. Return the subparsers of `config`, to which the caller can add more
-    commands.
-    """
+    """Add the commands `import` and `export`, and return the subparsers of `config`."""
     config = commands.add_parser(
         "config",
         help="import, export or check clip settings of trainers",
@@ -50,13 +48,13 @@ def add_parsers(commands: Any) -> Any:
     export.add_argument(
         "--nearest",
         action="store_true",
-        help="replace an unsupported family or eps by the format's, and print how much the clip coefficients differ",
+        help="replace an unsupported family or eps, and print how much the clip coefficients differ",
     )
     export.add_argument(
         "--as",
         dest="kind",
         choices=("toml", "yaml", "json"),
-        help="the kind of file (default: from the suffix of --out, or the kind that the trainer usually reads)",
+        help="the file type (default: from the suffix of --out, or the trainer's usual file type)",
     )
     export.add_argument("--out", type=Path, metavar="FILE", help="the new file to write (default: print)")
     export.set_defaults(run=_export)

@@ -37,14 +37,15 @@ class ClipConfig(OutcomeProperties, Settings):
             threshold. docs/adaptive.md describes the rules.
         min, max: The bounds for the rule "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.
-        family: The framework whose rule applies. The default "pytorch" adds an eps of 1e-6 to the norm. "tensorflow"
-            sets all gradients to NaN if the global norm is not finite. The third family is "paddle".
+        family: The framework that defines the clipping formula: "pytorch", "tensorflow" or "paddle". The default
+            "pytorch" adds an eps of 1e-6 to the norm. "tensorflow" sets all gradients to NaN if the global norm is not
+            finite.
         eps: The number that is added to the norm. The default is the eps of the family.
         nonfinite: The action when the total norm is not finite: "family" (apply the rule of the family), "raise",
             "skip" (make no step) or "zero" (set gradients to 0).
         include, exclude: Patterns of parameter names, such as "*.bias". A gradient is clipped if its name matches
             `include` and does not match `exclude`. All other gradients stay unchanged, and are not part of the norm.
-        groups: A table for each group of parameters. It has a name, patterns, and the settings of the group.
+        groups: A table for each group of parameters, with a name, patterns of parameter names, and clip settings.
 
     Raises:
         ConfigError: A key or value is wrong. The message names the key, and describes the remedy.
@@ -94,7 +95,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             update: The new values, by key.
-            deep: This argument has no effect. Every copy is deep.
+            deep: Ignored, because every copy is deep.
 
         Raises:
             ConfigError: A key or a value is wrong.
@@ -109,21 +110,21 @@ class ClipConfig(OutcomeProperties, Settings):
             path: The file.
 
         Raises:
-            ConfigError: The file cannot be read, or a key is wrong. The message has the file, the line and the key. If
-                the file belongs to a trainer, the message has the command that imports the file.
+            ConfigError: The file cannot be read, or a key is wrong. The message gives the file, the line and the key.
+                For a trainer's file, the message gives the import command.
         """
         return cls(**convert.read_own(path))
 
     @classmethod
     def loads(cls, text: str, kind: str = "toml") -> Self:
-        """Return the configuration in a text.
+        """Parse a configuration.
 
         Args:
-            text: The text of a configuration.
+            text: The configuration as text.
             kind: "toml", "yaml" or "json".
 
         Raises:
-            ConfigError: The kind is unknown, the text is invalid, or a key is wrong. The message has the line.
+            ConfigError: The kind is unknown, the text is invalid, or a key is wrong. The message gives the line.
 
         Example:
             >>> from unified_clip import ClipConfig
@@ -144,7 +145,7 @@ class ClipConfig(OutcomeProperties, Settings):
             ConfigError: The clip settings of the optimizer are not supported. Examples are a custom clip class, and
                 different clips for groups of parameters.
 
-        Source: unified_clip. An example is in docs/formats.md. The result has notes for you in `provenance.notes`.
+        Source: unified_clip. The result has notes for you in `provenance.notes`. docs/formats.md has an example.
         """
         return cls(**from_optimizer.data(optimizer))
 
@@ -207,8 +208,8 @@ class ClipConfig(OutcomeProperties, Settings):
         Args:
             name: "name" or "name@version" of the format.
             version: The version of the trainer. Default: the version in `name`, or the newest supported version.
-            nearest: If the format does not support the family or the eps, export the rule with the family and the eps
-                of the format. A ClipWarning then reports how much the coefficients differ.
+            nearest: Replace a family or an eps that the format does not support. A ClipWarning then reports how much
+                the clip coefficients differ.
 
         Raises:
             NotRepresentableError: The format does not support a setting. The message names the setting and a remedy.
@@ -240,9 +241,10 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             names: A model, its `named_parameters()`, a dict from names to parameters, or an ordered list of names.
-            details: Also measure the norm of each gradient, for `last.parameters`. This reads every gradient twice.
-            process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, and checks of the
-                shards (see docs/distributed.md). Every rank of the process group must clip.
+            details: Also measure the norm of each gradient, for `last.parameters`. The clipper then reads every
+                gradient twice.
+            process_group, ownership, check_numel, check_replicas: Arguments for gradients on several ranks (see
+                docs/distributed.md). Every rank of the process group must clip.
 
         Raises:
             TypeError: `names` has an unsupported type. The configuration has patterns, but a gradient has no name.
@@ -260,21 +262,21 @@ class ClipConfig(OutcomeProperties, Settings):
         )
 
     def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
-        """Clip gradients in any container of tensors and None. The result is a container of the same kind.
+        """Clip gradients in any container of tensors and None, and return a container of the same type.
 
-        Gradients that are not scaled are returned as the same objects. If the step is skipped, all results are None. If
-        several ranks share the gradients, all of them must clip.
+        Gradients that are not scaled are returned without a copy. If the step is skipped, all results are None. If
+        several ranks share the gradients, every rank must clip.
 
         Args:
             grads: The gradients. All frameworks are supported.
-            step: The step, as a whole number or a tensor with one element. By default, calls are counted.
+            step: The step number, as an int or a tensor with one element. By default, calls are counted from 0.
             parameters: The parameters, in a container like `grads`. Only the adaptive rule agc needs this argument.
 
         Raises:
             TypeError: An entry is not a gradient. The configuration has patterns, but an entry has no name. The
                 adaptive rule agc gets no `parameters`.
             ValueError: The step is below 0 or has several elements. Ranks make different calls. The rule adagc gets
-                more or fewer gradients than before.
+                more or fewer gradients than in the previous call.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper(grads, step=step, parameters=parameters)
@@ -282,18 +284,18 @@ class ClipConfig(OutcomeProperties, Settings):
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
         """Clip gradients in place, and return the total norm before the clip.
 
-        If several ranks share the gradients, all of them must clip. If `nonfinite` skips a step, gradients are removed.
+        If several ranks share the gradients, every rank must clip. If a step is skipped, its gradients are set to None.
 
         Args:
             parameters: On PyTorch and Paddle, pass the parameters. On every other framework, pass the gradients.
-            step: The step, as a whole number or a tensor with one element. By default, calls are counted.
+            step: The step number, as an int or a tensor with one element. By default, calls are counted from 0.
 
         Raises:
             TypeError: An entry is neither None nor a floating-point tensor. The configuration selects parameters by
-                name, and a parameter has no name. The adaptive rule agc needs parameters, but `parameters` contains
+                name, but a parameter has no name. The adaptive rule agc needs parameters, but `parameters` contains
                 only gradients.
             ValueError: The step is below 0 or has several elements. Gradients overlap or cannot be written. Ranks make
-                different calls. The rule adagc gets more or fewer gradients than before.
+                different calls. The rule adagc gets more or fewer gradients than in the previous call.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.clip_(parameters, step=step)
@@ -301,17 +303,17 @@ class ClipConfig(OutcomeProperties, Settings):
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
         """Clip (parameter, gradient) tuples. The result is a list of (parameter, clipped gradient) tuples.
 
-        If several ranks share the gradients, all of them must clip.
+        If several ranks share the gradients, every rank must clip.
 
         Args:
             params_grads: The tuples. A gradient can be None.
-            step: The step, as a whole number or a tensor with one element. By default, calls are counted.
+            step: The step number, as an int or a tensor with one element. By default, calls are counted from 0.
 
         Raises:
-            TypeError: An entry is not a (parameter, gradient) tuple. The configuration selects parameters by name, and
+            TypeError: An entry is not a (parameter, gradient) tuple. The configuration selects parameters by name, but
                 a parameter has no name.
             ValueError: The step is below 0 or has several elements. Ranks make different calls. The rule adagc gets
-                more or fewer gradients than before.
+                more or fewer gradients than in the previous call.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.pairs(params_grads, step=step)
@@ -336,10 +338,10 @@ class ClipConfig(OutcomeProperties, Settings):
         Args:
             optimizer: A `torch.optim.Optimizer` or a `keras.optimizers.Optimizer`.
             names: The model, its `named_parameters()`, or a dict from names to parameters. On PyTorch, patterns need
-                `names`, unless the optimizer was built from `named_parameters()`. On Keras, the name of a variable is
+                `names`, or an optimizer that was built from `named_parameters()`. On Keras, the name of a variable is
                 its path, with dots instead of slashes.
-            process_group, ownership, check_numel, check_replicas: Arguments for PyTorch gradients on several ranks.
-                docs/distributed.md describes these arguments. Every rank of the process group must make every step.
+            process_group, ownership, check_numel, check_replicas: Arguments for PyTorch gradients on several ranks (see
+                docs/distributed.md). Every rank of the process group must make every step.
 
         Returns:
             A handle with `detach()`, `is_attached`, `last`, `rate`, `step`, `state_dict()` and `load_state_dict()`. The
@@ -379,17 +381,19 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: `names` has an unsupported type, or has parameters of another framework. In a static program, the
                 threshold is not constant, or nonfinite is "raise" or "skip".
-            ValueError: In a clip: a pattern or the rule adagc needs the name of a parameter that is not in `names`.
-            RuntimeError: The optimizer has parameter groups, and `adaptive` is set or nonfinite is "raise" or "skip".
+            ValueError: A pattern or the rule adagc needs the name of a parameter, but the parameter is not in `names`.
+                The clip raises this error.
+            RuntimeError: The optimizer has parameter groups, and the configuration has `adaptive` or a nonfinite of
+                "raise" or "skip".
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)
 
     def as_optax(self, optimizer: Any = None, *, process_group: Any = "auto") -> Any:
-        """Return an `optax.GradientTransformation` that clips. The state has the step and the last outcome.
+        """Return an `optax.GradientTransformation` that clips. Its state contains the step and the last outcome.
 
         Args:
-            optimizer: The transformation after the clip. If nonfinite is "skip", this argument is required. If None,
-                put the result into `optax.chain` before the optimizer.
+            optimizer: The optimizer to apply after the clip. Required if nonfinite is "skip". If None, put the result
+                into `optax.chain` before the optimizer.
             process_group: Set this argument only inside `pmap` (see docs/jax.md). Pass the axes along which updates are
                 sharded, or None if each device has complete updates, as after `pmean`.
 

@@ -1,4 +1,4 @@
-"""Clip the gradients of one model by a configuration. The clipper counts steps, and keeps the last outcome."""
+"""A clipper for one model, which counts steps and keeps the last outcome."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Clipper:
     Args:
         settings: The configuration.
         names: A model, its `named_parameters()`, a dict from names to parameters, or a list of names in the order of
-            the gradients. An integration passes a function that returns the name of a `Leaf`. If None, the names come
-            from the call or from the framework.
+            the gradients. Integrations pass a function that returns the name of a `Leaf`. If None, the names come from
+            the call or from the framework.
         details: Also measure the norm of every gradient, for `last.parameters`. The clipper then reads all gradients
             twice.
         spec: The declared process group and ownership.
@@ -105,7 +105,7 @@ class Clipper:
         return {"version": STATE_VERSION, "step": step, "adaptive": self._adaptive.save(current)}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the same data as `state_dict`, for a step and packed states that an integration stores."""
+        """Return a state as `state_dict` does, from a step and packed states that an integration stores."""
         states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)))
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
@@ -121,7 +121,7 @@ class Clipper:
         self._step = step
 
     def declare_names(self, names: Sequence[str]) -> None:
-        """Add the names of known parameters. A pattern that matches one of these names causes no warning."""
+        """Add parameter names. Patterns that match one of these names cause no warning."""
         self._arguments["all_names"] = names
         self._selection.declare(names)
 
@@ -140,8 +140,7 @@ class Clipper:
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
-        """Return the clipped gradients and the outcome, which consists of tensors that the state of an optimizer can
-        keep.
+        """Return the clipped gradients, with the outcome as tensors that an optimizer's state can contain.
 
         states: One packed tensor for each adaptive rule with a state. These tensors and `step` can be traced.
         """
@@ -218,8 +217,8 @@ class Clipper:
         """The outcome of the last clip. Before the first clip, reading this property raises NothingClippedError."""
         if self._last is None:
             raise NothingClippedError(
-                "nothing has been clipped yet by this object, so `last` has no outcome. Clip first. If you clip by the "
-                "result of attach_to(), clipper() or as_paddle(), read `last` of that object."
+                "nothing has been clipped yet, so this object's `last` has no outcome. Clip first. If you clip with "
+                "the result of attach_to(), clipper() or as_paddle(), read `last` of that result."
             )
         return self._last
 
@@ -245,7 +244,7 @@ class Clipper:
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
         """Return (gradients, writer of the results, range of gradients for each part of the configuration).
 
-        Return None if this fast path cannot be used. The caller then creates a `Leaf` for each gradient.
+        Return None if this fast path is not possible. The caller then creates a `Leaf` for each gradient.
         """
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None

@@ -32,8 +32,8 @@ class FamilyDifference:
     """The difference between two configurations that differ only in `family` and `eps`."""
 
     relative: float
-    """The largest relative difference of the unrounded coefficients. The number is rounded up to two digits. 0 means
-    equal coefficients.
+    """The largest relative difference of the unrounded coefficients, with two digits (rounded up). 0 means equal
+    coefficients.
     """
 
     differs_if_infinite: bool
@@ -45,7 +45,7 @@ class FamilyDifference:
 
 
 def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
-    """Return the difference between two configurations, or None if another setting than `family` and `eps` differs.
+    """Return the difference between two configurations, or None if other settings than `family` and `eps` differ.
 
     Let c be the threshold, n the norm, and e1 < e2 the eps of both configurations. The coefficients of the two
     configurations are min(1, c / (n + e1)) and min(1, c / (n + e2)). If n <= c - e2, both coefficients are equal.
@@ -83,9 +83,8 @@ def _largest_difference(pair: Pair) -> Decimal:
 
 
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
-    """Return the smallest positive threshold of all steps, or 0 for an adaptive threshold.
-
-    None means that the threshold is always 0.
+    """Return the smallest positive threshold of all steps. Return 0 for an adaptive threshold, and None if it is always
+    0.
     """
     threshold: Any = rule.threshold
     if isinstance(threshold, AdaptiveTable):
@@ -104,8 +103,8 @@ def _coefficients(gap: Decimal, largest: Decimal, rules: Sequence[ClipRule]) -> 
     is_number = len(thresholds) == 1 and not isinstance(thresholds[0], ConfigModel)
     these = f"threshold = {thresholds[0]:g}" if is_number else "these thresholds"
     return (
-        f"Before rounding, the clip coefficients differ by at most {_text(gap)} / n (relative) for a norm of n. "
-        f"With {these}, the difference is at most {_text(largest)}."
+        f"For a norm of n, the clip coefficients differ by at most {_text(gap)} / n (relative) before rounding. With "
+        f"{these}, the difference is at most {_text(largest)}."
     )
 
 

@@ -14,7 +14,7 @@ from ..errors import ConfigError
 
 
 class ConfigModel(BaseModel):
-    """The base class of all tables of a configuration. Unknown keys and values of a wrong type are errors.
+    """The base class of all tables of a configuration. Unknown keys raise errors, and so do values of a wrong type.
 
     The texts "inf" and "-inf" are accepted as numbers, because JSON has no infinities.
     """
@@ -22,7 +22,7 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     def data(self) -> dict[str, Any]:
-        """Return the keys that the user set. Keys with the value None are left out."""
+        """Return the keys that the user set to a value other than None."""
         return self.model_dump(exclude_unset=True, exclude_none=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -47,7 +47,7 @@ class ConfigModel(BaseModel):
 
 
 def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:
-    """Return an error about one key. A validator of the complete model can raise the error.
+    """Return an error about one key, for validators of the complete model.
 
     keys: The path of the key, such as `["groups", 0, "min"]`.
     """

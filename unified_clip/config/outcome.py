@@ -16,7 +16,7 @@ from .schema import Settings
 
 
 class Traced(NamedTuple):
-    """Clipped gradients, and an outcome that a compiled graph can return. The outcome consists of 0-d tensors."""
+    """Clipped gradients, and an outcome in 0-d tensors, which a compiled graph can return."""
 
     gradients: Any
     norm: Tensor
@@ -46,9 +46,7 @@ class GroupOutcome(NamedTuple):
     the rule `value` and for skipped steps, the field is None."""
 
     clipped: bool | None
-    """Whether any gradient of the group changed. None means that the step was skipped, or that the effect on the
-    gradients is unknown.
-    """
+    """Whether any gradient of the group changed. None if the step was skipped, or if the effect is unknown."""
 
     def __str__(self) -> str:
         return in_words(self.norm, None, self.coef, self.clipped)
@@ -108,15 +106,14 @@ class ClipOutcome:
     def norm(self) -> float:
         """The total norm of all included gradients before the clip.
 
-        For the rule "global_norm" without groups, the norm has the `norm_type` of the configuration. In all other
-        cases, the norm is a 2-norm.
+        For the rule "global_norm" without groups, this norm uses the `norm_type` of the configuration. Otherwise, it is
+        a 2-norm.
         """
         return self._numbers.total
 
     @property
     def norm_clipped(self) -> float | None:
-        """The total norm after the clip. The property is None for a skipped step, and for an unknown norm, such as the
-        norm after a clip by value."""
+        """The total norm after the clip, or None for a skipped step or an unknown norm, as after a clip by value."""
         if self.skipped:
             return None
         if self._is_zeroed:
@@ -132,51 +129,47 @@ class ClipOutcome:
     def coef(self) -> float | None:
         """The smallest clip coefficient, in float64, or 1 if nothing was scaled.
 
-        The value is None if the step was skipped, and for the rule "value".
+        None for skipped steps, and for the rule "value".
         """
         coefs = [part.coef for part in self.parts.values() if part.coef is not None]
         return None if self.skipped else _smallest(coefs)
 
     @property
     def clipped(self) -> bool | None:
-        """Whether any gradient changed. None means that the step was skipped, or that the effect on the gradients is
-        unknown.
-        """
+        """Whether any gradient changed. None if the step was skipped, or if the effect is unknown."""
         clipped = [part.clipped for part in self.parts.values()]
         return None if None in clipped and True not in clipped else any(clipped)
 
     @cached_property
     def parts(self) -> dict[str, GroupOutcome]:
-        """A dict with the outcome of each group by name. The key '' has the outcome for parameters in no group."""
+        """A dict from group names to outcomes. The key '' is for parameters in no group."""
         return {title: self._part(index) for index, title in enumerate(self._titles)}
 
     @property
     def parameters(self) -> dict[str, float]:
         """A dict with the norm of each gradient, from the largest norm to the smallest norm. NaN comes first.
 
-        The keys are names, or positions for gradients without names. The dict is empty unless the clipper has
-        `details=True`.
+        The keys are names, or positions for gradients without names. Only a clipper with `details=True` fills this
+        dict.
         """
         norms = zip(self._names, self._numbers.each, strict=True)
         return dict(sorted(norms, key=lambda item: -math.inf if math.isnan(item[1]) else -item[1]))
 
     @property
     def nan(self) -> int | None:
-        """The number of NaN elements. The number is None if the norm is not finite and the clipper did not count the
-        elements."""
+        """The number of NaN elements, or None if the norm is not finite and the clipper did not count them."""
         return self._count(0)
 
     @property
     def inf(self) -> int | None:
-        """The number of infinite elements. The number is None if the norm is not finite and the clipper did not count
-        the elements."""
+        """The number of infinite elements, or None if the norm is not finite and the clipper did not count them."""
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """Return a dict for logs with `grad_norm` (the norm before the clip), `grad_norm_clipped` and `clip_coef`.
         Unknown numbers are left out.
 
-        prefix: A text that is put before each name, such as "train/".
+        prefix: A text to put before each name, such as "train/".
         """
         return metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
@@ -217,9 +210,7 @@ class ClipOutcome:
 
 
 class OutcomeProperties:
-    """A base class for classes with a `Clipper`. The base class adds `last`, `rate`, `state_dict` and
-    `load_state_dict`.
-    """
+    """Adds `last`, `rate`, `state_dict` and `load_state_dict` to classes with a `Clipper`."""
 
     _clipper: Any
 
@@ -295,16 +286,16 @@ class _Numbers(NamedTuple):
     """The (norm, coefficient) tuples for each part of the configuration."""
 
     greatest: list[float | None]
-    """For each part with the rule `value`, the largest magnitude of the elements of all gradients."""
+    """The largest magnitude of all elements, for each part with the rule `value`."""
 
     each: list[float]
-    """The norm of each gradient. The list is empty unless the clipper has `details=True`."""
+    """The norm of each gradient, or [] without `details=True`."""
 
     counts: list[float] | None
     """[number of NaN elements, number of infinite elements], or None if the clipper did not count them."""
 
     thresholds: list[float | None]
-    """The adaptive threshold of each part of the configuration, with None for a part without an adaptive rule."""
+    """The adaptive threshold of each part of the configuration, or None for a part without an adaptive rule."""
 
 
 class _DeferredNumbers:

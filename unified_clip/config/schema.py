@@ -56,8 +56,9 @@ class Clipping(ConfigModel):
     norm_type: NormType | None = Field(default=None, description="the order p of the norm, above 0, or inf; default: 2")
     family: FamilyName | None = Field(
         default=None,
-        description="the framework whose rule applies. The eps of pytorch is 1e-6, and the eps of tensorflow and "
-        "paddle is 0. If the global norm is infinite, tensorflow makes all gradients NaN. The default is pytorch",
+        description="the framework that defines the clipping formula. The eps of pytorch is 1e-6, and the eps of "
+        "tensorflow and paddle is 0. If the global norm is infinite, tensorflow makes all gradients NaN. The default "
+        "is pytorch",
     )
     eps: Finite | None = Field(
         default=None, description="the number that is added to the norm; default: the eps of the family"
@@ -83,7 +84,7 @@ class Clipping(ConfigModel):
         norms = sorted({"norm_type", "family", "eps"} & keys)
         if self.rule in ("none", "value") and norms:
             raise ValueError(
-                f"{norms[0]} applies only to the rules norm and global_norm, and rule is {self.rule!r}. Remove "
+                f"{norms[0]} applies only to the rules norm and global_norm, but rule is {self.rule!r}. Remove "
                 f"{norms[0]}."
             )
         if self.rule == "none" and (bounds or "threshold" in keys):
@@ -169,12 +170,12 @@ class Settings(Clipping):
     version: Literal[1] = Field(default=1, description="the version of this schema")
     nonfinite: Nonfinite = Field(
         default="family",
-        description='the action when the total norm is NaN or infinite: "family" does what the framework of the key '
-        'family does, "raise" raises an error, "skip" skips the step, and "zero" sets all gradients to 0',
+        description='the action when the total norm is NaN or infinite: "family" applies the formula of the '
+        'family, "raise" raises an error, "skip" skips the step, and "zero" sets all gradients to 0',
     )
     include: Patterns = Field(
         default=["*"],
-        description="patterns of parameter names. Only these parameters are clipped. Groups select from these "
+        description="patterns of parameter names. Only matching parameters are clipped. Groups select from these "
         "parameters",
     )
     exclude: list[Name] = Field(
@@ -235,7 +236,7 @@ class Settings(Clipping):
 
     @property
     def needs_places(self) -> bool:
-        """Whether an adaptive rule has a state for each parameter. Parameters without a gradient also have a state."""
+        """Whether an adaptive rule keeps a state for each parameter, including parameters without a gradient."""
         return any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in self.parts)
 
     @property
@@ -264,10 +265,7 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """A tuple for comparisons, which is equal for configurations with the same effect.
-
-        The last entry of the tuple has the rule of each part.
-        """
+        """A tuple that is equal for configurations with the same effect. Its last entry has the rules of the parts."""
         parts = [
             ClipRule("global_norm", formula.PADDLE)
             if _is_off(part)
@@ -316,8 +314,8 @@ def is_off(settings: Settings) -> bool:
 
 
 def _is_off(part: Clipping) -> bool:
-    """Return whether the settings of a part never change a gradient: the rule "none", an infinite threshold, or
-    infinite bounds.
+    """Return whether a part never changes a gradient, because of the rule "none", an infinite threshold or infinite
+    bounds.
 
     A part with an adaptive threshold is never off, even if the maximum of the threshold is inf.
     """

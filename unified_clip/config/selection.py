@@ -19,8 +19,8 @@ from .schema import Settings
 
 
 class ParameterSelection:
-    """Assigns gradients to the parts of a configuration. Every group of the configuration is a part. Parameters without
-    a group belong to the last part.
+    """Assigns gradients to the parts of a configuration: one part per group, and a last part for parameters in no
+    group.
 
     names, unmatched: The arguments of `Clipper`.
     """
@@ -55,7 +55,7 @@ class ParameterSelection:
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
         """Return a list of parameters for each part, followed by a list of the excluded parameters.
 
-        Return None unless `parameters` is a dict or a list of (name, parameter) tuples.
+        If `parameters` is neither a dict nor a list of (name, parameter) tuples, return None.
         """
         named = list(parameters.items()) if type(parameters) is dict else parameters
         if type(named) is not list or not all(
@@ -117,8 +117,7 @@ class ParameterSelection:
     def _check(self, names: Sequence[str]) -> None:
         """Warn once about patterns that match no name, and about groups without parameters.
 
-        If `unmatched` is set, later calls can have more parameters. The warning then waits until a call has no new
-        names.
+        If `unmatched` is set, later calls can have more parameters, so wait until a call has no new names.
         """
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))

@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 
 def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
-    """Return the step as an int. A whole number of NumPy and a tensor that can be used as an index are accepted, too.
+    """Return the step as an int. Whole numbers of NumPy, and tensors that can be an index, are accepted, too.
 
     remedy: The end of the error message for invalid values.
     """
@@ -67,7 +67,7 @@ def loaded_step(state: Any) -> int:
 def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
     """Return the threshold of a rule at a step, or inf for a rule without a threshold.
 
-    For a schedule whose step a graph computes, return a `StepThreshold`. The graph then computes the threshold, too.
+    If a graph computes the step of a schedule, return a `StepThreshold`. The graph then computes the threshold, too.
     """
     threshold = part.threshold
     if threshold is None:
@@ -83,7 +83,7 @@ def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
 def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
     """Return the step of a clip call. Outside compiled graphs, convert a tensor to an int.
 
-    step: The argument of the call. None stands for `counted`, the step of the clipper's own counter.
+    step: The argument of the call. For None, use `counted`, the step of the clipper's own counter.
     """
     entry.break_graph(
         "a clip configuration counts its calls, which a compiled graph cannot do. Clip outside the graph, or by a "

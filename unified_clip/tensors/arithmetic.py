@@ -86,7 +86,7 @@ def _exponent(value: Fraction) -> int:
 
 
 def rounded(values: Float64s, dtype: str) -> Float64s:
-    """Return a float64 array whose elements are rounded once to `dtype`, with ties to even.
+    """Return a float64 array with all elements rounded once to `dtype`, with ties to even.
 
     Elements that are too large for `dtype` become infinite.
     """

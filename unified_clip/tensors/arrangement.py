@@ -1,4 +1,4 @@
-"""Compare the order of the elements of two weights, to detect a weight that a port should transpose."""
+"""Compare how two weights order their elements, to detect a weight that a port should transpose."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Fingerprints = Sequence[float]
-"""The fingerprints of a weight. The first fingerprint is for the stored order of axes, and the second is for the
-flattened weight. The next fingerprints are for the remaining orders in `axis_orders`."""
+"""The fingerprints of a weight: one for the stored order of axes, one for the flattened weight, and one for each
+remaining order in `axis_orders`.
+"""
 
 Order = Literal["same", "transposed", "reshaped", "other"]
 
 SLICE = 1 << 20
-"""The number of elements in a block that is converted to float64. Converting a whole embedding would need too much
-memory."""
+"""The number of elements to convert to float64 at a time, because a whole embedding would need too much memory."""
 
 CHANNELS_LAST: Mapping[str | None, bool] = {"tensorflow": True, "jax": True, "torch": False, "paddle": False}
 """Whether the convolution kernels of a framework have their channels on the last axes."""
@@ -98,7 +98,7 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """Return a factor for each element of a block of axes. A factor is the product of one cosine for each axis.
+    """Return a factor for each element of a block of axes: the product of one cosine per axis.
 
     first: The index of the block's first axis in the weight.
     places: Maps each axis to its position in an order of axes.
@@ -130,7 +130,7 @@ def may_be_channels_last(frameworks: Frameworks) -> tuple[bool, bool]:
 
 
 def order_of(a: Fingerprints, b: Fingerprints, norm: float, frameworks: Frameworks = (None, None)) -> Order:
-    """Compare the order of the elements of two weights by their fingerprints.
+    """Compare by fingerprints how two weights order their elements.
 
     The result is "transposed" if the weights differ only by the usual order of axes in each framework. The result is
     "reshaped" if the weights are equal only after both are flattened.

@@ -72,7 +72,7 @@ class _Difference(NamedTuple):
 
 
 def _common_factor(differing: Sequence[_Difference]) -> float:
-    """Return the most frequent factor. Return NaN if only one of several gradients, or only one element, has it."""
+    """Return the most frequent factor, or NaN if only one of several gradients, or only one element, has it."""
     factors = np.sort([each.factor for each in differing if not math.isnan(each.factor)])
     if not factors.size:
         return math.nan

@@ -286,7 +286,7 @@ def test_the_error_about_last_names_the_objects_that_have_their_own() -> None:
     clipper = clip.clipper()
     clipper([np.array([3.0, 4.0])])
     assert clipper.last.norm == 5.0
-    with pytest.raises(RuntimeError, match=r"by this object, .* attach_to\(\), clipper\(\) or as_paddle\(\), read"):
+    with pytest.raises(RuntimeError, match=r"so this object's .* attach_to\(\), clipper\(\) or as_paddle\(\), read"):
         _ = clip.last
 
 

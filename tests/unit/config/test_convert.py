@@ -122,14 +122,16 @@ def test_a_file_with_only_a_clip_key_is_rejected_with_the_formats_that_have_it(w
         ConfigError,
         match=r"^a\.json: .* has a clip key of Hugging Face's TrainingArguments or LLaMA-Factory or PaddleNLP.*\. "
         r".* pass from_='NAME', where NAME is one of hf, llama_factory, paddlenlp.*\. "
-        r"max_grad_norm \(line 1\) looks like a clip setting\. If your trainer has no format here, write .*\.$",
+        r"max_grad_norm \(line 1\) looks like a clip setting\. "
+        r"If unified_clip has no format for your trainer, write .*\.$",
     ):
         ClipConfig.import_from(write("a.json", '{"max_grad_norm": 1.0}'))
 
 
 def test_the_clip_setting_of_an_unknown_trainer_is_named(write: Write) -> None:
     with pytest.raises(
-        ConfigError, match=r"unified_clip\. runner\.gradient_clipping \(line 2\) looks like .*\. If your trainer .*\.$"
+        ConfigError,
+        match=r"unified_clip\. runner\.gradient_clipping \(line 2\) looks like .*\. If unified_clip has .*\.$",
     ):
         ClipConfig.import_from(write("a.yaml", "runner:\n  gradient_clipping: 1\n"))
 

@@ -76,7 +76,7 @@ def test_a_configuration_is_described_in_words(settings: dict[str, Any], texts: 
 def test_a_warm_up_without_a_threshold_is_described(rule: str) -> None:
     config = ClipConfig(rule="global_norm", adaptive={"rule": rule, "warmup_steps": 3})
     texts = describe.sentences(config)
-    assert "In the first 3 steps, the warm-up, nothing is clipped, because threshold is not set." in texts
+    assert "Nothing is clipped during the warm-up, the first 3 steps, because threshold is not set." in texts
     clip = config.clipper()
     assert [clip([np.array([norm])])[0][0] for norm in (1.0, 1.0, 9.0)] == [1.0, 1.0, 9.0]
     limited = ClipConfig(rule="global_norm", threshold=1.0, adaptive={"rule": rule})
@@ -109,7 +109,8 @@ def test_pytorch_and_tensorflow_differ_by_eps() -> None:
     assert above.distance == pytest.approx(1e-7, rel=0.5)
     assert "identical" in below.sentence
     assert "same total norm; the clipped norm of PyTorch's is lower by 1e-06 (relative)" in at.sentence
-    assert infinite.sentence == "gradients with an infinity: same total norm; their NaN or infinite elements differ"
+    expected = "gradients with an infinity: same total norm; results differ in NaN or infinite elements"
+    assert infinite.sentence == expected
     assert comparison.summary.count(";") >= 3
 
 

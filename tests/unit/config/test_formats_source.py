@@ -210,8 +210,8 @@ def test_a_module_of_paddle_may_have_another_name(text: str) -> None:
             "self.nn = paddle.nn\nself.nn.ClipGradByNorm(1.0)",
             "line 3: cannot infer whether self.nn.ClipGradByNorm is Paddle's",
         ),
-        ("group = dict(params=[p], grad_clip=paddle.nn.ClipGradByNorm(1.0))", "line 2: grad_clip belongs to one group"),
-        ("groups[0]['grad_clip'] = paddle.nn.ClipGradByNorm(1.0)", "line 2: grad_clip belongs to one group"),
+        ("group = dict(params=[p], grad_clip=paddle.nn.ClipGradByNorm(1.0))", "line 2: this grad_clip is for one"),
+        ("groups[0]['grad_clip'] = paddle.nn.ClipGradByNorm(1.0)", "line 2: this grad_clip is for one group"),
         ("nn = torch.nn\nnn = paddle.nn\nnn.ClipGradByNorm(c)", "line 4: The value of c is only known"),
         (
             "paddle.nn.ClipGradByGlobalNorm(1.0, auto_skip_clip=True)",

@@ -140,7 +140,7 @@ def test_agc_is_exported_if_the_trainers_rule_is_the_same(table: dict[str, objec
             "composer",
             "its adaptive clipping has `adaptive.smallest_norm = 0`, and this configuration has 0.5. Remove `adaptive.",
         ),
-        (OPTAX_EPS, {"threshold": 2.0}, "optax", "its adaptive clipping does not limit the adaptive threshold. Remove"),
+        (OPTAX_EPS, {"threshold": 2.0}, "optax", "it does not support `threshold` together with adaptive clipping. "),
         (OPTAX_EPS, {"exclude": ["*.bias"]}, "optax", "it does not support `exclude`. Remove it"),
         (OPTAX_EPS, {"eps": 1e-6}, "optax", "its adaptive clipping adds no eps to the norm, and this configuration ad"),
     ],

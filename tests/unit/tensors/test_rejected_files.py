@@ -117,7 +117,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.values": ENTRY, "x.indices": NEXT},
             16,
-            r"'x\.indices' has the row indices of a sparse tensor, and its dtype is float32\. Save it as int64",
+            r"'x\.indices' contains the row indices of a sparse tensor, but its dtype is float32\. Save it as int64",
         ),
     ],
 )

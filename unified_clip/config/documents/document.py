@@ -16,7 +16,7 @@ from .unknown import UNKNOWN, PartialTable, Unknown
 class Layer(NamedTuple):
     document: Document
     at: tuple[Key, ...] = ()
-    """The path in the merged document at which the keys of this file are merged."""
+    """The path in the merged document that receives the keys of this file."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,7 @@ class Document:
     name: str
     text: str
     kind: str
-    """The kind of the file, such as toml, yaml or json. A format with its own parser can have another kind, such as
-    python.
-    """
+    """The file type: toml, yaml, json, or the type of a format with its own parser, such as python."""
 
     data: Any
     """The values of the file, or of all merged files. A value that cannot be read is an `Unknown`."""
@@ -51,8 +49,7 @@ class Document:
     def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
         """Return (file that sets a key, path of the key in the file).
 
-        For a key that no file sets, return the place of its innermost table. If no file has this table, return (this
-        document, `keys`).
+        If no file sets the key, use its nearest enclosing table. If there is none, return (this document, `keys`).
         """
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):
@@ -63,7 +60,7 @@ class Document:
         return self, keys
 
     def line(self, keys: Sequence[Key]) -> int | None:
-        """Return the line of a key. For a key that is not set, return the line of its innermost table."""
+        """Return the line of a key, or of the nearest enclosing table if the key is not set."""
         document, keys = self.origin(keys)
         find = {"toml": toml_text.line_of, "yaml": yaml_text.line_of, "json": yaml_text.line_of}.get(document.kind)
         for length in range(len(keys), 0, -1):
@@ -75,7 +72,7 @@ class Document:
     def place(self, keys: Sequence[Key], name: str = "") -> str:
         """Return the place of a key as text, such as "clip.toml, line 3, threshold.start".
 
-        name: The name of this document in the text. If this argument is '', the text begins without a name.
+        name: The name of this document in the text, or '' for no name.
         """
         document, line = self.origin(keys)[0], self.line(keys)
         file = name if document.name == self.name else document.name

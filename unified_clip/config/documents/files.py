@@ -39,7 +39,7 @@ def read_text(path: Path) -> str:
 def parse(text: str, kind: str, name: str) -> Document:
     """Parse TOML, YAML or JSON. An empty text becomes a document without keys.
 
-    Duplicate keys of YAML and JSON are no error here, because the parsers of trainers use the last value.
+    Duplicate keys in YAML and JSON raise no error, because trainers' parsers use the last value.
     """
     _check_kind(kind)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from .keys import Key
 from .unknown import PartialTable, Unknown
 
-ADVICE = "Write the value instead, or import the resolved configuration. Hydra prints it with `--cfg job --resolve`."
+ADVICE = "Write the value instead, or import the resolved configuration, which Hydra prints with `--cfg job --resolve`."
 LONGEST = 10_000
 """The maximum length of a text after its interpolations are replaced."""
 
@@ -67,7 +67,7 @@ class _Resolver:
         except _UnknownError as error:
             return replace(error.unknown, source=text)
         except RecursionError:
-            return Unknown(text, ADVICE, f"{text:.60} refers to a chain of keys that is too long.")
+            return Unknown(text, ADVICE, f"{text:.60} leads through too many other interpolations.")
         finally:
             self.active.discard(path)
 

@@ -13,7 +13,7 @@ Key = str | int
 
 
 class Duplicate(NamedTuple):
-    """An entry of a table whose key occurs again later in the table."""
+    """A table entry with a key that occurs again later in the table."""
 
     keys: tuple[Key, ...]
     line: int

@@ -25,8 +25,9 @@ class MergeRules:
     """The rules by which a trainer merges two tables."""
 
     delete_key: str = ""
-    """The name of a key such as `_delete_`. A table with this key set to true replaces the table of the base file. If
-    the base file has no such table, the key stays in the table."""
+    """The name of a key, such as `_delete_`. A table that sets this key to true replaces the base file's table. The key
+    stays in the table if the base file has no table in its place.
+    """
 
     keeps_missing: bool = False
     """Whether "???" keeps the value of the base file, as in Hydra."""

@@ -116,7 +116,7 @@ def _remedy(error: Any) -> str:
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
     """Return a message about an unknown name. The message suggests the most similar name, or lists all known names.
 
-    kind: The kind of the name, such as "key".
+    kind: The word for the name in the message, such as "key".
     """
     close = difflib.get_close_matches(name, known, n=1)
     names = f"Use one of {', '.join(known)}." if known else "Remove it."
@@ -130,7 +130,7 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
     """Return (keys, possible types of the value, value) for a location in an error of pydantic.
 
-    Names of union members in the location are not keys of the document.
+    Skip the names of union members, which are not keys of the document.
     """
     types: list[Any] = [model]
     keys: list[Key] = []

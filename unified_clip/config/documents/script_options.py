@@ -42,7 +42,7 @@ def without_unused_arrays(text: str) -> str:
 def script_options(text: str) -> Sequence[tuple[int, str, Any]]:
     """Return (line, name, value) of each `--option` of a script. The value is None if no word follows the option.
 
-    `$NAME` becomes a number if the script assigns a number to NAME, and assigns nothing else to NAME.
+    `$NAME` becomes a number if the script assigns NAME only once, to a number.
     """
     options: list[tuple[int, str, Any]] = []
     text = without_unused_arrays(text)
@@ -62,7 +62,7 @@ def _words(text: str) -> Iterator[tuple[int, str]]:
 
 
 def assigned_numbers(text: str) -> Mapping[str, str]:
-    """Return the variables to which a script assigns one number, and nothing else."""
+    """Return the variables that a script assigns only once, to a number."""
     changed = Counter(first or second for first, second in CHANGED.findall(text))
     return {name: value for name, value in ASSIGNED.findall(text) if changed[name] == 1 and NUMBER.fullmatch(value)}
 

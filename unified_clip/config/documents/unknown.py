@@ -19,7 +19,7 @@ class Unknown:
     source: str
     advice: str
     reason: str = ""
-    """A sentence about the reason. The text '' means that the value is only known at run time."""
+    """A sentence with the reason, or '' if the value is only known at run time."""
 
     @property
     def problem(self) -> str:
@@ -40,7 +40,7 @@ class UnreadFile:
     problem: str
     advice: str
     is_outer: bool = False
-    """Whether the unread file is the complete configuration, and the parsed document is only a part of it."""
+    """Whether this file is the complete configuration, which contains the parsed document."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}" if self.place else self.problem

@@ -14,8 +14,9 @@ from .parse_error import MAX_DIGITS, NOT_VALID, TOO_LONG, ParseError
 from .unknown import Unknown
 
 ALIAS_ALLOWANCE = 100_000
-"""The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. An alias counts at each use, because nested
-aliases could fill the memory."""
+"""The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. Each use of an alias adds to the size, because
+nested aliases could fill the memory.
+"""
 
 STANDARD = "tag:yaml.org,2002:"
 INT, FLOAT = f"{STANDARD}int", f"{STANDARD}float"
@@ -23,7 +24,7 @@ MERGE = f"{STANDARD}merge"
 TEXT = ("!", "python/str", "python/unicode")
 
 COMPUTED = ("python/object", "python/name", "python/module")
-"""Prefixes of tags whose values are only known at run time. ORDERED has such a prefix, but its value is known."""
+"""Prefixes of tags for values that are only known at run time. ORDERED has such a prefix, but its value is known."""
 
 ORDERED = "python/object/apply:collections.OrderedDict"
 """The tag of an ordered dict. The node has a single element: a list of all (key, value) pairs."""
@@ -52,9 +53,9 @@ class _Yaml(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge the tables of `<<`. In a list of tables, the first table with a key sets the key, as YAML defines it.
+        """Merge the tables of `<<`. If several tables in a list have a key, YAML uses the first of these tables.
 
-        PyYAML 6.0.4 takes the key from the last table.
+        PyYAML 6.0.4 uses the last one.
         """
         merged: list[tuple[yaml.Node, yaml.Node]] = []
         for key, value in node.value:
@@ -131,7 +132,7 @@ BREAKS = re.compile("[\x85\u2028\u2029]")
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper that quotes a text such as "1e-6". Some versions of YAML would read the text as a number."""
+    """A YAML dumper that quotes texts such as "1e-6", which some versions of YAML read as a number."""
 
     yaml_implicit_resolvers = {
         first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, ()), *resolvers]
@@ -192,8 +193,8 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
     """Return the size of a node: the number of its characters plus the number of its values.
 
-    sizes: The sizes of visited nodes, by `id`. While the size of a node is computed, its entry is None. An alias to
-        this node is recursive.
+    sizes: The sizes of visited nodes, by `id`. An entry is None while its size is computed. An alias to that node is
+        recursive.
     """
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):

@@ -24,8 +24,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "explain",
         help="explain what a clip configuration does to a gradient, or how two configurations differ",
-        description="Explain a clip configuration, or a trainer's configuration that `unified-clip config import` "
-        "reads, with example numbers. With two configurations, print what differs and by how much.",
+        description="Explain a configuration with example numbers. With two configurations, print what differs and by "
+        "how much. Pass clip configurations, or trainers' configurations that `unified-clip config import` reads.",
     )
     parser.add_argument("a", type=Path, metavar="A", help="a configuration")
     parser.add_argument("b", type=Path, metavar="B", nargs="?", help="a second configuration, to compare with A")
@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
         "--recorded",
         type=Path,
         metavar="RUN.jsonl",
-        help="a recorded run. Also print the configuration's thresholds in this run, and the share of clipped norms",
+        help="a recorded run. Also print the thresholds in this run, and the share of norms above them",
     )
     parser.add_argument("--step", type=int, metavar="N", help="the step for a schedule (default: 0)")
     add_format(parser, "text", "json", old=["json"])

@@ -20,7 +20,7 @@ from .examples import Array, Example, Gradients
 
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
 SAME = "Both configurations have the same effect."
-NOT_FINITE = "a step whose norm is not finite"
+NOT_FINITE = "the trainer's action if the norm is not finite"
 
 OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 
@@ -68,9 +68,10 @@ class ComparedResults:
     a: ExampleResult
     b: ExampleResult
     distance: float
-    """The largest difference between elements of the two results, divided by the largest magnitude of all elements. The
-    distance is inf if the results differ in NaN or infinite elements, or if only one configuration skips the step or
-    raises an error."""
+    """The largest difference between elements of the two results, divided by the largest magnitude of all elements. It
+    is inf if the results differ in NaN or infinite elements, or if only one configuration skips the step or raises an
+    error.
+    """
 
     sentence: str
 
@@ -143,7 +144,7 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
     """Clip an example by a configuration, and return (effect, clipped arrays). All elements of parameters are 1.
 
-    There are no arrays if the step is skipped or an error is raised.
+    If the step is skipped or an error is raised, there are no arrays.
     """
     clipper, gradients = Clipper(config), dict(example.gradients)
     parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
@@ -203,7 +204,7 @@ def _sentence(a: ExampleResult, b: ExampleResult, distance: float, names: Sequen
     norms = "same total norm" if is_same else f"total norms {a.norm:.6g} and {b.norm:.6g}"
     lower, higher = sorted((a.norm_clipped, b.norm_clipped))
     if not math.isfinite(distance):
-        effect = "their NaN or infinite elements differ"
+        effect = "results differ in NaN or infinite elements"
     elif lower == higher:
         effect = f"results differ by up to {distance:.2g}"
     else:

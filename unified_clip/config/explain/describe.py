@@ -19,7 +19,7 @@ FAMILY_TITLES: dict[FamilyName, str] = {
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
     """Return sentences about the effect of a configuration.
 
-    threshold: Code that is printed instead of the threshold, such as args.max_norm.
+    threshold: Code to print instead of the threshold, such as args.max_norm.
     """
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
@@ -46,14 +46,14 @@ def warm_up(settings: Settings) -> list[str]:
         steps = getattr(part.adaptive, "warmup_steps", None) if part.adaptive is not None else None
         if part.rule == "global_norm" and steps and part.threshold in (None, math.inf):
             end = "threshold is not set" if part.threshold is None else "threshold is inf"
-            sentences.append(f"In the first {steps} steps{name}, the warm-up, nothing is clipped, because {end}.")
+            sentences.append(f"Nothing is clipped during the warm-up, the first {steps} steps{name}, because {end}.")
     return sentences
 
 
 def rule(clipping: Clipping, threshold: str = "") -> str:
     """Return sentences about a rule.
 
-    threshold: Code that is printed instead of the threshold or the bounds.
+    threshold: Code to print instead of the threshold or the bounds.
     """
     if clipping.rule == "none":
         return "Nothing is clipped. The norm is measured."

@@ -1,4 +1,4 @@
-"""Choose example gradients that show the effect of configurations, and the differences between configurations."""
+"""Choose example gradients that show the effects of configurations, and how the configurations differ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STANDINS = ("weight", "bias")
 """The words that replace `*` in a pattern, to create names that match the pattern."""
 
 PAIRED = 30
-"""The number of patterns that are combined in pairs, to create names that match both patterns."""
+"""The maximum number of patterns to combine in pairs, to create names that match both."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Example:
 class _NameGroup:
     names: Sequence[str]
     rules: Sequence[Clipping | None]
-    """One rule for each configuration. None means that the configuration excludes the names of this group."""
+    """The rule of each configuration, or None if the configuration excludes these names."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ Convention = Literal["timm", "optax", "composer"]
 def agc_settings(clip_factor: float | None, convention: Convention, **options: float) -> dict[str, Any]:
     """Return the settings of AGC. For a `clip_factor` of None or inf, return {"rule": "none"}.
 
-    convention: The package whose variant of AGC applies.
+    convention: The package that defines the variant of AGC.
     """
     if clip_factor is None or clip_factor == math.inf:
         return {"rule": "none"}
@@ -36,7 +36,7 @@ def exported_agc(trainer: Format, settings: Settings, convention: Convention, *,
     if problem := trainer.unsupported_keys(settings):
         raise trainer.not_exported(problem)
     if settings.threshold is not None:
-        problem = "its adaptive clipping does not limit the adaptive threshold. Remove `threshold`."
+        problem = "it does not support `threshold` together with adaptive clipping. Remove `threshold`."
     if problem := problem or _problem(rule, convention, has_eps=has_eps):
         raise trainer.not_exported(problem + trainer.in_python)
     family = FAMILIES[settings.family or DEFAULT_FAMILY, "norm"]

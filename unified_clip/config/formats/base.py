@@ -43,7 +43,7 @@ class Imported:
     """Sentences for the user, for example about a default of the trainer."""
 
     not_finite: str = ""
-    """Sentences about steps whose norm is not finite. The text is '' if the trainer clips these steps by its rule."""
+    """Sentences about the trainer's action if a norm is not finite, or '' if the trainer applies its clip rule."""
 
 
 class OtherFamilyError(NotRepresentableError):
@@ -78,24 +78,25 @@ class Format(ABC):
     """The source files of the trainer that define the keys."""
 
     newest: ClassVar[str]
-    """The newest supported release of the trainer. Exports use this release by default."""
+    """The newest supported release of the trainer, which exports use by default."""
 
     needs_version: ClassVar[str] = ""
-    """The reason why the version of the trainer must be known. '' means that the version has no effect."""
+    """The reason why the trainer's version must be known, or '' if the version has no effect."""
 
     extends: ClassVar[str] = ""
-    """The name of another format whose keys this trainer also has. This class reads the files that both formats
-    recognise."""
+    """The name of a format that this trainer extends with keys of its own. This class reads the files that both formats
+    recognise.
+    """
 
     instead: ClassVar[str] = ""
-    """A phrase for error messages with code that clips in this trainer. In the code, `clip` is a `ClipConfig`. The text
-    is '' if no code can clip in this trainer."""
+    """Code that clips in this trainer, for error messages, or '' if no code can. In the code, `clip` is a `ClipConfig`.
+    """
 
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """The paths of keys that only this trainer has. A file with any of these keys is in this format."""
 
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths of the trainer's clip keys. "*" stands for any key. Error messages name the first path."""
+    """The paths of the trainer's clip keys. "*" matches any key. Error messages name the first path."""
     placeholder: ClassVar[str] = "NAME"
 
     written_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
@@ -115,7 +116,7 @@ class Format(ABC):
     """How the trainer combines a file with its base files."""
 
     vocabulary: ClassVar[Set[str]] = frozenset()
-    """Top-level keys of this trainer. Files of another trainer can also have these keys."""
+    """Top-level keys of this trainer, which other trainers can also have."""
 
     rules: ClassVar[Sequence[Rule]] = ("global_norm",)
     family: ClassVar[FamilyName] = "pytorch"
@@ -132,13 +133,13 @@ class Format(ABC):
     has_bounds: ClassVar[bool] = False
     nonfinite: ClassVar[Sequence[str]] = ("family",)
     not_finite: ClassVar[str] = ""
-    """Sentences about steps whose norm is not finite. The text is '' if the trainer clips these steps by its rule."""
+    """Sentences about the trainer's action if a norm is not finite, or '' if the trainer applies its clip rule."""
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         return self.clip_keys
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file is in this format. By default, the file must have a key in `own_keys`."""
+        """Return whether a file is in this format: by default, whether it has one of `own_keys`."""
         return any(document.shows(*path) for path in self.own_keys)
 
     @abstractmethod
@@ -149,7 +150,7 @@ class Format(ABC):
         """
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return the data of a file. By default, the data has the keys `written_keys`, each with the threshold.
+        """Return the data to write. By default, each of `written_keys` gets the threshold.
 
         Raise NotRepresentableError if a setting is not supported.
         """
@@ -204,13 +205,13 @@ class Format(ABC):
         Args:
             document, keys: The file, and the path of the key.
             default: The default of the key.
-            zero: The effect of a threshold of 0 in the trainer. By default, the attribute `zero` of the format applies.
-            negative: The effect of a threshold below 0. If 0 switches clipping off, the default is "off". In all other
-                cases, the default is "error".
+            zero: The effect of a threshold of 0 in the trainer. The default is the attribute `zero` of the format.
+            negative: The effect of a threshold below 0. The default is "off" if 0 switches clipping off, and otherwise
+                "error".
             null: The effect of a threshold of null in the trainer. "off" switches clipping off, and "error" makes
                 training fail.
-            infinite: The effect of a threshold of inf in the trainer. "off" clips nothing, and this function returns
-                inf. "error" makes all gradients NaN.
+            infinite: The effect of a threshold of inf in the trainer. "off" clips nothing, so return inf. "error" makes
+                gradients NaN, so raise ConfigError.
 
         Raises:
             ConfigError: The value is not a number, is unknown, or makes training fail.
@@ -248,7 +249,7 @@ class Format(ABC):
         family: FamilyName | None = None,
         zero: Zero | None = None,
     ) -> float | None:
-        """Return the threshold to export. Return None for settings that clip nothing, or that have `min` and `max`.
+        """Return the threshold to export, or None for settings that clip nothing or have `min` and `max`.
 
         rules, family, zero: Values that replace the attributes of the same names.
         """
@@ -269,8 +270,9 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def unsupported_keys(self, settings: Settings) -> str:
-        """Return an error message about include, exclude, groups or an unsupported `nonfinite`. Without these settings,
-        return ''."""
+        """Return an error message about include, exclude, groups or an unsupported `nonfinite`, or '' without these
+        settings.
+        """
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:
@@ -330,8 +332,7 @@ class OwnFormat(Format):
 
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
-"""Advice for trainers whose training fails with a threshold of 0 or inf. PyYAML would read the text 1e20 as a
-string."""
+"""Advice if training fails with a threshold of 0 or inf. PyYAML would read the text 1e20 as a string."""
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"
@@ -348,7 +349,7 @@ def parse_version(text: str | None) -> Version | None:
 
 
 def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:
-    """Return a note about the default of the trainer, or [] if the file sets a key.
+    """Return a note about the default of the trainer, or [] if the file sets the key.
 
     effect: The effect of the default in words, such as "Trainer clips at 1.0".
     """

@@ -1,4 +1,4 @@
-"""Recognise the names of clip keys, such as `max_grad_norm`, also of trainers without a format."""
+"""Recognise the names of clip keys, such as `max_grad_norm`, in files of any trainer."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ number.
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
 
 COMMON = ("maxgradnorm", "gradientclipval", "gradientclipping", "clipgradnorm")
-"""The names of clip keys that have misspelt names in files of all trainers, in lower case and without punctuation."""
+"""Clip keys that are recognised even if misspelt, in lower case and without punctuation."""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
-"""Endings of clip keys whose value can be `true`, in lower case and without punctuation."""
+"""Endings of clip keys that can be `true`, in lower case and without punctuation."""
 
 
 def is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:

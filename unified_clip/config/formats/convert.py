@@ -31,7 +31,7 @@ from .trainers.huggingface.training_arguments import NO_TRAINER
 UNIFIED_CLIP = "unified_clip"
 
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
-"""Keys that identify a format if a file has all of them. They are used if no format recognises the file."""
+"""Maps formats to keys. If no format recognises a file with all keys of a format, the file is in that format."""
 
 BASE_KEYS = ("_BASE_", "_base_")
 WHOLE_CONFIGURATION = "Import the whole configuration, as your program prints it."
@@ -82,7 +82,7 @@ def _other_files(document: Document) -> list[str]:
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the settings in a file of unified_clip. For a trainer's file, the error message has the import command."""
+    """Return the settings in a clip configuration. For a trainer's file, raise an error with the import command."""
     path = Path(path)
     try:
         return settings_data(_parse_own(path))
@@ -103,7 +103,7 @@ def write(
 
     to: "name" or "name@version" of the format.
     version: The version of the trainer. The default is the version in `to`, or else the newest supported version.
-    nearest: Whether to replace an unsupported family or eps by the family and the eps of the format.
+    nearest: Whether to replace an unsupported family or eps by the format's own.
     kind: "toml", "yaml" or "json". The default is `kinds[0]` of the format.
     """
     name, to_version = parse_name(to)
@@ -302,9 +302,9 @@ def _advice(path: Path) -> str:
     elif path.suffix == ".py" and CLIP_WORD.search(documents.read_text(path)):
         file = shlex.quote(str(path))
         advice = (
-            "The file has no trainer's configuration. To compare the clips in this source with a clip configuration, "
-            f"such as clip.toml: unified-clip config check clip.toml {file}. To list the clips: unified-clip port "
-            f"{file}. If the file is a configuration, {name_format('NAME')}."
+            "The file has no configuration of a trainer. To compare the clips in this source with a clip "
+            f"configuration, such as clip.toml: unified-clip config check clip.toml {file}. To list the clips: "
+            f"unified-clip port {file}. If the file is a configuration, {name_format('NAME')}."
         )
     elif with_key:
         titles = " or ".join(trainer.title for trainer in with_key)
@@ -318,7 +318,8 @@ def _advice(path: Path) -> str:
     if document and keys:
         setting = f"{dotted(keys[0])} (line {document.line(keys[0])})"
         advice += (
-            f" {setting} looks like a clip setting. If your trainer has no format here, write a clip configuration."
+            f" {setting} looks like a clip setting. If unified_clip has no format for your trainer, write a clip "
+            "configuration."
         )
     return advice
 

@@ -28,7 +28,7 @@ ENGINE_OF = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
 )
-"""The rule that each combination of a trainer and an engine rejects. The keys are (package of the trainer, engine)."""
+"""Maps (package of the trainer, engine) to the rule that this combination rejects."""
 
 SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, ownership='distinct')"
 """Code that creates the callback for FSDP 1. The gradients of FSDP 1 carry no placement."""
@@ -45,7 +45,8 @@ STRATEGIES = {
     "fsdp": FSDP1, "fullysharded": FSDP1, "fully_sharded": FSDP1,
 }  # fmt: skip
 """Maps parts of strategy names to engines. The parts are in lower case, and can also occur in the name of a class. The
-first matching part counts."""
+first matching part applies.
+"""
 
 
 def strategy_name(strategy: Any) -> str:

@@ -134,7 +134,7 @@ def clip_keys(document: Document) -> list[tuple[Path, Any]]:
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield (path, value) for the keys of all nested tables and lists.
 
-    places: Paths whose values are not searched for more keys.
+    places: Paths of values that are not searched for more keys.
     """
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
@@ -155,7 +155,7 @@ def _format_place(place: Path, trainer: Format) -> str:
 
 
 def _explained(place: Path, trainer: Format) -> str:
-    return f" {trainer.placeholder} stands for a name." if ANY in place else ""
+    return f" Replace {trainer.placeholder} by a name." if ANY in place else ""
 
 
 def best_place(document: Document, places: Sequence[Path]) -> Path:

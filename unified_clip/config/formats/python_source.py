@@ -25,7 +25,7 @@ class PythonFormat(OwnFormat):
 
     kinds = ("python",)
     package: ClassVar[str]
-    """The framework whose clips the format reads, such as "optax"."""
+    """The framework of the clips that the format reads, such as "optax"."""
 
     def parse(self, text: str, name: str) -> Document:
         return Document(name, text, "python", Source(text, name))
@@ -184,7 +184,7 @@ class Source:
         return clips[0] if clips else None
 
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:
-        """Return the arguments of a call by name.
+        """Return a document that maps the names of a call's arguments to their values.
 
         names: The parameter names of the called function, in their order.
         """
@@ -211,7 +211,7 @@ class Source:
         return self.wrong(node, f"the arguments in {text} are only known at run time. {advice}")
 
     def constant(self, node: ast.expr) -> Any:
-        """Return the value of a constant, such as -1.0 or `float("inf")`, or of a name that stands for a constant."""
+        """Return the value of a constant, such as -1.0 or `float("inf")`, or of a name for a constant."""
         try:
             return evaluate(node, partial(self._value_of, depth=0), self.dotted)
         except UnknownValueError as unknown:
@@ -248,4 +248,4 @@ class Source:
         """Return a note for each `if` statement that contains a node, because the code of the node might not run."""
         tests = [outer.test for outer in self.around(node) if isinstance(outer, ast.If | ast.IfExp)]
         texts = [ast.unparse(test) for test in tests if "__name__" not in ast.unparse(test)]
-        return [f"The file clips or not, depending on `{text}`. The import assumes that it clips." for text in texts]
+        return [f"Whether the file clips depends on `{text}`. The import assumes that it clips." for text in texts]

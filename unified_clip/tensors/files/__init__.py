@@ -1,4 +1,4 @@
-"""Read gradients from files and functions. A tensor is loaded from its file when code uses the tensor.
+"""Read gradients from files and functions. A tensor is loaded when code uses it.
 
     read(Path("gradients.pt"), scratch)                     every gradient in a file
     read(Path("run/ckpt-9"), scratch, only=["model/*"])     the gradients of a checkpoint whose names match
@@ -74,10 +74,9 @@ def read(
 ) -> dict[str, Gradient]:
     """Return {name: gradient} for a file, in the order of the file.
 
-    Gradients of TensorFlow and Keras are sorted by name. Booleans, integers and text are left out. An int64 tensor is
-    read if `only` contains its full name.
-
-    The arrays are contiguous, read-only `np.memmap`s, which can be unaligned. Empty arrays are plain NumPy arrays.
+    Gradients of TensorFlow and Keras are sorted by name. Booleans, integers and text are left out, but an int64 tensor
+    is read if `only` contains its full name. The arrays are contiguous, read-only `np.memmap`s, which can be unaligned.
+    Empty arrays are plain NumPy arrays.
 
     path: A file, or the prefix or directory of a TensorFlow checkpoint.
     scratch: A directory for copies of tensors that `np.memmap` cannot map from the file. Keep the directory as long as
@@ -86,8 +85,8 @@ def read(
     pythons: The path of the Python interpreter for each framework of a suite. Pass None for a file that belongs to no
         suite.
 
-    If the file cannot be read, has no gradients or exceeds a limit, raise UnreadableError. If a pattern matches no
-    name, raise UnreadableError, too.
+    Raise UnreadableError if the file cannot be read, has no gradients or exceeds a limit, or if a pattern matches no
+    name.
     """
     try:
         path, kind = _kind(path)
@@ -149,7 +148,8 @@ def call(
 def _kind(path: Path) -> tuple[Path, str]:
     """Return (path to read, kind of the file).
 
-    A directory and the prefix of a checkpoint have the kind "tensorflow". An .index file loses its suffix.
+    A directory and the prefix of a checkpoint have the kind "tensorflow". For an .index file, return the path without
+    the suffix.
     """
     if path.is_dir():
         if not (path / "checkpoint").is_file():
@@ -180,7 +180,7 @@ def _convert(
 
     kind: A key of `NEEDED`.
     source: The path of the file, or FILE:FUNCTION for the kind "function".
-    setting: Advice to set another interpreter. The error about a missing package ends with this sentence.
+    setting: Advice to set another interpreter, at the end of the error about a missing package.
     """
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))

@@ -171,7 +171,9 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
         link = group.get(key, getlink=True)
         if isinstance(link, h5py.ExternalLink):
             elsewhere = repr(link.filename)
-            raise UnreadableError(f"{name!r} is a link to another file, {elsewhere}. Save its arrays in this file")
+            raise UnreadableError(
+                f"{name!r} is a link to another file, {elsewhere}. Save the linked arrays in this file"
+            )
         if isinstance(link, h5py.SoftLink):
             continue  # the target of a link in this file is read under its own name
         entry = group[key]
@@ -209,7 +211,7 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
 def _check_chunks(name: str, dataset: Any) -> None:
     """Raise UnreadableError if an HDF5 dataset lacks chunks, or if a chunk is too large after decompression.
 
-    HDF5 does not check this. Only a chunk that is compressed with gzip can be too large.
+    HDF5 checks neither. Only a chunk that is compressed with gzip can be too large.
     """
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]

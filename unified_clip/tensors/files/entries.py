@@ -48,10 +48,9 @@ def describe_failure(error: Exception) -> str:
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
     """Yield the name and the gradient for each tensor that matches a pattern. Without patterns, yield all gradients.
 
-    Booleans, integers and text are left out. An int64 tensor is yielded if `only` contains its full name.
+    Booleans, integers and text are left out, but an int64 tensor is yielded if `only` contains its full name.
 
-    file_size: The size of the file in bytes. With this size, all shapes and sizes are checked before any tensor is
-        read.
+    file_size: The size of the file in bytes, to check all shapes and sizes before any tensor is read.
 
     Raise UnreadableError for a wrong name, dtype or pattern. Raise LimitError for impossible shapes and sizes.
     """
@@ -121,7 +120,7 @@ def flatten(
     The key of a list entry is its position. In the outermost list, the keys are `gradient 0`, `gradient 1` and so on.
     Values that are not tensors are left out.
 
-    name: The name of `value`. All yielded names begin with this name.
+    name: The name of `value`, with which all yielded names begin.
     tree: Limits on nesting, entries and names, which raise LimitError.
     """
     tree = tree or Tree()

@@ -44,7 +44,7 @@ def read_or_map(path: Path) -> Raw:
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
     """Return the tensor that starts at the byte `start` of a file. Its array is a view of `raw`.
 
-    For a memory map `raw`, the array is a memory map with `start` as its attribute `offset`.
+    If `raw` is a memory map, the array is one, too, and its attribute `offset` is `start`.
     """
     whole = (*shape, 2) if dtype in PARTS else tuple(shape)
     size = math.prod(whole) * np.dtype(STORAGE[dtype]).itemsize
@@ -57,7 +57,7 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
     """Write a gradient to a file, and return an entry from which `at` reads the gradient.
 
-    A contiguous tensor that is mapped from another file is not copied. Its entry contains the path of the other file.
+    A contiguous tensor that is mapped from another file is not copied. Its entry contains the path of that file.
     """
     if gradient is None:
         return None

@@ -26,7 +26,7 @@ LONG = 1 << 16
 frames."""
 
 _Unpickler: Any = pickle._Unpickler
-"""Python's own unpickler. In the unpickler in C, a subclass cannot replace the methods."""
+"""The unpickler in Python, because a subclass of the unpickler in C cannot replace its methods."""
 
 LONGEST_CODE = 16
 """The largest number of characters in NumPy's code for a dtype, such as `f4`."""
@@ -108,7 +108,7 @@ OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.c
 
 
 class CheckedFile:
-    """A file that raises EOFError if it has too few bytes for a read. No memory is reserved before the error."""
+    """A file that raises EOFError before it reserves memory for a read beyond its end."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size

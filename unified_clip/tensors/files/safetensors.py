@@ -35,7 +35,7 @@ class TensorEntry(NamedTuple):
     dtype: str
     shape: Sequence[int]
     start: int
-    """`start` and `stop` are the position of the first byte in the file, and the position after the last byte."""
+    """`start` is the position of the first byte in the file, and `stop` is the position after the last byte."""
 
     stop: int
 
@@ -62,8 +62,8 @@ def items(path: Path) -> Iterator[Item]:
                 )
         if entries[rows].dtype != "int64":
             raise UnreadableError(
-                f"{rows!r} has the row indices of a sparse tensor, and its dtype is {entries[rows].dtype}. Save it as "
-                "int64"
+                f"{rows!r} contains the row indices of a sparse tensor, but its dtype is {entries[rows].dtype}. Save "
+                "it as int64"
             )
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")

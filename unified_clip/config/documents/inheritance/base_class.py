@@ -13,7 +13,7 @@ from ..keys import Key
 from ..unknown import UnreadFile
 
 Parse = Callable[[Path, str], Document]
-"""A function that parses a file. It takes the path of the file, and the name of the file in error messages."""
+"""Parses a file. The arguments are the file's path and its name in error messages."""
 
 MOST_FILES = 200
 """The maximum number of files that a configuration can name."""
@@ -26,7 +26,7 @@ class Inheritance(ABC):
     """The top-level keys that name other files."""
 
     def applies(self, document: Document) -> bool:
-        """Return whether `compose` can change a file. By default, the file must have a key in `keys`."""
+        """Return whether `compose` can change a file: by default, whether the file has one of `keys`."""
         return any(document.shows(key) for key in self.keys)
 
     @abstractmethod
@@ -45,7 +45,7 @@ class OneFile(Inheritance):
 
 @dataclass
 class Files:
-    """Opens the files that a configuration names. The number of files is limited."""
+    """Opens the files that a configuration names, at most MOST_FILES."""
 
     main: Document
     parse: Parse
@@ -57,11 +57,13 @@ class Files:
     ) -> Document | UnreadFile:
         """Parse the file at `path`, which `document` names at `keys`. For a missing file, return an `UnreadFile`.
 
-        above: The chain of files from the main file to `document`. Each file in the chain names the next file.
+        above: The files from the main file to `document`. Each of these files names the next one.
         """
         if path.resolve() in [other.resolve() for other in above]:
             chain = " -> ".join(self.name(other) for other in [*above, path])
-            raise document.wrong(keys, f"these files name each other in a circle: {chain}. Remove one of the names.")
+            raise document.wrong(
+                keys, f"these files include each other in a circle: {chain}. Remove one of these references."
+            )
         if not path.is_file():
             name = self.name(path)
             return self.unread(document, keys, f"{name} is a folder." if path.is_dir() else f"cannot find {name}.")

@@ -30,8 +30,7 @@ class BaseFiles(Inheritance):
         return (self.key,)
 
     defaults: str = ""
-    """The name of the file with the trainer's defaults, which can be missing. For a trainer without such a file, the
-    name is ''."""
+    """The name of the trainer's file of defaults, which can be missing, or '' if the trainer has no such file."""
 
     def compose(self, document: Document, parse: Parse) -> Document:
         return self._load(document, Files(document, parse, self.advice), ())
@@ -88,7 +87,7 @@ class BaseFiles(Inheritance):
         return base
 
     def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
-        """Yield (path of keys, text with the path of the base file) for each base file that the document names."""
+        """Yield (path of keys, path of the base file as text) for each base file that the document names."""
         value = document.data[self.key]
         if isinstance(value, Unknown):
             raise document.wrong([self.key], value.problem)
@@ -108,6 +107,6 @@ class BaseFiles(Inheritance):
         except MergeError as error:
             raise document.wrong(
                 keys or error.keys,
-                "this is a table, but the base file sets this key to another type, so that training fails. Give the "
-                "key the same type in both files.",
+                "training fails, because this value is a table and the base file's value is not. Give the key the "
+                "same type in both files.",
             ) from None

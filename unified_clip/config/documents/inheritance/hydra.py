@@ -53,7 +53,7 @@ def _is_part(document: Document) -> bool:
 
 
 def with_main(path: Path) -> list[Document]:
-    """Return each main configuration that can choose the file at `path`, composed with this choice.
+    """Return each main configuration that can choose the file at `path`, composed with that file.
 
     For example, a main configuration with `experiment: null` can choose `experiment/large.yaml`.
     """
@@ -104,7 +104,7 @@ class _Composition:
     overriding: dict[str, Document] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
-    """The file that a `defaults` list chooses for each group. These files replace `${group}` in a `defaults` list."""
+    """Maps each group to its chosen file, which replaces `${group}` in a `defaults` list."""
 
     def compose(self, document: Document) -> Document:
         path = (document.path or Path(document.name)).resolve()
@@ -125,7 +125,7 @@ class _Composition:
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
             entry, owner = self.choices[unused[0]], self.overriding[unused[0]]
-            why = "this entry overrides a choice in another file. Hydra merges that file with this one."
+            why = "this entry overrides a choice of another file, which Hydra merges with this file."
             return replace(self.files.unread(owner, ["defaults", entry.index], why), is_outer=True)
         is_in_group = main.group and package_header(main.document.text) is not None
         if is_in_group or _is_part(main.document):
@@ -190,9 +190,9 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return the key in `choices` for an entry: its group, such as "db".
+    """Return the key of an entry in `choices`: its group, such as "db".
 
-    For another package than the default package, the key is group@package, such as "db@source".
+    If the package is not the default, return group@package, such as "db@source".
     """
     group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
     package = _final_package(node.package, entry.relative_package)
@@ -209,10 +209,10 @@ def _absolute(package: str) -> tuple[str, ...]:
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
-    """Return the folder that contains the folders of all groups.
+    """Search upwards from `folder` for the folder that contains the groups, and return it.
 
-    An absolute entry, such as `/db: mysql`, names a folder inside the returned folder. The search goes upwards from
-    `folder`. If no folder contains a group, return `folder`.
+    An absolute entry, such as `/db: mysql`, names a folder inside the result. If no folder contains a group, return
+    `folder`.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)

@@ -21,13 +21,13 @@ class Default:
     """The index of the entry in the list. If Hydra adds the entry `_self_`, its index is -1."""
 
     group: str
-    """The group of the entry, without a leading slash. For the path of a file, the group is the folder of the file."""
+    """The group of the entry, without a leading slash. If the entry is a file path, this is the folder of the file."""
 
     names: tuple[str, ...]
     """The chosen files, such as ("gpu",) for `trainer: gpu`, and () for `trainer: null`."""
 
     package: str | None
-    """The package after @ in the entry. None stands for the default package of Hydra, which is the group."""
+    """The package after @ in the entry, or None for Hydra's default package, the group."""
 
     is_absolute: bool
     is_override: bool = False
@@ -93,7 +93,7 @@ def _words(text: str) -> tuple[set[str], str | None, str]:
 
 
 def package_header(text: str) -> str | None:
-    """Return the package in the comment `# @package NAME` at the top of a file. Without this comment, return None."""
+    """Return the package in the comment `# @package NAME` at the top of a file, or None without this comment."""
     for line in text.splitlines():
         if match := HEADER.match(line):
             return None if match[1] == GROUP else match[1]

@@ -1,4 +1,4 @@
-"""Files whose paths are values in a configuration, such as DeepSpeed's file in Hugging Face's TrainingArguments."""
+"""Files that a configuration names by path, such as DeepSpeed's file in Hugging Face's TrainingArguments."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from ..unknown import Unknown
 from .base_class import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""The maximum number of folders in a search for a named file. The search goes upwards from the folder of the
-configuration. The path of the file is relative to the unknown working directory of the training program."""
+"""The maximum number of folders to search for a named file, upwards from the configuration's folder. The file's path is
+relative to the working directory of the training program, which is unknown.
+"""
 
 
 @dataclass(frozen=True)
 class NamedFile(Inheritance):
-    """Replaces the path of a named file in a configuration by the keys of the named file."""
+    """Replaces the path of a file in a configuration by the keys of that file."""
 
     at: tuple[str, ...]
     advice: str
@@ -63,8 +64,8 @@ class NamedFile(Inheritance):
             names = " and ".join(files.name(path) for path in (paths[0], others[0]))
             raise document.wrong(
                 self.at,
-                f"{names} differ, and this path may mean either file. Copy {document.name}. In the copy, write "
-                "the absolute path of the file that your program reads.",
+                f"{names} differ, and this path may mean either file. In a copy of {document.name}, write the "
+                "absolute path of the file that your program reads.",
             )
         return paths[0]
 

@@ -1,4 +1,4 @@
-"""Base files of configurations in Python, which `_base_` or imports in `with read_base():` name."""
+"""Base files that a configuration in Python names in `_base_`, or imports in `with read_base():`."""
 
 from __future__ import annotations
 

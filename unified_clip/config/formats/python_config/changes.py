@@ -7,11 +7,12 @@ import builtins
 from collections.abc import Set
 
 BASES = "_base_"
-"""The name to which a configuration assigns the paths of base files. In expressions, this name stands for the data of
-the base files."""
+"""The name to which a configuration assigns the paths of base files. In expressions, it refers to the data of these
+files.
+"""
 
 ROOTS = {"optim_wrapper", "optimizer_config", BASES}
-"""The names whose values affect clipping."""
+"""The names of values that affect clipping."""
 
 WRITERS = frozenset({"globals", "locals", "vars", "exec"})
 """Builtin functions that can change the value of a name without an assignment."""
@@ -48,7 +49,7 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
-    """Return the names whose values affect clipping, including other names of the same dict.
+    """Return the names of values that affect clipping, including other names of the same dict.
 
     WRITERS and "*" are always in the result. "*" stands for `import *`.
     """
@@ -92,7 +93,7 @@ def _is_builtin(function: ast.expr) -> bool:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Return the names that are used, bound or imported in a node. Builtin functions except WRITERS are ignored."""
+    """Return the names that a node uses, binds or imports. The only builtin functions in the result are WRITERS."""
     names: set[str] = set()
     nodes = list(ast.walk(node))
     irrelevant = [inner.value for inner in nodes if isinstance(inner, ast.Attribute) and inner.attr not in ROOTS]

@@ -1,4 +1,4 @@
-"""Read a configuration file that is written in Python: the values that are assigned to names at the top level."""
+"""Read the values that a configuration file in Python assigns to names at the top level."""
 
 from __future__ import annotations
 

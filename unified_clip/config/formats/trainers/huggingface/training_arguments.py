@@ -40,7 +40,7 @@ NO_CLIP = (
     "nothing before 0.19.3, and clips at 1.0 since 0.19.3."
 )
 
-UNDER_DEEPSPEED = "With DeepSpeed, the settings of DeepSpeed decide."
+UNDER_DEEPSPEED = "With DeepSpeed, the settings of DeepSpeed decide what happens if a norm is not finite."
 PRIVATE = ("noise_multiplier", "target_epsilon")
 
 

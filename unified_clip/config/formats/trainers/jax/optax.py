@@ -118,7 +118,7 @@ class _PlaceCheck:
         """Return notes about the place of a clip. Raise ConfigError if another transformation might precede the clip.
 
         node: The clip, or a later expression that uses the clip.
-        alone: Whether the clip is outside of optax.chain. If so, the code that uses the clip is also checked.
+        alone: Whether the clip is outside of optax.chain. If True, also check the code that uses the clip.
         """
         if node in self.visited:
             return []
@@ -177,8 +177,8 @@ class _PlaceCheck:
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
         """Return the nodes that use the result of a statement.
 
-        For an assignment, these nodes read its variables. In the same function, only later reads count. For a return
-        statement, these nodes call or read its function.
+        For an assignment, return the reads of its variables, but in the same function only later reads. For a return
+        statement, return the calls and reads of its function.
         """
         source = self.source
         function = source.function(statement)

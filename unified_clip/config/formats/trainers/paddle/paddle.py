@@ -119,8 +119,9 @@ class Paddle(PythonFormat):
         if data.get("auto_skip_clip"):
             raise arguments.wrong(
                 ["auto_skip_clip"],
-                "with this argument, Paddle raises an error in every static program. In dynamic mode, it does not clip "
-                "if the norm is NaN. unified_clip does not support this. Remove the argument, or keep Paddle's clip.",
+                "with this argument, Paddle raises an error in every static program. In dynamic mode, Paddle does not "
+                "clip if the norm is NaN, which unified_clip does not support. Remove the argument, or keep Paddle's "
+                "clip.",
             )
         rule: Rule = "global_norm" if name.endswith("GlobalNorm") else "norm"
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
@@ -176,7 +177,7 @@ def _check_groups(source: Source) -> None:
             keys = ["params", getattr(node.slice, "value", None)]
         if "params" in keys and "grad_clip" in keys:
             raise source.wrong(
-                node, "grad_clip belongs to one group of parameters here. Write a clip configuration with `groups`."
+                node, "this grad_clip is for one group of parameters. Write a clip configuration with `groups`."
             )
 
 
@@ -201,7 +202,7 @@ def _check_set_gradient_clip(source: Source, call: ast.Call, version: Version | 
     if len(call.args) > 1 or (call.keywords and {keyword.arg for keyword in call.keywords} - {"clip"}):
         raise source.wrong(
             call,
-            "set_gradient_clip clips only some parameters or one program here. Write a clip configuration. To clip "
-            "only some parameters, add `include`.",
+            "this call of set_gradient_clip clips only some parameters, or only one program. Write a clip "
+            "configuration. To clip only some parameters, add `include`.",
         )
     return ["set_gradient_clip applies to static programs of Paddle 1.x only. An optimizer's grad_clip= overrides it."]

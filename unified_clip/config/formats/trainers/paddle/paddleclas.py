@@ -33,7 +33,9 @@ class PaddleClas(Format):
         for place, threshold in zip(places, thresholds, strict=True):
             if threshold != thresholds[0]:
                 raise document.wrong(
-                    place, "this threshold differs from that of the first optimizer. Set one threshold for all."
+                    place,
+                    "this threshold differs from the first optimizer's threshold. Set one threshold for all "
+                    "optimizers.",
                 )
         unset = "The file does not set clip_norm. By default, PaddleClas clips nothing."
         return Imported(self.settings("norm", thresholds[0]), [unset if thresholds[0] is None else PER_TENSOR])

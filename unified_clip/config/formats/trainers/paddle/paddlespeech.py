@@ -16,7 +16,7 @@ KALDI = ("optim_conf", "global_grad_clip")
 GAN = (("generator_grad_norm",), ("discriminator_grad_norm",))
 DIFFUSION = ("ds_grad_norm",)
 PYTORCH_RULE = Version("1.4.2")
-"""From this version on, models with an encoder call `clip_grad_norm_`. This function follows PyTorch's rule."""
+"""From this version on, models with an encoder call `clip_grad_norm_`, which follows PyTorch's rule."""
 
 
 OLD = "Before 1.4.2, PaddleSpeech clipped by Paddle's rule, which does not add 1e-6 to the norm."

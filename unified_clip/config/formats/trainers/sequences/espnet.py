@@ -23,7 +23,7 @@ SPEECH_KEYS = ("postnet-layers", "reduction-factor")
 """Keys that ESPnet 1 reads only for speech synthesis and voice conversion."""
 
 SPEECH_MODULE = re.compile(r"e2e_(tts|vc)")
-"""A pattern for the key `model-module`. The pattern matches models for speech synthesis and voice conversion."""
+"""Matches values of the key `model-module` for speech synthesis and voice conversion."""
 
 TEXT_KEYS = ("mtlalpha", "lsm-weight", "lsm-type", "criterion", "sampling-probability")
 """A file of ESPnet 1 with one of these keys is for speech recognition or translation."""
@@ -60,7 +60,9 @@ class ESPnet(Format):
         if (old := next(filter(document.has, OLD_KEYS), None)) is not None:
             if document.has(KEY):
                 raise document.wrong(
-                    [KEY], f"{old} is ESPnet 1's key, {KEY} is ESPnet 2's. Remove the key that your version lacks."
+                    [KEY],
+                    f"{old} is a key of ESPnet 1, and {KEY} is a key of ESPnet 2. Remove the key that your version "
+                    "does not read.",
                 )
             return self._read_old(document)
         notes = default_note(document, [KEY], "ESPnet clips at 5")
@@ -78,7 +80,7 @@ class ESPnet(Format):
             raise document.wrong(
                 [OLD_KEY],
                 "ESPnet 1 clips at 1 in speech synthesis and voice conversion, and at 5 in other training. The file "
-                f"does not show which applies. Set {OLD_KEY}.",
+                f"does not show which threshold applies. Set {OLD_KEY}.",
             )
         default = 1 if is_speech else 5
         notes = default_note(document, [OLD_KEY], f"ESPnet clips at {default}")

@@ -42,9 +42,9 @@ class Keras(Format):
     rules = tuple(KEYS)
     family = "tensorflow"
     needs_version = (
-        "the meaning depends on the version. Up to Keras 2.3.1, clipnorm is the global norm. In tf.keras and Keras "
-        "3, clipnorm is per tensor. Before 2.11, 0 makes gradients 0. From 2.11 on, 0 clips nothing. For tf.keras of "
-        "TensorFlow 2.0 to 2.3, the version is keras@2.4"
+        "the meaning of clipnorm and of 0 depends on the version. Up to Keras 2.3.1, clipnorm is the global norm. In "
+        "tf.keras and Keras 3, clipnorm is per tensor. Before 2.11, 0 makes gradients 0. From 2.11 on, 0 clips "
+        "nothing. For tf.keras of TensorFlow 2.0 to 2.3, the version is keras@2.4"
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
@@ -114,10 +114,9 @@ class Keras(Format):
 
 
 def _place(document: Document) -> list[str]:
-    """Return the path of the table with the configuration of the optimizer.
+    """Return the path of the table with the optimizer's configuration.
 
-    An optimizer that scales the loss contains an inner optimizer. For such an optimizer, return the path of the inner
-    optimizer's table.
+    For an optimizer that scales the loss, return the path of its inner optimizer's table.
     """
     place: list[str] = []
     for keys in (["compile_config"], ["optimizer"], ["config"], ["inner_optimizer", "config"]):

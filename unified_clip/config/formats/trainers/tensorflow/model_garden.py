@@ -55,7 +55,7 @@ class ModelGarden(Format):
             remedy = (
                 NORM_AND_VALUE
                 if "clipvalue" in used[1:] and len(used) == 2
-                else "Keras rejects two of these keys. Remove one."
+                else "Keras accepts only one of these keys. Remove one."
             )
             raise document.wrong([*table, used[1]], f"{used[0]} is set, too. {remedy}")
         if name == LEGACY[0] and not used:

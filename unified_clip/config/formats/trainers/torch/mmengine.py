@@ -30,7 +30,7 @@ NO_KEY = (
 )
 DELETE = "_delete_"
 NO_BASE = (
-    "no base file sets this dict, so that mmengine keeps _delete_ as an argument, and training fails. Remove _delete_."
+    "training fails, because no base file sets this dict, and mmengine keeps _delete_ as an argument. Remove _delete_."
 )
 CLIP_ARGUMENTS = {"norm": words("max_norm norm_type error_if_nonfinite foreach"), "value": words("clip_value foreach")}
 
