@@ -65,9 +65,9 @@ class Clipping(ConfigModel):
     )
     adaptive: Adaptive | None = Field(
         default=None,
-        description="a table with a rule that computes the threshold: agc from the parameters, and all other adaptive "
-        'rules from earlier norms. The rules adagc and agc need rule = "norm", and all other adaptive rules need rule '
-        '= "global_norm". You can also set the key threshold, as the upper limit of the computed threshold',
+        description="a table with a rule that computes the threshold. The rule agc uses the parameters, and all other "
+        'rules use earlier norms. The rules adagc and agc need rule = "norm", and all other rules need rule = '
+        '"global_norm". You can also set the key threshold, as the upper limit of the computed threshold',
     )
 
     @field_validator("threshold")
