@@ -88,7 +88,7 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
 
 def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
-    """Return a list with the one clip of a file. If the possible formats of the file disagree, its effect is
+    """Return a list with the one clip of a file. If the file fits several formats with different clips, the effect is
     unknown."""
     known = [use for use in uses if use.config is not None]
     meanings = [use.config.meaning for use in known if use.config is not None]
@@ -176,7 +176,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
 
 
 def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:
-    """Return the clip of a Hydra file as a part of the main configurations that might include the file.
+    """Return the clip of a Hydra file in the main configurations that might include the file.
 
     Return None if the effect is unknown or differs between the main configurations.
     """
@@ -242,7 +242,7 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 def has_number(value: object) -> bool:
     """Return whether a value is a number, or a table or list with a number.
 
-    The number 0 counts, because a threshold of 0 can set all gradients to 0.
+    0 is no exception, because a threshold of 0 can set all gradients to 0.
     """
     return any(is_number(each.value) for each in inner_values(value))
 

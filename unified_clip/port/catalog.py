@@ -1,6 +1,6 @@
 """Read `catalog.toml`, which lists functions and classes that clip, and `trainer_arguments.toml`.
 
-The comments in both files explain the fields of the entries: `ClipFunction`, `ClassCheck` and `TrainerSetting`.
+The comments in both files explain the fields of `ClipFunction`, `ClassCheck` and `TrainerSetting`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ THRESHOLD_NAME = re.compile(
 )
 GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
 SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
-"""Names that match GRADIENT_NAME, and are not names of gradients."""
+"""Names that match GRADIENT_NAME, although they are no gradients."""
 
 NORM_NAME = re.compile(r"(?i)(?<!de)norm(?!al)|\Atotal\Z")
 

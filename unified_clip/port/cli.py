@@ -23,10 +23,9 @@ def add_parser(commands: Any) -> None:
     port = commands.add_parser(
         "port",
         help="rewrite gradient clipping in Python source",
-        description="Find the gradient clips in Python source, and report the effect of each. Clips whose "
-        "replacement is certain are rewritten. Clips that need no port stay unchanged. All other clips are flagged: "
-        "port them by hand. For many of them, the report has the lines to write. Without --write and --mark, no source "
-        "file changes.",
+        description="Find the gradient clips in Python source, and report the effect of each. Rewrite a clip if its "
+        "replacement is certain. Leave a clip unchanged if it needs no port. Flag all other clips: port these by hand. "
+        "For many flagged clips, the report has the lines to write. Source files change only with --write or --mark.",
     )
     port.add_argument(
         "paths", type=Path, nargs="*", metavar="PATH", help="a file, or a directory, which is searched recursively"
@@ -34,7 +33,7 @@ def add_parser(commands: Any) -> None:
     port.add_argument(
         "--to",
         choices=("torch", "drop-in"),
-        help="torch: port to PyTorch (default, but not with --check). drop-in: keep the framework, and use "
+        help="torch: port to PyTorch (default without --check). drop-in: keep the framework, and use "
         "unified_clip's functions (default with --check)",
     )
     port.add_argument(
@@ -133,7 +132,7 @@ def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedF
         sys.stdout.writelines(safe(line, keep="\t\n") if sys.stdout.isatty() else line for line in lines)
         if report.summary.flagged or report.summary.unread:
             advice = "To see flagged clips and unread files, omit --format diff."
-            complain(f"{report.headline} A patch has only the rewritten clips. {advice}")
+            complain(f"{report.headline} The diff contains only the rewritten clips. {advice}")
     else:
         terminal.show(report)
 

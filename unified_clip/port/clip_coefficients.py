@@ -16,9 +16,8 @@ from .source.syntax_tree import sorted_nodes
 NAME = "clip coefficient"
 
 BY_HAND = (
-    "This expression divides a threshold by a norm, as the coefficient of a clip does. If the quotient scales "
-    "gradients, port this code by hand: one call of unified_clip, such as clip_grad_norm_, computes the norm and "
-    "scales the gradients."
+    "This expression divides a threshold by a norm, like a clip coefficient. If the quotient scales gradients, port "
+    "this code by hand: one call of unified_clip, such as clip_grad_norm_, computes the norm and scales the gradients."
 )
 
 
@@ -34,7 +33,8 @@ def clip_coefficient_in_call(module: Module, call: cst.Call) -> Iterator[FoundCl
 
 
 def clip_coefficients(module: Module, node: cst.BinaryOperation) -> Iterator[FoundClip]:
-    """Yield a clip if an operation computes a clip coefficient, and is not a part of a larger such operation."""
+    """Yield a clip if an operation computes a clip coefficient. Skip a part of a larger operation that computes the
+    coefficient."""
     if _is_quotient(module, node):
         around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.BinaryOperation)]
         if not any(_is_quotient(module, outer) for outer in around):

@@ -23,8 +23,8 @@ def find(module: Module) -> list[FoundClip]:
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
     reason = (
-        "This file replaces the function by another function, in an assignment, setattr or patch. Port the new "
-        "function by hand. If it has the same effect as the original function, remove the replacement instead."
+        "This file replaces the clip function with an assignment, setattr or patch. Port the new function by hand. If "
+        "it has the same effect as the original function, remove the replacement instead."
     )
     return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 
@@ -63,12 +63,13 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 def _assigned_limit(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip]:
     """Yield a clip for code such as parameter.need_clip = False, optimizer.clipnorm = 1.0, or {"clipnorm": 1.0}.
 
-    An assignment such as optimizer.clipnorm = 1.0 counts only if the name before the dot contains "opt".
+    Skip optimizer.clipnorm = 1.0 if the name before the dot does not contain "opt".
     """
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
     elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:
-        why_not = f"{UNKNOWN_OPTIMIZER} Pass it in the call of the class, as in keras.optimizers.Adam(clipnorm=1.0)."
+        advice = "Pass the argument in the call of the optimizer's class, as in keras.optimizers.Adam(clipnorm=1.0)."
+        why_not = f"{UNKNOWN_OPTIMIZER} {advice}"
         yield FoundClip(entry.node, entry.name, why_not=why_not)
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
         why_not = (
@@ -103,7 +104,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     replacements = {function and (function.framework, function.replacement) for function in functions.values()}
     why_not = _use_problem(module, node, function)
     if len(replacements) > 1:
-        why_not = "In this file, this name can stand for several functions. Import each function under a separate name."
+        why_not = "In this file, this name can refer to several functions. Import each function under a separate name."
     yield FoundClip(node, name, function, module.call_of(node), why_not)
 
 

@@ -30,7 +30,7 @@ class Arguments:
     ) -> None:
         self.passed: dict[str, cst.Arg] = {}
         self.unknown: list[str] = []
-        """The arguments for which the function has no parameter, such as "*", "argument 3" or "name="."""
+        """Arguments that match no parameter of the function, such as "*", "argument 3" or "name="."""
 
         for position, argument in enumerate(call.args if call is not None else ()):
             if argument.star or (argument.keyword is None and position >= len(parameters)):
@@ -87,7 +87,7 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The arguments with the threshold or the bounds. None stands for a missing argument."""
+        """The arguments with the threshold or the bounds. A missing argument is None."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 

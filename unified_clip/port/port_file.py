@@ -55,7 +55,7 @@ def port(
 def _set_meanings(file: FileRewrite) -> None:
     file.rule = taken = ""
     if is_name_taken(file.module):
-        taken = "This file gives the name unified_clip to something else. Rename that variable, function or import."
+        taken = "This file uses the name unified_clip for another variable, function or import. Rename it."
     for clip in file.with_verdict(None):
         reason = taken or clip.why_not
         try:

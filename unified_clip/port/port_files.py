@@ -26,7 +26,7 @@ from .source.parse_guard import TOO_DEEP, UnreadableSourceError
 
 FORCE = "Or add --force to this command."
 FEW_FILES = 20
-"""Up to this number of files, no other processes are started, because their start would take longer."""
+"""Up to this number of files, starting other processes takes longer than porting."""
 
 Advance = Callable[[int], None]
 Read = Callable[[Path], bytes]
@@ -35,7 +35,7 @@ Work = Callable[[Path], Result]
 
 
 class PortError(CodedError, code="UC401"):
-    """Files cannot be ported or written. The message contains the reason and the remedy."""
+    """Files cannot be ported or written."""
 
 
 def sources(*paths: Path) -> list[Path]:
@@ -73,7 +73,7 @@ def port_all(
 
     Both lists have the order of `paths`. No file is written.
 
-    advance: A function that is called with the number of files that were finished since the last call.
+    advance: Called with the number of files that are finished since the last call.
     read: A function that returns the Python source of a file. The function must be defined at the top level of a
         module, because other processes import the function.
     edit: Whether to compute the new content of the files.
@@ -110,8 +110,8 @@ def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]
             for future in futures:
                 yield future.result()
     except BrokenProcessPool:
-        remedy = "Run the command again with fewer files or directories, to find the file."
-        raise PortError(f"A process that reads the files has crashed, or had too little memory. {remedy}") from None
+        remedy = "To find the file, run the command again with fewer files or directories."
+        raise PortError(f"A process crashed or ran out of memory while it read a file. {remedy}") from None
 
 
 @contextmanager

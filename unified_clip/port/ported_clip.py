@@ -17,7 +17,7 @@ SET_OUTSIDE = "might come from a file, from the command line, or from unknown ar
 
 @dataclass(frozen=True)
 class Meaning:
-    """The effect of a clip, as a clip configuration with the same effect."""
+    """The effect of a clip, as a clip configuration."""
 
     config: ClipConfig
     """The configuration. If the threshold is only known at run time, the configuration has a threshold of 1."""

@@ -53,7 +53,7 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Return whether a clip can be clipnorm= of the package keras up to 2.3.1, which clips by the global norm.
+    """Return whether a clip may be clipnorm= of standalone Keras up to 2.3.1, which clips by the global norm.
 
     Later versions clip each tensor by its own norm.
     """
@@ -62,8 +62,7 @@ def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
 
 
 def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
-    """Return whether the threshold of a Keras optimizer is 0 or less, which switches clipping off in most versions of
-    Keras."""
+    """Return whether the threshold of a Keras optimizer is 0 or less. Most versions of Keras then do not clip."""
     number = module.number(clip.node.value) if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument else None
     return clip.setting is None and number is not None and number <= 0
 
@@ -77,7 +76,7 @@ def has_several_limits(module: Module, clip: FoundClip) -> bool:
 
 
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
-    """Return (rule, family) for an argument of a Keras optimizer. An empty string stands for an unknown value."""
+    """Return (rule, family) for an argument of a Keras optimizer. An unknown value is an empty string."""
     if is_off_in_keras(module, clip):
         return "", ""
     if not is_standalone_clipnorm(module, clip):

@@ -14,20 +14,30 @@ MODEL = f"import paddle\nmodel = paddle.Model(net)\nmodel.prepare({OTHER}, loss,
 @pytest.mark.parametrize(
     ("imports", "call", "clip", "reason"),
     [
-        ("", "paddle.incubate.DistributedFusedLamb", "GlobalNorm", "unless the clip is paddle.nn.ClipGradByGlobalNorm"),
+        (
+            "",
+            "paddle.incubate.DistributedFusedLamb",
+            "GlobalNorm",
+            "accepts only paddle.nn.ClipGradByGlobalNorm as the clip",
+        ),
         (
             "from paddle.incubate.optimizer import DistributedFusedLamb\n",
             "DistributedFusedLamb",
             "GlobalNorm",
-            "unless the clip is paddle.nn.ClipGradByGlobalNorm",
+            "accepts only paddle.nn.ClipGradByGlobalNorm as the clip",
         ),
         (
             "from paddle.incubate.optimizer.distributed_fused_lamb import DistributedFusedLamb as Lamb\n",
             "Lamb",
             "GlobalNorm",
-            "unless the clip is paddle.nn.ClipGradByGlobalNorm",
+            "accepts only paddle.nn.ClipGradByGlobalNorm as the clip",
         ),
-        ("", "paddle.fluid.optimizer.DGCMomentumOptimizer", "Norm", "unless the clip is paddle.nn.ClipGradByNorm"),
+        (
+            "",
+            "paddle.fluid.optimizer.DGCMomentumOptimizer",
+            "Norm",
+            "accepts only paddle.nn.ClipGradByNorm as the clip",
+        ),
         (
             "from paddle.distributed.fleet.meta_optimizers import DGCMomentumOptimizer\n",
             "DGCMomentumOptimizer",

@@ -99,7 +99,10 @@ def test_a_file_that_is_nested_too_deep_is_reported(tmp_path: Path, code: str) -
     [
         ("print 'x'", "Line 1 is not valid in Python 3, and the file seems to be Python 2."),
         ("x = 0777", "Line 1 is not valid Python: leading zeros in decimal integer literals are not permitted"),
-        ("x: int y", "Line 1 is not valid Python: invalid syntax. Correct it. If it needs a newer Python than 3."),
+        (
+            "x: int y",
+            "Line 1 is not valid Python: invalid syntax. Correct it. If the code needs a newer Python than 3.",
+        ),
     ],
     ids=["Python 2", "octal of Python 2", "newer Python"],
 )
@@ -122,7 +125,7 @@ def test_too_many_adjacent_strings_are_reported(tmp_path: Path) -> None:
 def test_a_crash_of_a_process_is_an_error(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number:03}.py" for number in range(port_files.FEW_FILES + 5)]
     paths[3] = tmp_path / "kills.py"
-    with pytest.raises(PortError, match="A process that reads the files has crashed, or had too little memory"):
+    with pytest.raises(PortError, match="A process crashed or ran out of memory while it read a file"):
         list(port_files._results(port_faults.unless_it_kills, paths))
 
 

@@ -91,7 +91,7 @@ def test_bounds_of_a_script_that_are_known_at_run_time_only_are_named() -> None:
 def test_a_threshold_from_another_expression_is_not_called_the_same(before: str, after: str) -> None:
     clip = the_clip(report_data(site(TORCH, at_run_time(before), becomes=MINE, after=at_run_time(after))))
     assert clip.same is False
-    assert f"The threshold was {before or 1}, and is {after or 1}." in clip.difference
+    assert f"The threshold changes from {before or 1} to {after or 1}." in clip.difference
 
 
 def test_clips_that_were_not_rewritten_have_no_differences() -> None:

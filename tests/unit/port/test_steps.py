@@ -21,11 +21,11 @@ def test_the_clip_comes_before_each_step() -> None:
     [
         (
             (("optimizer.step()", "run(optimizer)")),
-            "Line 8 passes or returns optimizer to code that might make a step.",
+            "Line 8 passes or returns optimizer, so other code might make a step.",
         ),
         (
             (("        optimizer.step()\n", "    return optimizer\n")),
-            "passes or returns optimizer to code that might make a step.",
+            "passes or returns optimizer, so other code might make a step.",
         ),
         ((("        optimizer.step()", "        pass")), "This file does not call optimizer.step()"),
         ((("optimizer.step()", "x = [optimizer.step() for _ in y]")), "step in line 8 shares a line or an expression"),
@@ -53,7 +53,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "optimizer.minimize(model(x).loss)")), "computes the loss in optimizer.minimize()"),
         (
             (("optimizer.step()", "x = optimizer._grad_clip")),
-            "PyTorch has no optimizer._grad_clip, which line",
+            "optimizer._grad_clip, which PyTorch does not have",
         ),
         ((("optimizer.step()", "optimizer.minimize(f(x), parameters=p)")), "has arguments besides the loss"),
         ((("parameters=", "q=")), "A call might create optimizer without parameters=. In each call"),

@@ -26,7 +26,7 @@ def test_a_step_gets_the_form_of_pytorch() -> None:
         (("    optimizer.apply", "    return optimizer.apply"), "The result of apply_gradients() is used"),
         (
             ("    optimizer.apply_gradients(zip(grads, variables))", "    return grads"),
-            "No training step, from gradient() to apply_gradients(), contains this clip",
+            "This clip is not between gradient() and apply_gradients() of a training step",
         ),
         (("tape.gradient(loss, variables)", "tape.gradient(loss, variables, f)"), "has arguments besides the loss"),
         (("tape.gradient(loss, variables)", "tape.gradient(loss)"), "gradient() has no variables"),
@@ -72,7 +72,9 @@ def test_steps_of_one_optimizer_with_other_variables_are_unchanged() -> None:
     source = step + step.replace("variables)", "others)")
     text, sites = ported(source)
     assert text == source
-    assert all(site.reason.startswith("The optimizer updates other variables in another step") for site in sites)
+    assert all(
+        site.reason.startswith("This optimizer updates different variables in different steps") for site in sites
+    )
     assert len(sites) == 2
 
 

@@ -21,7 +21,7 @@ from .model import Report
 
 
 class ReportError(CodedError, code="UC404"):
-    """A report cannot be written or read. The message contains the reason and the remedy."""
+    """A report cannot be written or read."""
 
 
 def build_report(
@@ -121,7 +121,7 @@ WRITERS: Mapping[str, Callable[[Report], str]] = {".txt": terminal.as_text, ".js
 
 
 class _Tables:
-    """The numbered entries of a report. A clip contains the numbers of its entries."""
+    """The tables of a report. Clips refer to the entries by number."""
 
     def __init__(self) -> None:
         self.meanings: dict[Hashable, model.ClipMeaning] = {}
@@ -175,7 +175,7 @@ class _Tables:
         if before.threshold == after.threshold:
             return comparison.number, comparison.summary
         limits = [meaning.threshold or describe.limits(meaning.config) for meaning in (before, after)]
-        return comparison.number, f"The threshold was {limits[0]}, and is {limits[1]}. {comparison.summary}"
+        return comparison.number, f"The threshold changes from {limits[0]} to {limits[1]}. {comparison.summary}"
 
     def _known(self, function: str) -> list[int]:
         numbers = []

@@ -28,7 +28,8 @@ COMPUTED_BY = (
     (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
     (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""(pattern, name) tuples. A function that matches the pattern returns the same result as the suite's function."""
+"""(pattern, name) tuples. A function that matches the pattern returns the same result as the parity suite's function
+`name`."""
 
 
 def measured_as(name: str) -> str:

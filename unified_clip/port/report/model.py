@@ -17,7 +17,7 @@ from ..ported_clip import Target, Verdict
 
 
 class WorkedExample(ReportModel):
-    """The result of a clip of example gradients."""
+    """The result of a clip on example gradients."""
 
     of: str
     """A description of the example gradients."""
@@ -33,8 +33,8 @@ class WorkedExample(ReportModel):
     """The total norm after the clip, or null if the step is skipped or an error is raised."""
 
     results: dict[str, list[Real]] | None
-    """{name of a gradient: first elements after the clip} for the first few gradients. The value is null if the step is
-    skipped or an error is raised."""
+    """The first elements of the first few gradients after the clip, by name. The value is null if the step is skipped
+    or an error is raised."""
 
     @property
     def result(self) -> str:
@@ -44,7 +44,7 @@ class WorkedExample(ReportModel):
 
 
 class ClipMeaning(ReportModel):
-    """The effect of one or more clips: a text, a configuration, and example gradients."""
+    """The effect of one or more clips: a text, a configuration, and results on example gradients."""
 
     number: int
     """The number of this entry, from 1. Clips contain this number."""
@@ -55,7 +55,7 @@ class ClipMeaning(ReportModel):
     examples use a threshold of 1."""
 
     config: dict[str, Any]
-    """A clip configuration that has the effect of these clips. docs/clip_config.schema.json describes its keys."""
+    """A clip configuration with the same effect. docs/clip_config.schema.json describes its keys."""
 
     worked: list[WorkedExample]
 
@@ -69,7 +69,7 @@ class SettingDifference(ReportModel):
 
 
 class ComparedExample(ReportModel):
-    """The results of a clip and of the replacement for the same example gradients."""
+    """The results of a clip and its replacement on the same example gradients."""
 
     of: str
     before: WorkedExample
@@ -82,7 +82,7 @@ class ComparedExample(ReportModel):
 
 
 class MeaningComparison(ReportModel):
-    """A comparison of a clip with its replacement: their settings, and their results for example gradients."""
+    """A comparison of a clip with its replacement: settings, and results on example gradients."""
 
     number: int
     """The number of this entry, from 1. Clips contain this number."""
@@ -91,7 +91,7 @@ class MeaningComparison(ReportModel):
     """The number of the clip's entry in `meanings`."""
 
     after: int
-    """The number of the entry in `meanings` for the effect of the replacement."""
+    """The number of the replacement's entry in `meanings`."""
 
     differences: list[SettingDifference]
     compared: list[ComparedExample]
@@ -99,8 +99,7 @@ class MeaningComparison(ReportModel):
 
 
 class KnownDifferenceSummary(ReportModel):
-    """A known difference between the results of a framework's function and of unified_clip. It is larger than
-    rounding."""
+    """A known difference between the results of a framework's function and of unified_clip, larger than rounding."""
 
     number: int
     """The number of this entry, from 1. Clips contain this number."""
@@ -144,8 +143,7 @@ class ReportedClip(ReportModel):
     """The full name of the replacement, or an empty string if there is no replacement."""
 
     meaning: int | None
-    """The number of the entry in `meanings` for the effect of the clip. The value is null if a clip configuration
-    cannot express the effect."""
+    """The number of the clip's entry in `meanings`, or null if a clip configuration cannot express its effect."""
 
     becomes_meaning: int | None
     """The number of the replacement's entry in `meanings`, or null if there is no replacement."""
@@ -165,11 +163,11 @@ class ReportedClip(ReportModel):
     is no such function."""
 
     known: list[int]
-    """The numbers of entries in `known`: the known differences of the function `measured_as`."""
+    """The numbers of the known differences of `measured_as` in `known`."""
 
     becomes_known: list[int]
-    """The numbers of entries in `known`: the known differences of the replacement. Only a framework's function has
-    known differences."""
+    """The numbers of the known differences of the replacement in `known`. The list is empty for a function of
+    unified_clip."""
 
     reason: str
     """The reason why the clip is flagged, or why the clip is unchanged."""
@@ -228,8 +226,7 @@ class Report(ReportModel):
     """The report of `unified-clip port`."""
 
     version: Literal[1]
-    """The version of this format. The version changes if a key is removed or gets another meaning. New keys do not
-    change the version."""
+    """The version of this format. It changes if a key is removed or gets a new meaning, but not if a key is added."""
 
     target: Target
     native: bool
@@ -245,7 +242,7 @@ class Report(ReportModel):
     """A sentence about what to do next."""
 
     rounding: Real
-    """Relative differences below this size count as rounding, and are not listed."""
+    """Relative differences below this size are rounding, and are not listed."""
 
     summary: Counts
     files: list[ReportedFile]

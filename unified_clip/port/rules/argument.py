@@ -16,14 +16,15 @@ from .registry import RuleOrder, register
 
 VERSIONS_DIFFER = (
     "Standalone Keras up to 2.3.1 clips by the global norm. From 2.4 on, including Keras 3, Keras clips each tensor by "
-    "its own norm. Type `python -c 'import keras; print(keras.__version__)'` where the file runs. From 2.4 on, replace "
+    "its own norm. To print your version, run `python -c 'import keras; print(keras.__version__)'`. From 2.4 on, "
+    "replace "
     'clipnorm= by ClipConfig(rule="norm", threshold={}, family="tensorflow").attach_to(optimizer). Up to 2.3.1, write '
     'rule="global_norm" and family="paddle" instead: Paddle has the same formula.'
 )
 
 OFF_IN_KERAS = (
-    "A threshold of 0 or less switches clipping off in Keras up to 2.3.1 and from 2.11. In the versions between them, "
-    "tf.keras makes all gradients 0, or rejects the threshold. To clip nothing, remove this argument."
+    "A threshold of 0 or less switches clipping off in Keras up to 2.3.1, and in 2.11 and later. Between these "
+    "versions, tf.keras sets all gradients to 0, or rejects the threshold. To clip nothing, remove this argument."
 )
 
 SEVERAL_LIMITS = (
@@ -70,8 +71,8 @@ def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
 def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
     if file.native:
         reason = (
-            "PyTorch's functions also clip parameters with need_clip=False. Leave these parameters out of the call of "
-            "PyTorch's function, or run unified-clip port without --native."
+            "PyTorch's functions also clip parameters with need_clip=False. Do not pass these parameters to PyTorch's "
+            "function, or run unified-clip port without --native."
         )
     elif clip.name == "need_clip":
         reason = (

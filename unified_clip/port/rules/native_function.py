@@ -72,7 +72,8 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
     between = range(module.end(source) + 1, module.position(statement)[0])
     if reads := [place for read in binding.reads if (place := module.position(read)[0]) in between]:
         raise UnsureError(
-            f"Line {reads[0]} may keep the gradients from before the clip. PyTorch's function changes them in place. "
+            f"Line {reads[0]} reads the gradients before the clip, and may need them unclipped. PyTorch's function "
+            f"clips them in place. "
             "If this line can also read clipped gradients, move it after the clip. Otherwise, run unified-clip port "
             "without --native."
         )
@@ -107,7 +108,7 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
     function, limits = clip.function, clip.limits
     others = clip.arguments.passed.keys() - {function.clipped, *function.limits, "name"}
     if not limits or limits[0] is None:
-        raise UnsureError(f"The call does not pass the threshold as an argument of its own. {WITHOUT}")
+        raise UnsureError(f"The call does not pass the threshold as a separate argument. {WITHOUT}")
     if others:
         names = ", ".join(f"{name}=" for name in sorted(others))
         raise UnsureError(f"This clip passes {names}, which PyTorch's function does not accept. {WITHOUT}")

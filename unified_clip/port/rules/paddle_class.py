@@ -12,8 +12,8 @@ from ..source.syntax_tree import keywords_of, method_of
 from .registry import RuleOrder, register
 
 ONLY_NAMED = (
-    "The code only names the clip here, so the arguments of the clip are unknown. Port by hand the code that calls "
-    "this name. Then change the name here."
+    "This line names the clip without a call, so its arguments are unknown. Port the code that calls this name by "
+    "hand. Then change the name here."
 )
 
 

@@ -75,7 +75,7 @@ def register(
     """Return a decorator that registers a function as a rule.
 
     matches: A function that returns whether the rule applies to a clip.
-    target, native: The rule is used only with these values of --to and --native. None stands for all values.
+    target, native: The rule is used only with these values of --to and --native. None means all values.
     """
 
     def decorate(apply: Apply) -> Apply:

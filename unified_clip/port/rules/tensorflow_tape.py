@@ -30,8 +30,8 @@ ATTACH = (
 STEPS_ELSEWHERE = f"The training steps of this optimizer are not in this file. {ATTACH}"
 OTHER_CLIP = "This step also has a clip that cannot be ported. Port both clips by hand."
 SEVERAL_LISTS = (
-    "The optimizer updates other variables in another step, but PyTorch's optimizer updates all its parameters. Port "
-    "both steps by hand, with an optimizer for each list of variables."
+    "This optimizer updates different variables in different steps, but PyTorch's optimizer updates all its "
+    "parameters. Port both steps by hand, with an optimizer for each list of variables."
 )
 OUTSIDE_OF_STEPS = f"This optimizer also applies gradients outside of the training steps. {ATTACH}"
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
@@ -135,7 +135,7 @@ class TapeRewrite:
             ranges = [span for span in [self._steps.range_of(clip.node)] if span is not None]
         if not ranges:
             raise UnsureError(
-                "No training step, from gradient() to apply_gradients(), contains this clip. In PyTorch, write the "
+                "This clip is not between gradient() and apply_gradients() of a training step. In PyTorch, write the "
                 "clip between loss.backward() and optimizer.step()."
             )
         for span in ranges:

@@ -50,7 +50,7 @@ class Gradients:
         """Return whether an expression contains a name that is typical of gradients, such as `grads`.
 
         Examples are grads.x, grads[0], grads(), and a variable of a loop over grads. The last parameter of a gradient
-        hook always counts as a gradient.
+        hook is always one.
         """
         match node:
             case cst.Attribute(value=inner, attr=attribute):

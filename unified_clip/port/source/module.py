@@ -20,8 +20,7 @@ SELF = ("self", "cls")
 MAX_ALIASES = 10
 
 MAX_NAMES = 100
-"""The largest number of functions or classes, such as `torch.clamp`, that one name can stand for. A name that can stand
-for more is unknown."""
+"""The largest number of functions or classes that one name can refer to. A name with more is unknown."""
 
 PROJECT_DEPTH = 6
 """The number of parent folders to search for an imported module."""
@@ -32,7 +31,7 @@ class BoundValue:
     """A value, or a part of a value, that a statement binds to a name."""
 
     value: cst.BaseExpression | None
-    """The expression of the value. None stands for a value without an expression, such as a parameter or a function."""
+    """The expression of the value. None means a value without an expression, such as a parameter or a function."""
 
     path: Sequence[int | None] = ()
     """The indices that lead from `value` to the value of the name, such as (1, 0) for `b` in `a, (b, c) = value`. In
@@ -70,7 +69,7 @@ class Module(SyntaxTree):
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
         """Return the full names that a dotted name can have, according to imports and to aliases such as x = y.
 
-        An empty string in the set stands for an unknown name.
+        An empty string in the set means an unknown name.
         depth: The number of aliases between the first expression and `node`.
         """
         key = (node, depth)  # a name that is assigned its own attributes would be followed exponentially often
@@ -103,7 +102,7 @@ class Module(SyntaxTree):
     def _is_redefined(self, assignments: set[BaseAssignment]) -> bool:
         """Return whether the file itself defines the function or class.
 
-        Definitions inside an `if` or a `try` do not count, because they often handle a failed import.
+        Ignore definitions inside an `if` or a `try`, because they often handle a failed import.
         """
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         own = [node for node in nodes if isinstance(node, cst.FunctionDef | cst.ClassDef)]

@@ -19,7 +19,7 @@ PYTHON_2 = re.compile(r"\s*(print\s+[^=(\s]|print\s*>>|except\s+[\w.()\s,]+,\s*\
 
 
 class UnreadableSourceError(Exception):
-    """Python cannot parse a file. The message contains the reason."""
+    """Python cannot parse a file."""
 
 
 def identifiers(content: bytes) -> set[str]:
@@ -52,7 +52,7 @@ def _problem(error: SyntaxError | ValueError, content: bytes) -> str:
         problem = f"Line {error.lineno} is not valid in Python 3, and the file seems to be Python 2."
         return f"{problem} Convert it with 2to3 or futurize, then port the result."
     version = ".".join(platform.python_version_tuple()[:2])
-    remedy = f"Correct it. If it needs a newer Python than {version}, run this command in that Python."
+    remedy = f"Correct it. If the code needs a newer Python than {version}, run this command in that Python."
     return f"Line {error.lineno} is not valid Python: {error.msg}. {remedy}"
 
 

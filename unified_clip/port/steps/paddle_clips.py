@@ -24,7 +24,7 @@ NOT_ASSIGNED = (
 SELECTING_ARGUMENTS = {
     "need_clip": "selects the parameters to clip. Clip only these by hand, before each optimizer.step().",
     "group_name": "is used in static programs only. Remove it.",
-    "auto_skip_clip": "skips clips that change nothing, and clips by a norm that is NaN. Remove it.",
+    "auto_skip_clip": "skips clips that change nothing, but clips if the norm is NaN. Remove it.",
 }
 """{argument of Paddle's clips that PyTorch's functions lack: end of an error message about it}"""
 

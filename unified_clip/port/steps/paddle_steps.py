@@ -50,7 +50,7 @@ def _step(module: Module, binding: Binding, read: cst.CSTNode) -> PaddleStep | N
         case cst.Call(func=cst.Attribute(value=scaler, attr=cst.Name(value="step" | "unscale_" as name))) as call:
             if isinstance(parent, cst.Arg) and "scaler" in module.code(scaler).lower():
                 return _at(module, call, "scaler", line) if name == "step" else None
-    raise UnsureError(f"Line {line} passes or returns {binding.text} to code that might make a step. {BY_HAND}")
+    raise UnsureError(f"Line {line} passes or returns {binding.text}, so other code might make a step. {BY_HAND}")
 
 
 def _called_method(module: Module, method: cst.Attribute, binding: Binding, line: int) -> PaddleStep | None:
@@ -64,7 +64,7 @@ def _called_method(module: Module, method: cst.Attribute, binding: Binding, line
     if name not in ("step", "minimize", "_grad_clip"):
         return None
     if name == "_grad_clip":
-        raise UnsureError(f"PyTorch has no {full_name}, which line {line} uses. Remove this use. {OTHERWISE}")
+        raise UnsureError(f"Line {line} uses {full_name}, which PyTorch does not have. Remove this use. {OTHERWISE}")
     if not isinstance(call, cst.Call):
         raise UnsureError(f"Line {line} uses {full_name} as a value and does not call it. {BY_HAND}")
     if name == "minimize":

@@ -17,7 +17,7 @@ DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_pr
 
 
 def is_static(module: Module) -> bool:
-    """Return whether a file uses static programs. A file that uses paddle.fluid does so unless it uses dygraph."""
+    """Return whether a file uses static programs. Also return True for paddle.fluid without dygraph."""
     used = module.used_names
     in_fluid = any(name.startswith("paddle.fluid.") for name in used)
     eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
