@@ -25,8 +25,8 @@ ADAPTERS = {
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return (the backend of the first tensor, the argument). This reads iterators in the argument, so new iterators
-    replace them.
+    """Return (the backend of the first tensor, the argument). The search reads iterators in the argument, so new
+    iterators replace them.
 
     NumPy arrays are skipped, because every framework accepts them. If there are only NumPy arrays, return NumPy's
     backend.

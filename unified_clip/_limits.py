@@ -34,7 +34,7 @@ MOST_AXES = 32
 """The largest number of axes that every version of NumPy supports."""
 
 MOST_ELEMENTS = 2**59
-"""A tensor has fewer elements, and so fewer than 2**63 bytes at 16 bytes per element."""
+"""The number of elements in a tensor is limited, so that 16 bytes per element give fewer than 2**63 bytes."""
 
 LONGEST_HEADER = 20_000
 """NumPy rejects `.npy` headers of more than 10,000 characters."""

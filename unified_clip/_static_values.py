@@ -47,7 +47,7 @@ def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Calla
     """Return the value of a constant expression, such as `1.0 / 4`, `float("inf")` or a name.
 
     value_of: A function that returns the value of a name, or raises UnknownValueError.
-    full_name: A function that returns the full name of a name, such as 'numpy.inf' for `np.inf`, or ''.
+    full_name: A function that returns the full name, such as 'numpy.inf' for `np.inf`, or ''.
     """
     match node:
         case ast.Constant(value=value):

@@ -49,12 +49,12 @@ LINES_SHOWN = 6
 LINE_CHARACTERS = 300
 
 REPORT_SECONDS = 1.0
-"""A hung worker has this time to report its calls."""
+"""The time in which a hung worker can report its calls."""
 
 POLL_SECONDS = 0.1
 
 PARENT_CHECK = 1.0
-"""The seconds between two checks of a worker that its parent process still runs."""
+"""How often, in seconds, a worker checks whether its parent process still runs."""
 
 
 @dataclass(frozen=True)

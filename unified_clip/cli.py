@@ -116,7 +116,7 @@ def _without_alias(arguments: Sequence[str]) -> Sequence[str]:
 
 
 class OutputError(CodedError, code="UC205"):
-    """Standard output cannot be written, but is not a closed pipe."""
+    """Standard output cannot be written, for another reason than a closed pipe."""
 
 
 def _flush() -> None:

@@ -2,7 +2,7 @@
 # fmt: off
 """Clip gradients on JAX. Arrays are immutable, so in-place functions update the list or dict of gradients.
 
-`transforms` has the rules as optax's gradient transformations.
+The module `transforms` contains the rules as gradient transformations for optax.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def clip_grad_norm_(
 ) -> jax.Array:
     """Clip the gradients by their total norm, and replace them in their list or dict.
 
-    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). The factor 1
-    leaves every bit unchanged. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor
+    is 1, the gradients do not change. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
     difficulty of training recurrent neural networks", 2013.
 
     Args:
@@ -48,24 +48,23 @@ def clip_grad_norm_(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `jax.jit`, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
-            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
-            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
-            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
-            processes.
-        ownership: Which process owns each array, and includes it in the norm. Pass it in eager calls if an array is on
-            the devices of some processes only: 'replicated' (every process has a copy), 'distinct' (processes have
-            different arrays), a function or a dict. The function gets an array, and returns True if this process owns
-            it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: In eager calls, the number of gradient elements that all processes together must own. If they own a
-            different number, raise ValueError. True computes the number from the full shapes of this process's
-            gradients.
-        check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
-            copies differ, raise ValueError, which names the gradients and the processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
+            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
+            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
+            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+        ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
+            call is on the devices of only some processes, pass 'replicated' (every process has a copy), 'distinct'
+            (processes have different arrays), a function or a dict. The function gets an array, and returns True if
+            this process owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, check that all processes together own this number of gradient elements. True
+            computes the number from the full shapes of this process's gradients.
+        check_replicas: In eager calls with several processes, check that the copies of a shard are equal on all
+            devices.
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. On the host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
+        float32 otherwise. In eager calls on a CPU without derivatives, norms of order 1, 2 and inf are correctly
+        rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. max_norm or norm_type
@@ -133,24 +132,22 @@ def get_total_norm(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `jax.jit`, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
-            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
-            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
-            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
-            processes.
-        ownership: Which process owns each array, and includes it in the norm. Pass it in eager calls if an array is on
-            the devices of some processes only: 'replicated' (every process has a copy), 'distinct' (processes have
-            different arrays), a function or a dict. The function gets an array, and returns True if this process owns
-            it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: In eager calls, the number of gradient elements that all processes together must own. If they own a
-            different number, raise ValueError. True computes the number from the full shapes of this process's
-            gradients.
-        check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
-            copies differ, raise ValueError, which names the gradients and the processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
+            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
+            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
+            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+        ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
+            call is on the devices of only some processes, pass 'replicated' (every process has a copy), 'distinct'
+            (processes have different arrays), a function or a dict. The function gets an array, and returns True if
+            this process owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, check that all processes together own this number of gradient elements. True
+            computes the number from the full shapes of this process's gradients.
+        check_replicas: In eager calls with several processes, check that the copies of a shard are equal on all
+            devices.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
-        host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
+        eager calls on a CPU without derivatives, norms of order 1, 2 and inf are correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. norm_type is not a
@@ -177,7 +174,7 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients by the norm `total_norm`, and replace them in their list or dict.
 
-    `get_total_norm` followed by this function clips to the same bits as `clip_grad_norm_`. Source:
+    A call of `get_total_norm` and then of this function gives the same bits as `clip_grad_norm_`. Source:
     `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
@@ -221,25 +218,23 @@ def clip_by_global_norm(
         use_norm: A norm to use instead of n: a number, or an array with one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
-            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
-            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
-            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
-            processes.
-        ownership: Which process owns each array, and includes it in the norm. Pass it in eager calls if an array is on
-            the devices of some processes only: 'replicated' (every process has a copy), 'distinct' (processes have
-            different arrays), a function or a dict. The function gets an array, and returns True if this process owns
-            it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: In eager calls, the number of gradient elements that all processes together must own. If they own a
-            different number, raise ValueError. True computes the number from the full shapes of this process's
-            gradients.
-        check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
-            copies differ, raise ValueError, which names the gradients and the processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
+            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
+            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
+            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+        ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
+            call is on the devices of only some processes, pass 'replicated' (every process has a copy), 'distinct'
+            (processes have different arrays), a function or a dict. The function gets an array, and returns True if
+            this process owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, check that all processes together own this number of gradient elements. True
+            computes the number from the full shapes of this process's gradients.
+        check_replicas: In eager calls with several processes, check that the copies of a shard are equal on all
+            devices.
 
     Returns:
         (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
-        in a list. For one array, the result is one array. Any other container keeps its structure. None stays in its
-        place. The norm is a scalar.
+        in a list. For one array, the result is one array. Any other container keeps its structure. None entries stay
+        None. The norm is a scalar.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. clip_norm or use_norm
@@ -279,11 +274,10 @@ def clip_by_norm(
             from the end. None means all axes.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
-            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
-            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
-            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
-            processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
+            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
+            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
+            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
 
     Returns:
         A new array of the shape and dtype of `t`.
@@ -347,24 +341,22 @@ def global_norm(
         t_list: The gradients: any pytree of arrays and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
-            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
-            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
-            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
-            processes.
-        ownership: Which process owns each array, and includes it in the norm. Pass it in eager calls if an array is on
-            the devices of some processes only: 'replicated' (every process has a copy), 'distinct' (processes have
-            different arrays), a function or a dict. The function gets an array, and returns True if this process owns
-            it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: In eager calls, the number of gradient elements that all processes together must own. If they own a
-            different number, raise ValueError. True computes the number from the full shapes of this process's
-            gradients.
-        check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
-            copies differ, raise ValueError, which names the gradients and the processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
+            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
+            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
+            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+        ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
+            call is on the devices of only some processes, pass 'replicated' (every process has a copy), 'distinct'
+            (processes have different arrays), a function or a dict. The function gets an array, and returns True if
+            this process owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, check that all processes together own this number of gradient elements. True
+            computes the number from the full shapes of this process's gradients.
+        check_replicas: In eager calls with several processes, check that the copies of a shard are equal on all
+            devices.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
-        host path (docs/contract.md), the norm is correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
+        eager calls on a CPU without derivatives, the norm is correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None.
@@ -391,8 +383,8 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip as their own. None sets the default clip, for all parameters
-            without their own clip.
+        param_list: The parameters to clip by this clip. None sets the default clip, for all parameters without a clip
+            of their own.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
@@ -480,11 +472,10 @@ class GradientClipByNorm(classes.GradientClipByNorm):
         need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
             `need_clip = False` of a parameter has the same effect.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
-            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
-            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
-            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
-            processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
+            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
+            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
+            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
 
     Raises:
         TypeError: clip_norm is not a number, or is an array on a GPU or in a graph. need_clip is not a function.
@@ -517,20 +508,18 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         need_clip: A function that gets a parameter, and returns False to exclude its gradient from the norm and the
             clip. The attribute `need_clip = False` of a parameter has the same effect.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays. In `pmap`
-            and `shard_map(check_vma=False)`, 'auto' cannot read them, so pass the axes. In eager calls with several
-            processes, pass the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process
-            indices, or axes of the arrays' mesh. Every one of these processes must make the call. 'auto' means all
-            processes.
-        ownership: Which process owns each array, and includes it in the norm. Pass it in eager calls if an array is on
-            the devices of some processes only: 'replicated' (every process has a copy), 'distinct' (processes have
-            different arrays), a function or a dict. The function gets an array, and returns True if this process owns
-            it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: In eager calls, the number of gradient elements that all processes together must own. If they own a
-            different number, raise ValueError. True computes the number from the full shapes of this process's
-            gradients.
-        check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
-            copies differ, raise ValueError, which names the gradients and the processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
+            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
+            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
+            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+        ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
+            call is on the devices of only some processes, pass 'replicated' (every process has a copy), 'distinct'
+            (processes have different arrays), a function or a dict. The function gets an array, and returns True if
+            this process owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, check that all processes together own this number of gradient elements. True
+            computes the number from the full shapes of this process's gradients.
+        check_replicas: In eager calls with several processes, check that the copies of a shard are equal on all
+            devices.
 
     Raises:
         TypeError: clip_norm is not a number, or is an array on a GPU or in a graph. need_clip is not a function.

@@ -14,7 +14,7 @@ Log = Callable[[dict[str, float], int], object]
 
 
 class Clipped(Protocol):
-    """A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`."""
+    """A `ClipConfig`, or the result of its method `clipper` or `attach_to`."""
 
     @property
     def last(self) -> Any: ...
@@ -24,17 +24,16 @@ class Clipped(Protocol):
 
 
 def metrics(clip: Clipped, prefix: str = "") -> dict[str, float]:
-    """Return the metrics of the last clip as a dict. The keys are the names that trainers use.
+    """Return the metrics of the last clip as a dict, with the keys that trainers use. Wait for the device.
 
     Args:
-        clip: A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`. Clip before you
-            call this function.
-        prefix: The prefix of each name, such as "train/".
+        clip: A `ClipConfig`, or the result of its method `clipper` or `attach_to`.
+        prefix: The prefix of each key, such as "train/".
 
     Returns:
         `grad_norm`: the total norm before clipping. `grad_norm_clipped`: the total norm after clipping. `clip_coef`:
-        the smallest coefficient. `clip_rate`: the share of the last 100 clips that changed a gradient, from 0 to 1. The
-        dict has no entry for an unknown number. The function waits until the device has computed the numbers.
+        the smallest coefficient. `clip_rate`: the share of the last 100 clips that changed a gradient, from 0 to 1.
+        Unknown numbers are left out.
 
     Raises:
         NothingClippedError: Nothing has been clipped yet.
@@ -57,10 +56,10 @@ class Monitor:
     """Log the metrics of the last clip at every n-th call. Call the monitor after each step.
 
     Args:
-        clip: A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`.
-        log: A function with two arguments: a dict of the metrics, and the number of the step.
-        every: The number of calls from one log to the next. Only calls with a log wait for the device.
-        prefix: The prefix of each name, such as "train/".
+        clip: A `ClipConfig`, or the result of its method `clipper` or `attach_to`.
+        log: A function that gets a dict of the metrics and the number of the step.
+        every: Log at every n-th call. Other calls do not wait for the device.
+        prefix: The prefix of each metric's name, such as "train/".
 
     Raises:
         ValueError: `every` is not a positive whole number.
@@ -88,7 +87,7 @@ class Monitor:
     def __call__(self, step: int | None = None) -> None:
         """Log at every n-th call. Before the first clip, log nothing.
 
-        step: The step to log. The default is the number of calls before this call.
+        step: The step to log. The default is the number of earlier calls.
         """
         if self._calls % self._every == 0:
             with suppress(NothingClippedError):  # such as while gradients accumulate
@@ -100,10 +99,10 @@ def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "tr
     """Return a `Monitor` that logs to TensorBoard.
 
     Args:
-        clip: A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`.
-        writer: A `SummaryWriter` of torch.utils.tensorboard or tensorboardX. The monitor calls the method `add_scalar`.
-        every: The number of calls from one log to the next.
-        prefix: The prefix of each name.
+        clip: A `ClipConfig`, or the result of its method `clipper` or `attach_to`.
+        writer: A `SummaryWriter` of torch.utils.tensorboard or tensorboardX. The monitor calls `add_scalar`.
+        every: Log at every n-th call.
+        prefix: The prefix of each metric's name.
 
     Raises:
         ValueError: `every` is not a positive whole number.
@@ -134,10 +133,10 @@ def mlflow(clip: Clipped, module: Any, *, every: int = 1, prefix: str = "train/"
     """Return a `Monitor` that logs to the active run of MLflow.
 
     Args:
-        clip: A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`.
-        module: The module `mlflow`. The monitor calls the function `log_metrics` of this module.
-        every: The number of calls from one log to the next.
-        prefix: The prefix of each name.
+        clip: A `ClipConfig`, or the result of its method `clipper` or `attach_to`.
+        module: The module `mlflow`. The monitor calls `mlflow.log_metrics`.
+        every: Log at every n-th call.
+        prefix: The prefix of each metric's name.
 
     Raises:
         ValueError: `every` is not a positive whole number.
@@ -160,10 +159,10 @@ def wandb(clip: Clipped, run: Any, *, every: int = 1, prefix: str = "train/") ->
     """Return a `Monitor` that logs to a run of Weights & Biases.
 
     Args:
-        clip: A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`.
-        run: The run that `wandb.init()` returned. The monitor calls the method `log`.
-        every: The number of calls from one log to the next.
-        prefix: The prefix of each name.
+        clip: A `ClipConfig`, or the result of its method `clipper` or `attach_to`.
+        run: The run that `wandb.init()` returned. The monitor calls `run.log`.
+        every: Log at every n-th call.
+        prefix: The prefix of each metric's name.
 
     Raises:
         ValueError: `every` is not a positive whole number.

@@ -32,8 +32,8 @@ def clip_grad_norm_(
 ) -> np.floating[Any]:
     """Clip the gradients by their total norm, in place.
 
-    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). The factor 1
-    leaves every bit unchanged. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor
+    is 1, the gradients do not change. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
     difficulty of training recurrent neural networks", 2013.
 
     Args:
@@ -50,7 +50,8 @@ def clip_grad_norm_(
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. On the host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
+        float32 otherwise. In eager calls on a CPU without derivatives, norms of order 1, 2 and inf are correctly
+        rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. max_norm or norm_type
@@ -126,8 +127,8 @@ def get_total_norm(
         check_replicas: Not supported on NumPy. Keep the default.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
-        host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
+        eager calls on a CPU without derivatives, norms of order 1, 2 and inf are correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. norm_type is not a
@@ -154,7 +155,7 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients by the norm `total_norm`, in place.
 
-    `get_total_norm` followed by this function clips to the same bits as `clip_grad_norm_`. Source:
+    A call of `get_total_norm` and then of this function gives the same bits as `clip_grad_norm_`. Source:
     `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
@@ -206,8 +207,8 @@ def clip_by_global_norm(
 
     Returns:
         (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
-        in a list. For one array, the result is one array. Any other container keeps its structure. None stays in its
-        place. The norm is a scalar.
+        in a list. For one array, the result is one array. Any other container keeps its structure. None entries stay
+        None. The norm is a scalar.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. clip_norm or use_norm
@@ -311,8 +312,8 @@ def global_norm(
         check_replicas: Not supported on NumPy. Keep the default.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
-        host path (docs/contract.md), the norm is correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
+        eager calls on a CPU without derivatives, the norm is correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. You pass an argument
@@ -338,8 +339,8 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip as their own. None sets the default clip, for all parameters
-            without their own clip.
+        param_list: The parameters to clip by this clip. None sets the default clip, for all parameters without a clip
+            of their own.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:

@@ -33,8 +33,8 @@ def clip_grad_norm_(
 ) -> paddle.Tensor:
     """Clip the gradients of parameters by their total norm, in place.
 
-    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). The factor 1
-    leaves every bit unchanged. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor
+    is 1, the gradients do not change. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
     difficulty of training recurrent neural networks", 2013.
 
     Args:
@@ -48,18 +48,18 @@ def clip_grad_norm_(
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
             `fleet` and from placements.
-        ownership: Which rank owns each gradient element, and includes it in the norm. If placements do not determine
-            the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same element),
-            a function or a dict. The function gets a parameter, and returns True if this rank owns its gradient. The
-            dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: The number of gradient elements that all ranks together must own. If they own a different number,
-            raise ValueError. True computes the number from the full shapes of this rank's gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError, which
-            names the gradients and the ranks.
+        ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a parameter, and returns True if this
+            rank owns its gradient. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
+            the full shapes of this rank's gradients.
+        check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. On the host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
+        float32 otherwise. In eager calls on a CPU without derivatives, norms of order 1, 2 and inf are correctly
+        rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or norm_type
@@ -134,18 +134,17 @@ def get_total_norm(
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
             `fleet` and from placements.
-        ownership: Which rank owns each gradient element, and includes it in the norm. If placements do not determine
-            the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same element),
-            a function or a dict. The function gets a gradient, and returns True if this rank owns it. The dict maps
-            patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: The number of gradient elements that all ranks together must own. If they own a different number,
-            raise ValueError. True computes the number from the full shapes of this rank's gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError, which
-            names the gradients and the ranks.
+        ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a gradient, and returns True if this
+            rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
+            the full shapes of this rank's gradients.
+        check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
-        host path (docs/contract.md), norms of order 1, 2 and inf are correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
+        eager calls on a CPU without derivatives, norms of order 1, 2 and inf are correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. norm_type is not a
@@ -172,7 +171,7 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients of parameters by the norm `total_norm`, in place.
 
-    `get_total_norm` followed by this function clips to the same bits as `clip_grad_norm_`. Source:
+    A call of `get_total_norm` and then of this function gives the same bits as `clip_grad_norm_`. Source:
     `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
@@ -220,19 +219,18 @@ def clip_by_global_norm(
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
             `fleet` and from placements.
-        ownership: Which rank owns each gradient element, and includes it in the norm. If placements do not determine
-            the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same element),
-            a function or a dict. The function gets a gradient, and returns True if this rank owns it. The dict maps
-            patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: The number of gradient elements that all ranks together must own. If they own a different number,
-            raise ValueError. True computes the number from the full shapes of this rank's gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError, which
-            names the gradients and the ranks.
+        ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a gradient, and returns True if this
+            rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
+            the full shapes of this rank's gradients.
+        check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
         (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
-        in a list. For one tensor, the result is one tensor. Any other container keeps its structure. None stays in its
-        place. The norm is a scalar.
+        in a list. For one tensor, the result is one tensor. Any other container keeps its structure. None entries stay
+        None. The norm is a scalar.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. clip_norm or use_norm
@@ -339,18 +337,17 @@ def global_norm(
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
             `fleet` and from placements.
-        ownership: Which rank owns each gradient element, and includes it in the norm. If placements do not determine
-            the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same element),
-            a function or a dict. The function gets a gradient, and returns True if this rank owns it. The dict maps
-            patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: The number of gradient elements that all ranks together must own. If they own a different number,
-            raise ValueError. True computes the number from the full shapes of this rank's gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError, which
-            names the gradients and the ranks.
+        ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a gradient, and returns True if this
+            rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
+            the full shapes of this rank's gradients.
+        check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On the
-        host path (docs/contract.md), the norm is correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
+        eager calls on a CPU without derivatives, the norm is correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None.
@@ -380,8 +377,8 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip as their own. In static mode, names of parameters are also
-            allowed. None sets the default clip, for all parameters without their own clip.
+        param_list: The parameters to clip by this clip. In static mode, names of parameters are also allowed. None sets
+            the default clip, for all parameters without a clip of their own.
         program: The static program in which to set the clip. None means the default main program in static mode, and no
             program in dynamic mode.
 
@@ -515,14 +512,13 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
             `fleet` and from placements.
-        ownership: Which rank owns each gradient element, and includes it in the norm. If placements do not determine
-            the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same element),
-            a function or a dict. The function gets a parameter, and returns True if this rank owns its gradient. The
-            dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: The number of gradient elements that all ranks together must own. If they own a different number,
-            raise ValueError. True computes the number from the full shapes of this rank's gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError, which
-            names the gradients and the ranks.
+        ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a parameter, and returns True if this
+            rank owns its gradient. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
+            the full shapes of this rank's gradients.
+        check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Raises:
         TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.

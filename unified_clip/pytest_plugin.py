@@ -1,7 +1,6 @@
 """The pytest plugin: the fixtures `clip_parity` and `clip_suite`, and their options.
 
-pytest imports this module in every run. To keep this import fast, frameworks and NumPy are imported only when a test
-uses a fixture.
+pytest imports this module in every run, so the module imports frameworks and NumPy only when a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-FRAMEWORKS = "the frameworks that the fixture clip_parity compares (default: those that are installed)"
+FRAMEWORKS = "the frameworks that the fixture clip_parity compares (default: all installed frameworks)"
 INTERPRETERS = "a different Python interpreter for a framework. Example: paddle=PATH"
-MISSING = "what clip_parity does about a framework that is not installed: fail (default) or skip"
+MISSING = "fail (default) or skip tests with clip_parity if a framework is not installed"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """Return `unified_clip.testing.assert_clip_parity`, with the frameworks and interpreters of pytest's options."""
+    """Return `unified_clip.testing.assert_clip_parity`, with pytest's options as arguments."""
     from unified_clip._command.parser import comma_separated
     from unified_clip.testing import assert_clip_parity
 
@@ -47,9 +46,9 @@ def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """Return `unified_clip.testing.assert_suite_passes`. The paths of suites are relative to pytest's root directory.
+    """Return `unified_clip.testing.assert_suite_passes`, for paths relative to pytest's root directory.
 
-    The suite names its frameworks and interpreters, so the options of `clip_parity` do not apply.
+    The options of `clip_parity` do not apply, because the suite names its frameworks and interpreters.
     """
     from unified_clip.testing import assert_suite_passes
 
@@ -63,8 +62,8 @@ def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
 def _interpreters(config: pytest.Config) -> dict[str, Path]:
     """Return the interpreter of each framework.
 
-    Paths on the command line are relative to the current directory. Paths in pytest's configuration file are relative
-    to pytest's root directory.
+    Paths are relative to the current directory on the command line, and to pytest's root directory in its
+    configuration file.
     """
     places = [
         (config.rootpath, config.getini("clip_interpreters")),

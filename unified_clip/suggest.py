@@ -31,7 +31,7 @@ class Replay:
     """The threshold for each norm, or inf if the rule does not limit the norm."""
 
     clipped: float
-    """The share of clipped norms, as a number from 0 to 1. A norm is clipped if it is above its threshold."""
+    """The share of norms above their thresholds, from 0 to 1."""
 
     def __str__(self) -> str:
         limits = [threshold for threshold in self.thresholds if threshold < math.inf]
@@ -41,7 +41,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A suggested threshold, and the recorded norms that led to the threshold."""
+    """A suggested threshold, and the recorded norms."""
 
     threshold: float
     """The threshold, rounded up to three significant digits."""
@@ -57,7 +57,7 @@ class Suggestion:
     """The number of norms that are NaN or infinite."""
 
     def __str__(self) -> str:
-        left_out = f". NaN or infinite norms that were left out: {self.not_finite}" if self.not_finite else ""
+        left_out = f". NaN or infinite norms, left out: {self.not_finite}" if self.not_finite else ""
         return (
             f"threshold {self.threshold:g}: the {self.percentile:g}th percentile of {len(self.norms)} norms. It "
             f"clips {100 * self.clipped:.3g} % of the norms{left_out}"
@@ -66,8 +66,8 @@ class Suggestion:
     def replay(self, rule: Any) -> Replay:
         """Return the thresholds that an adaptive rule computes for these norms, and the share of clipped norms.
 
-        The replay does not repeat the training. In a training with this rule, each clip changes the parameters, and
-        therefore all later norms.
+        The replay does not repeat the training. In a training with this rule, each clip would change the parameters,
+        and so all later norms.
 
         Args:
             rule: A rule for the total norm, such as `adaptive.ZClip()` or a rule of your own.
@@ -97,16 +97,15 @@ class Suggestion:
         return Replay(thresholds, clipped / len(self.norms))
 
     def plot(self, path: str | os.PathLike[str], rules: Mapping[str, Any] | None = None) -> None:
-        """Write a plot of the norms and the threshold. The suffix of the file sets the format: .svg, .png or .pdf.
+        """Write a plot of the norms and the threshold.
 
         Args:
-            path: The file to write.
-            rules: A dict of adaptive rules by name. The plot shows the thresholds of each rule, and the share of norms
-                that the rule clips.
+            path: The file to write. Its suffix sets the format: .svg, .png or .pdf.
+            rules: {name: adaptive rule}. The plot shows the thresholds of each rule, and the share of norms that the
+                rule clips.
 
         Raises:
-            ModuleNotFoundError: matplotlib is not installed. The error message contains the command that installs
-                matplotlib.
+            ModuleNotFoundError: matplotlib is not installed.
             TypeError: An entry of `rules` is not a rule for the total norm.
             ValueError: matplotlib does not support the suffix of the file.
         """
@@ -121,7 +120,7 @@ class Suggestion:
         figure = Figure((8, 3), layout="constrained")
         steps, shares = figure.subplots(1, 2, width_ratios=[3, 1], sharey=True)
         steps.plot(range(1, len(self.norms) + 1), self.norms, ".", markersize=3, color="#2757c4")
-        steps.set_xlabel("step (without steps whose norm is NaN or infinite)" if self.not_finite else "step")
+        steps.set_xlabel("step (without NaN and infinite norms)" if self.not_finite else "step")
         steps.set_ylabel("norm before clipping")
         ordered = sorted(self.norms)
         shares.plot([100 * (i + 1) / len(ordered) for i in range(len(ordered))], ordered, color="#2757c4")
@@ -149,14 +148,13 @@ class Suggestion:
 def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) -> Suggestion:
     """Suggest a threshold that clips only rare large steps: a percentile of the total norms of a run.
 
-    Record a few hundred steps without clipping, or with a threshold well above the usual norms. With the threshold inf,
-    a clip measures norms without clipping. If many recorded steps were clipped, the norms differ from the norms of a
-    training without clipping.
+    Record a few hundred steps with a threshold well above the usual norms, or with the threshold inf, which clips
+    nothing. Clips during the recording would change the later norms.
 
     Args:
-        records: The path of a file from `unified_clip.record`, or an iterable of norms. Each norm is a number, or the
+        records: The path of a file from `unified_clip.record`, or an iterable of norms. A norm is a number or the
             attribute `last` of a clip.
-        percentile: The percentage of steps to leave unchanged, above 0 and up to 100.
+        percentile: The percentage of steps that the threshold does not clip, above 0 and up to 100.
         skip: The number of steps to ignore at the start of the run, where norms are often larger.
 
     Returns:
@@ -225,7 +223,7 @@ def _norms(records: Any) -> Iterator[float]:
 def _recorded(path: Path) -> Iterator[float]:
     """Yield the total norm of each step in a recorded file.
 
-    A step can have several clip calls. The norm of the step is then the 2-norm of the calls' total norms.
+    If a step has several clip calls, its norm is the 2-norm of their total norms.
     """
     if not path.exists():
         raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))
@@ -246,9 +244,8 @@ def _recorded(path: Path) -> Iterator[float]:
         raise ValueError(f"{path}: {NO_CALLS}")
     if not by_step:
         raise ValueError(
-            f"{path}: None of the {len(lines)} recorded calls has a total norm. Clips by value and calls without "
-            "gradients have no total norm. Record calls of clip_grad_norm_. To measure without clipping, set the "
-            "threshold to inf."
+            f"{path}: None of the {len(lines)} recorded calls has a total norm, because all calls clip by value or "
+            "have no gradients. Record calls of clip_grad_norm_. To measure without clipping, set the threshold to inf."
         )
     yield from (math.hypot(*norms) for norms in by_step.values())
 

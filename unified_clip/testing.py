@@ -1,4 +1,4 @@
-"""Assertions for tests of gradients, of clip functions on every framework, and of parity suites.
+"""Assertions that test gradients, clip functions on every framework, and parity suites.
 
 The assertions need the extra `cli`. In pytest, the fixture `clip_parity` is `assert_clip_parity` with pytest's options,
 and the fixture `clip_suite` is `assert_suite_passes`.
@@ -25,36 +25,35 @@ from .cli import not_installed
 __all__ = ["assert_clip_parity", "assert_gradients_equal", "assert_suite_passes"]
 
 MOST_RTOL = 0.1
-"""The largest allowed `rtol`. A larger value would accept almost all differences."""
+"""The largest `rtol`. A larger value would accept almost all differences."""
 
 PASS_GRADIENTS = "Call backward() first, and pass a list instead of a generator."
 
 
 def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 0) -> None:
-    """Fail unless two containers have the same gradients: bit for bit, or within `max_ulp` or `rtol`.
+    """Fail if the gradients in two containers differ by more than `max_ulp` and `rtol`, or by default in any bit.
 
-    `a` and `b` can contain tensors of different frameworks.
+    `a` and `b` can contain tensors of different frameworks. Tensors are compared by name, or by position if they have
+    no names.
 
     Args:
         a: A tensor, or a list, a dict, (name, gradient) tuples or any other container that the clipping functions
-            accept. None means no gradient. Tensors can have any shape. The dtype must be float16, bfloat16, float32,
-            float64, complex64 or complex128. Tensors are compared by name, or by position if they have no names.
+            accept. None means no gradient. The dtypes are float16, bfloat16, float32, float64, complex64 and
+            complex128.
         b: The container to compare with `a`.
-        max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN. The distance
-            from NaN to a number is infinite. The distance from 0.0 to -0.0 is 1.
-        rtol: The maximum relative difference of two elements. The relative difference is the difference divided by the
-            largest element of the gradient in `b`. An element passes if its difference is within `max_ulp` or within
-            `rtol`. Parity suites use `rtol=1e-5`. Pass `rtol` if the terms of a sum nearly cancel, because the results
-            can then differ by many ULP.
+        max_ulp: The largest allowed difference of two elements in units in the last place (ULP). NaN equals NaN, and
+            differs from a number by an infinite amount. 0.0 differs from -0.0 by 1.
+        rtol: The largest allowed difference of two elements, divided by the largest element of the gradient in `b`. An
+            element passes if its difference is within `max_ulp` or within `rtol`. Parity suites use `rtol=1e-5`. Pass
+            `rtol` if the terms of a sum nearly cancel, because the results can then differ by many ULP.
 
     Raises:
-        AssertionError: Names, dtypes, shapes or elements differ. The message begins with the common factor of several
-            gradients, if there is one, and then names the gradient with the largest relative difference. For each
-            gradient, it has the first element that differs, and the element with the largest difference.
-        TypeError: A value is not a gradient. For example, the value is a parameter, a Python number or a tensor of
-            booleans.
-        ValueError: max_ulp is negative, infinite or NaN. rtol is outside of the range from 0 to 0.1. `a` and `b` are
-            the same object. No gradient has an element.
+        AssertionError: Names, dtypes, shapes or elements differ. For each gradient, the message has the first element
+            that differs, and the element with the largest difference. If several gradients differ by the same factor,
+            the message begins with this factor.
+        TypeError: A value is not a gradient, but for example a parameter, a Python number or a tensor of booleans.
+        ValueError: max_ulp is negative, infinite or NaN. rtol is not in the range from 0 to 0.1. `a` and `b` are the
+            same object. No gradient has an element.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -101,30 +100,29 @@ def assert_clip_parity(
 
     To test a function of your own, use `assert_suite_passes`.
 
-    Each framework runs in a separate process, on the CPU. The process of the test imports no framework, so you can
-    compare frameworks that cannot run in one process. Starting the processes takes most of the time. The comparison is
-    the same as for one case of `unified-clip parity`.
+    Each framework runs in a separate process, on the CPU, so you can compare frameworks that cannot run in one process.
+    Starting the processes takes most of the time. The comparison is the same as for one case of `unified-clip parity`.
 
     Args:
         grads: Gradients of one framework: a tensor, a list, a dict or (name, gradient) tuples. The gradients are
             copied.
         rule: A public function or class, such as `unified_clip.clip_grad_norm_`, or its name, such as
             "clip_grad_norm_".
-        frameworks: The frameworks to compare: names from "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". The
+        frameworks: The frameworks to compare: a list of "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". The
             default is all installed frameworks.
-        missing: The action if a framework is not installed. "fail" fails the test. With "skip", the function first
-            compares the installed frameworks. If they agree, the test is reported as skipped.
+        missing: What to do if a framework is not installed. "fail" fails the test. "skip" compares the other
+            frameworks, and reports a skipped test if they agree.
         interpreters: For each framework, the path of a Python interpreter that has the framework and the extra `cli`.
             The default is the interpreter of the test.
-        arguments: The arguments of the rule, such as `max_norm=1.0`. Each argument is a number.
+        arguments: The numeric arguments of the rule, such as `max_norm=1.0`.
 
     Raises:
-        AssertionError: A result differs from exact arithmetic. The message contains the framework, the tensor, the
-            element and the two numbers that differ. A framework crashed, hung or is not installed.
-        unittest.SkipTest: A framework is not installed, and `missing` is "skip". pytest then reports a skipped test.
+        AssertionError: A result differs from exact arithmetic. The message names the framework, the tensor, the element
+            and the two numbers that differ. A framework crashed, hung or is not installed.
+        unittest.SkipTest: A framework is not installed, and `missing` is "skip".
         TypeError: A value in `grads` is not a gradient, or `frameworks` is a string.
-        ValueError: The rule, an argument of the rule or a framework is unknown. `missing` has a value other than "fail"
-            and "skip". No gradient in `grads` has an element.
+        ValueError: The rule, an argument of the rule, a framework or the value of `missing` is unknown. No gradient in
+            `grads` has an element.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -163,19 +161,17 @@ def assert_clip_parity(
 
 
 def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | None = None) -> None:
-    """Run a parity suite, and fail unless it passes. The command `unified-clip parity --suite SUITE` does the same, and
-    also writes a report.
+    """Run a parity suite, such as for your own functions, and fail if the suite does not pass.
 
-    To test your own functions, list the functions in the suite.
+    The command `unified-clip parity --suite SUITE` does the same, and also writes a report.
 
     Args:
         suite: A directory that contains suite.toml, or the path of a .toml file.
         frameworks: The frameworks to run. The default is all frameworks of the suite.
 
     Raises:
-        AssertionError: The suite does not pass. The message contains the verdict and all problems, in the words of the
-            command.
-        unified_clip.parity.suite.schema.SuiteError: The suite is invalid, or the suite has none of the `frameworks`.
+        AssertionError: The suite does not pass. The message contains the verdict and all problems.
+        unified_clip.parity.suite.schema.SuiteError: The suite is invalid, or has none of the `frameworks`.
         TypeError: `frameworks` is a string.
         ModuleNotFoundError: The extra `cli` is not installed.
 
@@ -247,21 +243,19 @@ def _check(frameworks: Sequence[str], interpreters: Mapping[str, str], missing: 
         what = f"The framework {unknown[0]!r} is unknown" if unknown else "frameworks is empty"
         raise ValueError(f"{what}. Pass names among {', '.join(known)}")
     if missing not in ("fail", "skip"):
-        raise ValueError(
-            f"The argument missing (clip_missing in pytest's configuration) is {missing!r}. Pass 'fail' or 'skip'"
-        )
+        raise ValueError(f"`missing` (clip_missing in pytest's configuration) is {missing!r}. Pass 'fail' or 'skip'")
 
 
 def _name(rule: str | Callable[..., Any]) -> str:
-    """Return the name of a clip rule as in the `cases` of a suite. For an alias, return the original name."""
+    """Return the original name of a clip rule, as in the `cases` of a suite."""
     if isinstance(rule, str):
         name, _, method = rule.partition(".")
         original = getattr(unified_clip, name, None) if name in unified_clip.__all__ else None
         return f"{getattr(original, '__name__', name)}{method and f'.{method}'}"
     if getattr(rule, "__module__", "").partition(".")[0] != __package__:
         raise ValueError(
-            f"{rule!r} is not a rule of unified_clip. Pass the name of a rule, such as 'clip_grad_norm_'. For your own "
-            "function, list the function in a suite, and pass the suite to the fixture clip_suite or to "
+            f"{rule!r} is not a rule of unified_clip. Pass the name of a rule, such as 'clip_grad_norm_'. To test your "
+            "own function, list it in a suite, and pass the suite to the fixture clip_suite or to "
             "assert_suite_passes: see docs/ci.md#pytest"
         )
     return str(getattr(rule, "__name__", rule))

@@ -113,7 +113,7 @@ def test_a_parameter_without_a_name_is_rejected_before_clipping(names: str) -> N
     named = {"a part of the model": model[0], "some parameters": {"0.bias": model[0].bias}, "none": {}}[names]
     clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"]).as_paddle(named)
     own = model[0].weight.name if names != "a part of the model" else model[1].weight.name
-    message = rf"The optimizer's parameter '{own}' is not in .* Pass the whole model: clip\.as_paddle\(model\)\.$"
+    message = rf"but '{own}' of the optimizer is not in .* Pass the whole model: clip\.as_paddle\(model\)\.$"
     with pytest.raises(ValueError, match=message):
         changes_with_clip(clip, model)
     for name, parameter in model.named_parameters():

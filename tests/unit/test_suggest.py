@@ -43,7 +43,7 @@ def test_norms_that_are_not_finite_are_left_out_and_told() -> None:
     result = suggest_threshold([*NORMS, math.nan, math.inf])
     assert (result.threshold, result.not_finite) == (90.0, 2)
     assert str(result) == (
-        "threshold 90: the 90th percentile of 100 norms. It clips 10 % of the norms. NaN or infinite norms that were "
+        "threshold 90: the 90th percentile of 100 norms. It clips 10 % of the norms. NaN or infinite norms, "
         "left out: 2"
     )
 
@@ -109,7 +109,7 @@ def test_what_is_wrong_is_told(arguments: tuple[object, ...], error: type[Except
         (lambda: None, 'measure its norms by ClipConfig(rule="none").attach_to(optimizer)'),
         (
             lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0),
-            "run.jsonl: None of the 1 recorded calls has a total norm. Clips by value and calls",
+            "run.jsonl: None of the 1 recorded calls has a total norm, because all calls clip by value or",
         ),
     ],
 )
@@ -177,7 +177,7 @@ def test_rules_are_replayed_on_the_norms(rule: Rule) -> None:
         ([1.0] * 40, "log", "step"),
         ([1.0, 0.0] * 20, "symlog", "step"),
         ([0.0] * 40, "linear", "step"),
-        ([1.0] * 40 + [math.nan], "log", "step (without steps whose norm is NaN or infinite)"),
+        ([1.0] * 40 + [math.nan], "log", "step (without NaN and infinite norms)"),
     ],
 )
 def test_the_plot_shows_small_norms_beside_large_ones(

@@ -297,7 +297,7 @@ def test_rules_are_named_by_strings_functions_or_classes() -> None:
         ("clip_grad_norm_", {"max_norm": "1"}, "Give a number"),
         ("clip_grad_norm_", {"max_norm": math.nan}, "^clip_grad_norm_: max_norm is NaN. Give a number$"),
         ("native_available", {}, "^call: .* there is no such function. Use one of clip_grad_norm_"),
-        (np.clip, {}, "is not a rule of unified_clip.*For your own function, list .* the fixture clip_suite"),
+        (np.clip, {}, "is not a rule of unified_clip.*To test your own function, list .* the fixture clip_suite"),
         ("clip_grad_norm_", {"max_norm": 1.0, "frameworks": ["caffe"]}, "The framework 'caffe' is unknown"),
         ("clip_grad_norm_", {"max_norm": 1.0, "frameworks": []}, "frameworks is empty"),
         ("clip_grad_norm_", {"max_norm": 1.0, "interpreters": {"caffe": "x"}}, "The framework 'caffe' is unknown"),

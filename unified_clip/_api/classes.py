@@ -112,7 +112,7 @@ class GradientClip(FrameworkBinding):
 
     _needs_order: ClassVar[bool] = False
     _measures: ClassVar[Measures | None] = None
-    """The norm that ranks measure together: "total", "each" for one norm per tensor, or None for a clip by value."""
+    """The norms that ranks measure together: "total", "each" (one norm per tensor), or None for a clip by value."""
 
     _spec = INFERRED
 
@@ -137,7 +137,7 @@ class GradientClip(FrameworkBinding):
         """Clip the gradients, and return the total norm or None. The caller writes the results."""
 
     def _group(self) -> object:
-        """Return a key. `append_gradient_clip_ops` clips all parameters together whose clips have equal keys."""
+        """Return a key. `append_gradient_clip_ops` clips parameters together if their clips have equal keys."""
         return id(self)
 
 

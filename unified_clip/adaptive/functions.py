@@ -22,9 +22,9 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
 
     Args:
         adaptive: The adaptive rule, such as `ZClip()`.
-        like: A tensor, or any container of tensors, such as the gradients. The state gets their framework and device.
-            For `AdaGC`, pass all gradients or all parameters of a clip, because the state has a number for each of
-            them.
+        like: A tensor, or any container of tensors, such as the gradients. The state has the framework and the device
+            of these tensors. For `AdaGC`, pass all gradients or all parameters of a clip, because the state has a
+            number for each of them.
         data: A saved state that `read_state` returned. The default is the initial state.
 
     Returns:

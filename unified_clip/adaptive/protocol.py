@@ -80,7 +80,7 @@ class ZClip:
 
     Args:
         alpha: The weight of the old mean and variance in the moving averages, from 0 to 1.
-        z_thresh: The largest z-score that is not clipped, above 0.
+        z_thresh: The largest z-score of a norm that is not clipped. The number is above 0.
         warmup_steps: The number of norms in the warm-up, at least 1. These norms are not clipped, and they give the
             first mean and variance.
         mode: "percentile" clips to `mean + z_thresh * standard deviation`. "zscore" clips to the threshold that
@@ -134,8 +134,8 @@ class Percentile:
 
     Args:
         percent: The percentile, from 0 to 100. AutoClip's authors use 10.
-        window: Compute the percentile from this number of last norms. None includes all norms of the run, so the state
-            grows in each step. Only `ClipConfig` supports None, in eager calls on a CPU.
+        window: How many of the last norms the percentile includes. None means all norms of the run, so the state grows
+            in each step. Only `ClipConfig` supports None, in eager calls on a CPU.
         include_current: Whether the percentile includes the current norm, as in the authors' code. If False, the first
             step is not clipped.
         warmup_steps: The number of norms at the start that are not clipped, at least 0.

@@ -94,13 +94,13 @@ def adagc(
     warmup_threshold: float,
     warmup_norms: Literal["clipped", "unclipped"],
 ) -> tuple[Real, State]:
-    """Return (the vector of the tensors' thresholds, the new state).
+    """Return (a vector with a threshold for each tensor, the new state).
 
     On the host path, the number inf can replace a vector of inf. The state has a number for each tensor: the smallest
     norm in the warm-up, and later an exponential moving average of the clipped norms. The number is 0 until the tensor
     has a norm above 0.
 
-    scale: The coefficient of a step in the warm-up.
+    scale: The clip coefficient of a step in the warm-up.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025, arXiv
     2502.11034.

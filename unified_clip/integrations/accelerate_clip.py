@@ -22,35 +22,33 @@ from .torch_scaling import parameters_of
 def clip_(
     accelerator: Accelerator, clip: ClipConfig | Clipper, parameters: Tensor | Iterable[Any], *, step: int | None = None
 ) -> Tensor | None:
-    """Clip in place before the optimizer's step.
+    """Clip in place before the optimizer's step, and unscale the gradients of a `GradScaler` first.
 
-    If a `GradScaler` has scaled the gradients, unscale the gradients first.
+    Call this function on all ranks, after every `accelerator.backward`. It does nothing while Accelerate accumulates
+    gradients.
 
-    Call this function on all ranks, after every `accelerator.backward`. If Accelerate only accumulates gradients, the
-    function does nothing.
-
-    If the scaler skips the step of an optimizer, the gradients of this optimizer are not clipped, and the norm does not
-    include them. With fused optimizers on a GPU, this applies only if nonfinite is "raise" or "skip". For other values
-    of nonfinite, the gradients of fused optimizers are always clipped, so that the function does not wait for the GPU.
+    If the scaler skips the step of an optimizer, the function leaves the gradients of this optimizer out of the norm
+    and the clip. For fused optimizers on a GPU, it does so only if nonfinite is "raise" or "skip". With other values of
+    nonfinite, it clips these gradients, too, because it does not wait for the GPU.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
-        clip: A configuration, or a clipper that `ClipConfig.clipper` returned. To declare a process group or ownership,
-            pass a clipper.
-        parameters: `model.parameters()`. If the configuration has patterns of names, pass `model.named_parameters()`. A
-            single parameter and a dict {name: parameter} are supported, too.
-        step: The step for a schedule, counted from 0. If None, the number of earlier clips is the step.
+        clip: A configuration. To declare a process group or ownership, pass a clipper that `ClipConfig.clipper`
+            returned.
+        parameters: `model.parameters()`, a single parameter or a dict {name: parameter}. If the configuration has
+            patterns of names, pass `model.named_parameters()`.
+        step: The step for a schedule, counted from 0. The default is the number of earlier clips.
 
     Returns:
-        The total norm before clipping, a scalar tensor. The result is None while Accelerate accumulates gradients. The
-        result is also None if the scaler skips the steps of all optimizers.
+        The total norm before clipping, a scalar tensor. Return None while Accelerate accumulates gradients, or if the
+        scaler skips the steps of all optimizers.
 
     Raises:
         ValueError: A configuration is attached to an optimizer of these parameters.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). FSDP1 shards the
-            gradients, and no ownership is declared.
-        TypeError: An entry of `parameters` is not a parameter. `parameters` has no names, but the patterns of the
-            configuration need names.
+            gradients, and you declare no ownership.
+        TypeError: An entry of `parameters` is not a parameter. The configuration has patterns of names, but
+            `parameters` has no names.
         NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
 
     Source: unified_clip. The function replaces `accelerate.Accelerator.clip_grad_norm_`.
@@ -97,10 +95,7 @@ def _listed(parameters: Any) -> Any:
 
 @contextmanager
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
-    """Set the gradients of the parameters to None inside a `with` block.
-
-    The parameters stay in their list, because names can depend on positions.
-    """
+    """Set the gradients of the parameters to None inside a `with` block."""
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

@@ -31,18 +31,18 @@ WRAPPED = (
 )
 """`Attached` replaces these methods of the optimizer.
 
-Keras calls `_clip_gradients` once for each update, after gradients are averaged and unscaled, and before weight decay.
-For a batch that only accumulates gradients, Keras on JAX also calls `_clip_gradients`, and ignores the result. `fit`
-calls `finalize_variable_values` at its end.
+Keras calls `_clip_gradients` once for each update, after it has averaged and unscaled the gradients, and before weight
+decay. On JAX, Keras also calls it for batches that only accumulate gradients, and ignores the result. `fit` calls
+`finalize_variable_values` at its end.
 """
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
-"""The method that adds up the gradients of all replicas. `Attached` replaces this method on TensorFlow, where Keras
-adds up the gradients after the clip."""
+"""The method that adds up the gradients of all replicas. `Attached` replaces it on TensorFlow, where Keras would add up
+the gradients after the clip."""
 
 NO_STATE = (
-    "Files of Keras do not contain the state of the adaptive threshold, so loading a file does not change the state. "
-    "Save the result of the handle's state_dict() beside the file, and pass it to the handle's load_state_dict()."
+    "Files of Keras do not contain the state of the adaptive threshold, so this load does not restore it. Save the "
+    "result of the handle's state_dict() beside the file, and pass it to the handle's load_state_dict()."
 )
 
 USED = ("add_variable", "_iterations", "_get_variable_index", "_untrack_variable")
@@ -60,7 +60,7 @@ def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
     Call this function before the first `fit`. A step that Keras compiled before this call does not clip.
 
     names: The names for patterns: the model, a dict of name to variable, or a list of names in the order of the
-        variables. If you pass a model or None, the name of a variable is its path, with dots.
+        variables. For a model or None, the name of a variable is its path, with dots.
     """
     _check(optimizer)
     if isinstance(names, keras.layers.Layer):
@@ -78,14 +78,14 @@ def _check(optimizer: Any) -> None:
         raise TypeError(f"optimizer is {kind}. Pass a keras.optimizers.Optimizer.")
     if hasattr(optimizer, "inner_optimizer"):
         raise TypeError(
-            f"optimizer is {kind}, which has scaled gradients. Attach to its inner_optimizer, which gets unscaled "
+            f"optimizer is {kind}, which gets scaled gradients. Attach to its inner_optimizer, which gets unscaled "
             "gradients."
         )
     if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
         raise TypeError(
-            f"optimizer is {kind}, which passes all gradients on to other optimizers. Attach to each of its "
-            "`optimizers`: each of them clips by the norm of its own gradients. If a function chooses the optimizers, "
-            "first call optimizer.build(variables)."
+            f"optimizer is {kind}, which passes all gradients on to other optimizers. Attach to each optimizer in its "
+            "list `optimizers`. Each then clips by the norm of its own gradients. If a function chooses the "
+            "optimizers, first call optimizer.build(variables)."
         )
     missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]
     if missing:
@@ -104,7 +104,7 @@ def _check(optimizer: Any) -> None:
 
 
 class Attached(AbstractContextManager[Any, None]):
-    """A configuration that is attached to an optimizer. At the end of a `with` block, the configuration is detached."""
+    """A configuration that is attached to an optimizer. A `with` block detaches it at its end."""
 
     def __init__(self, settings: Settings, optimizer: Any, names: Any) -> None:
         self._settings, self._optimizer = settings, optimizer
@@ -145,28 +145,26 @@ class Attached(AbstractContextManager[Any, None]):
 
     @property
     def last(self) -> LastStep:
-        """The outcome of the last step. Reading `last` waits for the device.
+        """The outcome of the last step. During `fit` on JAX, this is the last step of the previous epoch.
 
-        During `fit` on JAX, `last` contains the last step of the previous epoch. Before the first step, `last` raises
-        NothingClippedError, a RuntimeError.
+        Reading `last` waits for the device. Before the first step, `last` raises NothingClippedError, a RuntimeError.
         """
         return steps.last_step(int(_read(self._steps)), int(_read(self._step)), _read(self._kept))
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 steps in which a gradient changed, or None if the share is unknown."""
+        """The share of the last 100 steps in which a gradient changed, or None if it is unknown."""
         return steps.rate_of(_read(self._recent).tolist())
 
     @property
     def step(self) -> int:
-        """The step that the next clip passes to the schedule. The step is the optimizer's `iterations`."""
+        """The step that the next clip passes to the schedule, from the optimizer's `iterations`."""
         if self._optimizer is None:
             return self._last_step
         return int(_read(self._optimizer._iterations)) // (self._optimizer.gradient_accumulation_steps or 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step and the states of adaptive rules as plain data. You can write the result to a JSON file, or
-        to a checkpoint of any framework.
+        """Return the step and the states of adaptive rules as plain data, for a JSON file or any checkpoint.
 
         Save the result together with the model, because Keras does not save these states. This call waits for the
         device.
@@ -176,11 +174,10 @@ class Attached(AbstractContextManager[Any, None]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the result of `state_dict`, which can come from another framework.
 
-        The call does not change the step. The step always comes from the optimizer's `iterations`.
+        The step does not change, because it comes from the optimizer's `iterations`.
 
         Raises:
-            ValueError: `state` is not a result of `state_dict`. The adaptive rules in `state` differ from the adaptive
-                rules of this configuration.
+            ValueError: `state` is not a result of `state_dict`, or has other adaptive rules than this configuration.
             RuntimeError: `fit` on JAX is running, and would overwrite the states at the end of the epoch.
         """
         if any(variable._value is None for variable in self._adaptive):
@@ -222,8 +219,8 @@ class Attached(AbstractContextManager[Any, None]):
         if len(grads) and self._updates == updates:
             raise RuntimeError(
                 f"{type(self._optimizer).__name__}.apply did not call keras.optimizers.Optimizer.apply, so nothing was "
-                "clipped. Call super().apply(...) each time, or attach to the optimizer that makes the update. To "
-                "accumulate gradients, pass gradient_accumulation_steps to the optimizer instead."
+                "clipped. Call super().apply(...) each time, or attach to the optimizer that makes the update. If "
+                "apply accumulates gradients, pass gradient_accumulation_steps to the optimizer instead."
             )
         return result
 
@@ -278,8 +275,7 @@ class Attached(AbstractContextManager[Any, None]):
         return clipped
 
     def _is_discarded(self) -> bool:
-        """Return whether Keras on JAX only accumulates the gradients of this batch. Keras then ignores the clipped
-        gradients."""
+        """Return whether Keras on JAX only accumulates the gradients of this batch, and so ignores the clip."""
         every = self._optimizer.gradient_accumulation_steps
         if not every or keras.backend.backend() != "jax":
             return False
@@ -294,8 +290,9 @@ class Attached(AbstractContextManager[Any, None]):
         self._originals["finalize_variable_values"](variables)
         if self.step > self._first_step and not _read(self._steps):
             validation.warn_at_call(
-                f"The optimizer went from step {self._first_step} to {self.step} and nothing was clipped: Keras had "
-                "compiled the step before the configuration was attached. Compile the model again: model.compile(...)."
+                f"The optimizer went from step {self._first_step} to {self.step} and nothing was clipped, because "
+                "Keras compiled the step before you attached the configuration. Compile the model again: "
+                "model.compile(...)."
             )
 
     # -- saved files: they contain only the variables of Keras, so that they can be loaded without a configuration
@@ -333,7 +330,7 @@ def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
 
 
 class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Keras
-    """A variable that remembers its last value, because Keras removes the current value during `fit` on JAX."""
+    """A variable that remembers its last value, because Keras removes the value during `fit` on JAX."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_value" and value is None and self._value is not None:
@@ -342,8 +339,8 @@ class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Ke
 
 
 def _read(variable: Variable) -> np.ndarray[Any, Any]:
-    """Return the value of a variable. During `fit` on JAX, and after a failed `fit`, this is the value at the start of
-    the epoch."""
+    """Return the value of a variable, or its value at the start of the epoch during `fit` on JAX or after a failed
+    `fit`."""
     value = getattr(variable, "_value", None)
     if isinstance(variable, RememberedVariable) and (value is None or value.is_deleted()):
         remembered: np.ndarray[Any, Any] = variable._remembered

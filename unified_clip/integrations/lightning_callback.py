@@ -23,38 +23,37 @@ from .torch_optimizers import check_not_attached
 from .torch_scaling import parameters_of
 
 OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index", "_is_restored")
-"""The attributes that a copy of the callback does not contain."""
+"""The attributes that copies of the callback lack."""
 
 
 class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning
     """Clip before every step of a Lightning `Trainer`. The gradients of each optimizer are clipped separately.
 
-    A schedule uses the trainer's `global_step`, which a checkpoint restores. In manual optimization, `global_step` is
-    the sum of the steps of all optimizers.
+    A schedule uses the trainer's `global_step`, which a checkpoint restores. In manual optimization, `global_step`
+    counts the steps of all optimizers.
 
-    The callback logs `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef` and `clip_rate`. With
-    several optimizers the names are `optimizer0/grad_norm` and so on.
+    The callback logs `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef` and `clip_rate`. For several
+    optimizers, it logs `optimizer0/grad_norm` and so on.
 
     Args:
         config: The configuration.
-        names: The parameter names for patterns: a model, or a dict of name to parameter. If None, the names in the
-            LightningModule are used.
-        log_every: The number of steps between logs. Each log waits for the GPU. If None, the number is the trainer's
-            `log_every_n_steps`. If 0, nothing is logged.
+        names: The parameter names for patterns: a model, or a dict of name to parameter. The default is the
+            LightningModule.
+        log_every: The number of steps between logs, or 0 for no logs. The default is the trainer's
+            `log_every_n_steps`. Each log waits for the GPU.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If placements do
-            not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same
-            element), a function or a dict. The function gets a parameter, and returns whether this rank owns the
-            gradient of the parameter. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
-            its own gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
-            gradients' names and the ranks.
+        ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a parameter, and returns True if this
+            rank owns its gradient. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
+            the full shapes of this rank's gradients.
+        check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Raises:
-        ValueError: The trainer, the module, another `ClipCallback` or an attached configuration clips too.
+        ValueError: The trainer, the module, another `ClipCallback` or an attached configuration clips too. check_numel
+            or check_replicas fails.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, XLA). FSDP1 shards the gradients, and you
             declare no ownership.
         NonFiniteNormError: The norm of a step is not finite, and the configuration has nonfinite="raise".
@@ -62,7 +61,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     Source: unified_clip, at `Callback.on_before_optimizer_step`.
 
     Example:
-        A trainer that clips by this callback::
+        A trainer with this callback::
 
             Trainer(callbacks=[ClipCallback(ClipConfig(rule="global_norm", threshold=1.0))])
 
@@ -96,14 +95,14 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def state_key(self) -> str:
         """The key of the state in checkpoints.
 
-        Lightning rejects two callbacks with the same key. Callbacks without a state get different keys, so that `setup`
-        can reject the second callback with a clearer error.
+        Lightning rejects two callbacks with the same key. Without a state, each callback has its own key, so that
+        `setup` rejects a second callback with a clearer error.
         """
         key: str = type(self).__qualname__
         return key if self._config.is_adaptive else f"{key}@{id(self)}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the clip states for Lightning's checkpoint. The keys are the indices of the optimizers.
+        """Return the clip state of each optimizer, for Lightning's checkpoint.
 
         Without an adaptive threshold, the result is empty.
         """
@@ -119,8 +118,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             state_dict: The result of `state_dict`.
 
         Raises:
-            ValueError: The adaptive rules in the state differ from the adaptive rules of the callback's configuration.
-                The error is raised at an optimizer's first step.
+            ValueError: At an optimizer's first step: the state has other adaptive rules than the callback's
+                configuration.
         """
         clips = state_dict.get("clips", {})
         # releases before this one saved a list
@@ -145,7 +144,6 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         return clipper
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for a copy or a pickle, without the outcomes of past steps."""
         return {key: value for key, value in vars(self).items() if key not in OF_A_RUN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -188,10 +186,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             pl_module.log_dict(monitor.metrics(clipper, prefix))
 
     def _count_step(self, trainer: Any, optimizer: Any) -> int:
-        """Return the number of this optimizer's steps, including this step.
-
-        Lightning's `global_step` adds up the steps of all optimizers.
-        """
+        """Return the number of this optimizer's steps. Lightning's `global_step` counts the steps of all optimizers."""
         if len(trainer.optimizers) == 1:
             return int(trainer.global_step) + 1
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1

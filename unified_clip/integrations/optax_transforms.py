@@ -24,7 +24,7 @@ __all__ = ["ClipState", "last", "load_state_dict", "rate", "state_dict"]
 
 
 class ClipState(NamedTuple):
-    """The state of a transformation that clips. All fields are arrays, for `jit`, `scan` and checkpoints."""
+    """The state of a transformation that clips. All fields are arrays, so that `jit`, `scan` and checkpoints work."""
 
     step: Any
     """The number of steps so far, an int32."""
@@ -33,15 +33,13 @@ class ClipState(NamedTuple):
     """The outcome of the last step, in JAX's default type: float64 with x64, and float32 without x64."""
 
     recent: Any
-    """For each of the last 100 steps: 1 if a gradient changed, 0 if no gradient changed, and -1 if this is unknown. The
-    dtype is int8. A new value replaces the oldest value."""
+    """An int8 for each of the last 100 steps: 1 if a gradient changed, 0 if none changed, and -1 if this is unknown."""
 
     inner: Any
-    """The state of the optimizer that was passed to `as_optax`. Without an optimizer, the state is empty."""
+    """The state of the optimizer that you passed to `as_optax`, or an empty state."""
 
     adaptive: Any = ()
-    """The state of each adaptive rule, as int32 words, because JAX without x64 has no float64. Two words contain the
-    bits of one float64."""
+    """The state of each adaptive rule. JAX without x64 has no float64, so two int32 contain the bits of a float64."""
 
 
 def transformation(
@@ -49,9 +47,9 @@ def transformation(
 ) -> optax.GradientTransformationExtraArgs:
     """Return a transformation that clips updates.
 
-    optimizer: The transformation that is applied after the clip. It is required if nonfinite is "skip".
-    process_group: The names of the axes along which updates are sharded. 'auto' reads the sharding of the arrays. None
-        means that each device has complete updates.
+    optimizer: The transformation after the clip. It is required if nonfinite is "skip".
+    process_group: The names of the axes along which updates are sharded. 'auto' reads them from the arrays. None means
+        that each device has complete updates.
     """
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         instead = "its .gradient_transformation()" if isinstance(optimizer, optax.MultiSteps) else "one"
@@ -62,7 +60,7 @@ def transformation(
     skips = settings.nonfinite == "skip"
     if skips and optimizer is None:
         raise ValueError(
-            "nonfinite = 'skip' needs the optimizer, whose state stays unchanged in a skipped step. Use "
+            "nonfinite = 'skip' needs the optimizer, because a skipped step must not change its state. Use "
             "clip.as_optax(optimizer) instead of optax.chain(clip.as_optax(), optimizer)."
         )
     following = optax.with_extra_args_support(optimizer or optax.identity())
@@ -106,11 +104,11 @@ def last(state: Any) -> LastStep:
     """Return the outcome of the last step from an optimizer's state.
 
     Args:
-        state: The state of an optimizer, or an object that contains the state. Examples are a Flax `TrainState` and the
-            `opt_state` of an `nnx.Optimizer`.
+        state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState` or the `opt_state`
+            of an `nnx.Optimizer`.
 
     Raises:
-        ValueError: The state has no `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
+        ValueError: The state does not contain exactly one `ClipState`, or `vmap` has stacked the `ClipState`.
         TypeError: The state is inside a graph, where arrays have no values.
         RuntimeError: No step has been made.
 
@@ -134,13 +132,13 @@ def last(state: Any) -> LastStep:
 def rate(state: Any) -> float | None:
     """Return the share of the last 100 steps in which a gradient changed.
 
-    Steps with an unknown outcome are ignored. Return None if all outcomes are unknown, or if no step was made.
+    Ignore steps whose outcome is unknown. Return None if no known outcome remains.
 
     Args:
-        state: The state of an optimizer, or an object that contains the state, such as a Flax `TrainState`.
+        state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState`.
 
     Raises:
-        ValueError: The state has no `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
+        ValueError: The state does not contain exactly one `ClipState`, or `vmap` has stacked the `ClipState`.
         TypeError: The state is inside a graph, where arrays have no values.
 
     Example:
@@ -157,19 +155,17 @@ def rate(state: Any) -> float | None:
 
 
 def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
-    """Return the step and the states of adaptive rules as plain data. You can write the result to a JSON file, or to a
-    checkpoint of any framework.
+    """Return the step and the states of adaptive rules as plain data, for a JSON file or any checkpoint.
 
-    You need this function only if you move to another framework, because a checkpoint of JAX already contains the
-    state.
+    You need this function only to move to another framework, because a checkpoint of JAX already contains the state.
 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
-        state: The state of an optimizer, or an object that contains the state, such as a Flax `TrainState`.
+        state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState`.
 
     Raises:
-        ValueError: The adaptive rules of `settings` differ from the adaptive rules of the transformation. The state has
-            no `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
+        ValueError: `settings` has other adaptive rules than the transformation. The state does not contain exactly one
+            `ClipState`, or `vmap` has stacked the `ClipState`.
         TypeError: settings is not a configuration. The state is inside a graph, where arrays have no values.
 
     Example:
@@ -190,13 +186,13 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
-        state: The state of an optimizer, or an object that contains the state. The function does not change `state`.
-        data: The result of `state_dict` from this module, from a clipper, or from the handle of an optimizer, on any
-            framework.
+        state: The state of an optimizer, or an object that contains it. The function does not change `state`.
+        data: The result of a `state_dict`, from any framework: of this module, of a clipper or of an optimizer's
+            handle.
 
     Raises:
-        ValueError: `data` is not a result of `state_dict`. The adaptive rules in `data` differ from the adaptive rules
-            of `settings`. `state` has no `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
+        ValueError: `data` is not a result of `state_dict`, or has other adaptive rules than `settings`. `state` does
+            not contain exactly one `ClipState`, or `vmap` has stacked the `ClipState`.
         TypeError: settings is not a configuration. `state` is inside a graph, where arrays have no values.
 
     Example:
@@ -237,12 +233,12 @@ def _clip_state(state: Any) -> ClipState:
     clip_state = clip_states[0]
     if isinstance(clip_state.step, jax.core.Tracer):
         raise TypeError(
-            "a state inside a graph (jit, scan, vmap) has no values yet. Return the state, and read it outside. "
-            "Inside, use its arrays, such as state.kept.norm."
+            "a state inside a graph (jit, scan, vmap) has no values yet. Return the state from the graph, and read it "
+            "outside. Inside the graph, use its arrays, such as state.kept.norm."
         )
     if shape := np.shape(clip_state.step):
         raise ValueError(
-            f"vmap has stacked ClipStates along axes of shape {shape}. Pass one of them, such as "
+            f"vmap has stacked ClipStates in the shape {shape}. Pass one of them, such as "
             f"jax.tree.map(lambda leaf: leaf{[0] * len(shape)}, state)."
         )
     arrays: ClipState = jax.tree.map(np.asarray, clip_state._replace(inner=()))
@@ -266,8 +262,8 @@ def _with_missing(updates: Named, params: Named) -> tuple[Named, list[int]]:
     if unknown or len(places) != len(params):
         problem = f"the update {unknown[0]!r} has no parameter" if unknown else "two parameters have the same name"
         raise ValueError(
-            f"there are {len(updates)} updates for {len(params)} parameters, and {problem}. Pass updates with the "
-            "structure of params, with None for a parameter without an update."
+            f"there are {len(updates)} updates for {len(params)} parameters, and {problem}. Pass updates in the "
+            "structure of params. For a parameter without an update, pass None."
         )
     by_name = dict(updates)
     return [(name, by_name.get(name)) for name in places], [places[name] for name, _ in updates]

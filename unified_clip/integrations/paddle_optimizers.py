@@ -21,6 +21,11 @@ from .names import checked_names
 
 UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)."
 
+SINGLE_GROUP = (
+    "With a single group, this error occurs if other parameters have gradients than in the last step. Then set `step` "
+    "of this clip before each step."
+)
+
 
 class GradClip(OutcomeProperties, OptimizerClip):
     """A clip for `grad_clip=` of one Paddle optimizer. Each group of parameters is clipped by its own norm."""
@@ -30,8 +35,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
     def __init__(self, settings: Settings, names: Any = None) -> None:
         if settings.needs_places and names is None:
             raise TypeError(
-                "The adaptive rule adagc has a state for each parameter, but Paddle's optimizer passes only the "
-                "parameters with a gradient to the clip. Pass the model: clip.as_paddle(model)."
+                "The adaptive rule adagc has a state for each parameter, but Paddle's optimizer passes only parameters "
+                "with a gradient to the clip. Pass the model: clip.as_paddle(model)."
             )
         self._begin(settings, _names_by_own_name(names))
 
@@ -65,15 +70,13 @@ class GradClip(OutcomeProperties, OptimizerClip):
         if is_next_group and self._settings.is_adaptive:
             raise RuntimeError(
                 "an adaptive threshold needs an optimizer with a single group of parameters, because Paddle clips each "
-                "group by its own norm. Pass one list of parameters. If you have one group, and some parameters have "
-                "no gradients in some steps, set `step` of this clip to the number of the step before each step."
+                f"group by its own norm. Pass one list of parameters. {SINGLE_GROUP}"
             )
         if is_next_group and self._settings.nonfinite in IN_GRAPHS:
             raise RuntimeError(
                 f"nonfinite = {self._settings.nonfinite!r} needs an optimizer with a single group of parameters, "
                 "because Paddle updates each group before it clips the next group. Pass one list of parameters, or use "
-                "'zero' or 'family'. If you have one group, and some parameters have no gradients in some steps, set "
-                "`step` of this clip to the number of the step before each step."
+                f"'zero' or 'family'. {SINGLE_GROUP}"
             )
         self._clipped = self._clipped | names if is_next_group else names
         return self._clip(param_grads, self.step - 1 if is_next_group else self.step)
@@ -85,8 +88,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
         unknown = [name for name in by_name if name not in self._places]
         if unknown:
             raise ValueError(
-                f"The adaptive rule adagc has a state for each parameter. The optimizer's parameter {unknown[0]!r} is "
-                "not in the model or dict that as_paddle got. Pass the whole model: clip.as_paddle(model)."
+                f"The adaptive rule adagc has a state for each parameter, but {unknown[0]!r} of the optimizer is not "
+                "in the model or dict that you passed to as_paddle. Pass the whole model: clip.as_paddle(model)."
             )
         everything = [by_name.get(name, (name, None)) for name in self._places]
         clipped = dict(zip(self._places, self._clipper.pairs(everything, step=step), strict=True))
@@ -96,8 +99,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
     def step(self) -> int:
         """The step of the next clip, counted from 0. Set `step` when training resumes.
 
-        In each step, every group of the optimizer is clipped once. A new step begins when a parameter is clipped again,
-        or when you set `step`. If some parameters have no gradients in some steps, set `step` before every step.
+        A new step begins when a parameter is clipped again, or when you set `step`. If some parameters have no
+        gradients in some steps, set `step` before every step.
         """
         return self._clipper.step
 
@@ -109,8 +112,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         """Continue from the result of `state_dict`, which can come from another framework.
 
         Raises:
-            ValueError: `state` is not a result of `state_dict`. The adaptive rules in `state` differ from the adaptive
-                rules of this configuration.
+            ValueError: `state` is not a result of `state_dict`, or has other adaptive rules than this configuration.
         """
         super().load_state_dict(state)
         self._clipped = set()
@@ -120,18 +122,18 @@ class GradClip(OutcomeProperties, OptimizerClip):
         if nonfinite in IN_GRAPHS:
             raise TypeError(
                 f"nonfinite = {nonfinite!r} works in dynamic mode only, because values are unknown while a static "
-                "program is built. Set nonfinite to 'family', or to 'zero'. If a norm is not finite, 'zero' makes "
-                "all gradients 0."
+                "program is built. Set nonfinite to 'family', or to 'zero' to set all gradients to 0 if a norm is not "
+                "finite."
             )
         if self._settings.has_schedule:
             raise TypeError(
-                "a threshold with a schedule works in dynamic mode only: a static program is built once, for all "
+                "a threshold with a schedule works in dynamic mode only: a static program is built once for all "
                 "steps. Set the threshold to a number, or build a program for each threshold."
             )
         if self._settings.is_adaptive:
             raise TypeError(
                 "an adaptive threshold works in dynamic mode only: a static program cannot keep its state. Use the "
-                "functions of unified_clip.adaptive, which get and return the state: docs/adaptive.md lists them."
+                "functions of unified_clip.adaptive, which get and return the state: see docs/adaptive.md."
             )
         step = self.step
         try:
@@ -145,9 +147,9 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
-    """Map Paddle's name of each parameter to its name in `names`.
+    """Return {Paddle's name of a parameter: its name in `names`}.
 
-    In a static program, the parameters are other objects, but Paddle gives them the same names.
+    A static program has other parameter objects, but with the same names of Paddle.
     """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
@@ -162,7 +164,7 @@ def _names_by_own_name(names: Any) -> dict[str, str] | None:
 def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:
     """Return a function that returns the name of a gradient.
 
-    needs_all: Whether the configuration has patterns of names. Then a parameter without a name raises ValueError.
+    needs_all: Whether to raise ValueError for a parameter without a name, as patterns of names require.
     """
     names = by_own_name or {}
     known = {*names, *names.values()}  # the clipper also looks up the names that this function returned
@@ -170,8 +172,8 @@ def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:
     def name_of(leaf: Leaf) -> str | None:  # a plain function: Clipper treats other callables as models
         if needs_all and by_own_name is not None and leaf.name not in known:
             raise ValueError(
-                f"The configuration selects parameters by name. The optimizer's parameter {leaf.name!r} is not in the "
-                "model or dict that as_paddle got. Pass the whole model: clip.as_paddle(model)."
+                f"The configuration selects parameters by name, but {leaf.name!r} of the optimizer is not in the model "
+                "or dict that you passed to as_paddle. Pass the whole model: clip.as_paddle(model)."
             )
         return leaf.name and names.get(leaf.name, leaf.name)
 

@@ -1,4 +1,4 @@
-"""Store the outcome of a step in arrays, which a graph can return and the state of an optimizer can contain."""
+"""Store the outcome of a step in arrays, for graphs and for the states of optimizers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..config.schema import Settings
 from ..errors import NothingClippedError
 
 NO_STATE = (
-    "The checkpoint has no state of the adaptive threshold. Unless you load the state by load_state_dict(), the "
-    "warm-up of the threshold starts again."
+    "The checkpoint has no state of the adaptive threshold, so the warm-up of the threshold starts again. To continue "
+    "from a saved state, call load_state_dict()."
 )
 
 Array = Any  # an array of any framework
@@ -33,7 +33,7 @@ class LastStep(NamedTuple):
     norm_clipped: float | None
     coef: float | None
     clipped: bool | None
-    """Whether a gradient changed. None means that the step was skipped, or that the effect of the clip is unknown."""
+    """Whether a gradient changed, or None if the step was skipped or this is unknown."""
 
     skipped: bool
 
@@ -42,8 +42,8 @@ class LastStep(NamedTuple):
         return f"step {self.step}: {words}"
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs. Unknown numbers are left
-        out.
+        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs. Leave out unknown
+        numbers.
 
         prefix: The text before each name, such as "train/".
         """
@@ -53,21 +53,21 @@ class LastStep(NamedTuple):
 class OutcomeArrays(NamedTuple):
     norm: Array
     norm_clipped: Array
-    """The total norm after the clip, or -1 if the norm was not measured."""
+    """The total norm after the clip, or -1 if it is unknown."""
 
     coef: Array
     clipped: Array
-    """1 if a gradient changed, 0 if no gradient changed, and -1 if this is unknown."""
+    """1 if a gradient changed, 0 if none changed, and -1 if this is unknown."""
 
     skipped: Array
 
 
 UNKNOWN = -1
-"""The value of `clipped` before the first step, and for a step with an unknown effect."""
+"""The value of `clipped` if it is unknown whether a gradient changed."""
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that never skips a step. With nonfinite="skip", the integration skips the step instead."""
+    """Return a clipper that never skips a step. With nonfinite="skip", the integration skips steps itself."""
     if not isinstance(settings, Settings):
         raise TypeError(
             f"settings is {with_article(type(settings).__name__)}. Pass the ClipConfig that made the transformation."
@@ -78,8 +78,7 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
 
 
 Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
-"""A function that combines flags over ranks. It takes the local shards, and a flag for each shard. The result is true
-if a flag is true on any rank."""
+"""A function that gets the local shards and a flag for each shard. It returns whether any flag is true on any rank."""
 
 
 def outcome_arrays(
@@ -91,9 +90,9 @@ def outcome_arrays(
 ) -> OutcomeArrays:
     """Return the outcome of a step as arrays.
 
-    np: The framework's module with the functions of NumPy, such as `jax.numpy`.
+    np: A module with the functions of NumPy, such as `jax.numpy`.
     gradients: (gradient before the clip, gradient after the clip) tuples.
-    anywhere: A function that combines the flags of all ranks. It is required for gradients that can be sharded.
+    anywhere: Required for gradients that can be sharded.
     """
     _, norm, coef, finite, _ = traced
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)

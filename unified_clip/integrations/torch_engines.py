@@ -11,18 +11,18 @@ INSTEAD = {
     "XLA": "max_grad_norm of TrainingArguments, or accelerator.clip_grad_norm_ in a training loop of your own",
     "XLAStrategy": "gradient_clip_val of the Trainer",
 }
-"""Maps engines of Accelerate or Lightning to the setting that makes the engine clip."""
+"""{engine of Accelerate or Lightning: the setting that makes the engine clip}."""
 
 TWO_CALLBACKS = (
     "The Trainer has two ClipCallbacks, which would clip gradients twice. Remove one. For separate thresholds, set "
-    "`groups` in one configuration: docs/config.md describes the key."
+    "`groups` in one configuration: see docs/config.md."
 )
 
 
 def check_engine(kinds: Iterable[str]) -> None:
     """Raise RuntimeError if a training engine does not expose the gradients of a step.
 
-    kinds: A value of Accelerate's `DistributedType`, or the names of a Lightning strategy's classes.
+    kinds: A value of Accelerate's `DistributedType`, or the class names of a Lightning strategy.
     """
     for kind in kinds:
         if kind in INSTEAD:

@@ -25,41 +25,42 @@ from .steps import NO_STATE
 from .torch_scaling import parameters_of
 
 WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
-"""Packages whose optimizers are wrappers around another optimizer."""
+"""Packages with wrappers around optimizers."""
 
 HOOKS = "_optimizer_step_pre_hooks"
 
 
 CALLERS = 10
-"""The number of stack frames in which unified_clip looks for PyTorch's checkpoint functions."""
+"""The number of stack frames in which to look for PyTorch's checkpoint functions."""
 
 SAVED = "unified_clip"
 """The key of the clip's state in an optimizer's `state_dict()`. A clip with a fixed threshold has no state."""
 
 HAS_STATE = (
-    "The optimizer has a state already, but the adaptive threshold starts with its warm-up. If you resume from a "
+    "The optimizer has made steps already, but the adaptive threshold starts with its warm-up. To resume from a "
     "checkpoint, call attach_to() before the optimizer's load_state_dict(), which then also loads the threshold's "
     "state."
 )
 
 NO_STEP = (
-    "The checkpoint has no step of the threshold's schedule, so the step of the handle did not change. Set `step` of "
-    "the handle that attach_to() returned, to the step of the checkpoint."
+    "The checkpoint has no step of the threshold's schedule. Set `step` of the handle from attach_to() to the step of "
+    "the checkpoint."
 )
 
 NOT_ADAPTIVE = (
     "The checkpoint has the state of an adaptive threshold, but the attached configuration has no adaptive threshold. "
-    "Only the step is loaded. To continue with the state, attach the configuration of the checkpoint."
+    "Only the step is loaded. To continue from the state, attach the configuration of the checkpoint."
 )
 
 
 class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
-    """A configuration that is attached to an optimizer. At the end of a `with` block, the configuration is detached.
+    """A configuration that is attached to an optimizer. A `with` block detaches it at its end.
 
     For an adaptive threshold or a schedule, the optimizer's `state_dict` contains the step and the threshold's state.
-    To restore the step and the state, attach the configuration before you call the optimizer's `load_state_dict`. A
-    copied or unpickled optimizer does not clip until you attach the configuration again. A copy of this handle is not
-    attached to an optimizer.
+    To restore them, attach the configuration before you call the optimizer's `load_state_dict`.
+
+    If you copy or unpickle an optimizer, attach the configuration to the new optimizer again. A copy of this handle is
+    not attached to an optimizer.
     """
 
     _clipper: Clipper
@@ -109,7 +110,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         self._clipper.step = step
 
     def detach(self) -> None:
-        """Stop clipping. The optimizer then makes steps without a clip."""
+        """Stop clipping."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -135,11 +136,11 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         return {key: value for key, value in state.items() if key != SAVED}
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """Clip before the step. A closure is replaced by a closure that clips.
+        """Clip before the step, or replace its closure by one that clips.
 
         The `step` of a subclass can call the `step` of its base class. PyTorch then calls this hook twice, and the
-        second call must not clip. The stored stack frame identifies the outer call. A boolean attribute would stay True
-        after a step that raises an error.
+        second call must not clip. `_outermost` is the stack frame of the outer call, because a boolean attribute would
+        stay True after an error in a step.
         """
         caller = sys._getframe(1)
         if _only_creates_state(caller):
@@ -210,10 +211,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
 
 
 def _is_after_a_step(state: Any) -> bool:
-    """Return whether the state of an optimizer shows that a step was made.
-
-    The existence of a state is not enough, because Adagrad has a state before the first step.
-    """
+    """Return whether the optimizer has made a step. Adagrad has a state even before the first step."""
     return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
 
@@ -237,10 +235,8 @@ def _inner(optimizer: Any) -> Any:
 
 
 def _only_creates_state(frame: FrameType | None) -> bool:
-    """Return whether `torch.distributed.checkpoint` makes this step.
-
-    It creates the missing state of an optimizer by a step with gradients of 0.
-    """
+    """Return whether `torch.distributed.checkpoint` makes this step, with gradients of 0, to create the optimizer's
+    state."""
     checkpoints = sys.modules.get("torch.distributed.checkpoint.state_dict")
     create = getattr(getattr(checkpoints, "_init_optim_state", None), "__code__", None)
     for _ in range(CALLERS if create is not None else 0):

@@ -1,4 +1,4 @@
-"""Unscale the gradients of a `torch.amp.GradScaler` before clipping, and find the steps that the scaler skips."""
+"""Unscale the gradients of a `torch.amp.GradScaler` before a clip, and find the steps that the scaler skips."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]
 def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
     """Unscale the gradients, and return whether the scaler skips the step.
 
-    This function waits for the GPU if the scaler waits, or with nonfinite="raise" or "skip". In all other cases, flags
-    on a GPU are ignored.
+    Wait for the GPU if the scaler waits anyway, or if nonfinite is "raise" or "skip". Otherwise, ignore flags on a GPU.
     """
     waits = not getattr(optimizer, "_step_supports_amp_scaling", False)
     return is_skipped(unscale(scaler, optimizer), settings, waits=waits)
 
 
 def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
-    """Return whether the scaler skips the step. A flag on a GPU is ignored if reading it would add a wait.
+    """Return whether the scaler skips the step. Ignore flags on a GPU if reading them would add a wait.
 
     flags: The result of `unscale`.
     waits: Whether the scaler waits for the GPU anyway.

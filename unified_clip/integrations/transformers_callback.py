@@ -24,36 +24,34 @@ from .torch_optimizers import check_not_attached
 SAVED = "clip_state"
 
 OTHER_CONFIG = (
-    "The checkpoint is from a ClipCallback with another configuration. The trainer uses your ClipCallback's "
-    "configuration, and ignores the configuration in the checkpoint."
+    "The ClipCallback in the checkpoint has another configuration than your ClipCallback. The trainer uses your "
+    "configuration."
 )
 
 
 class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type: ignore[misc]  # mypy skips transformers
-    """Clip before every step of a `transformers.Trainer` whose arguments have `max_grad_norm=0`.
+    """Clip before every step of a `transformers.Trainer`. Its arguments must have `max_grad_norm=0`.
 
-    Patterns match the parameter names of the model. A schedule uses the trainer's `global_step`, which a checkpoint
-    restores. The callback adds `grad_norm_clipped`, `clip_coef` and `clip_rate` to the logs. The trainer itself logs
-    `grad_norm`, which is the norm of all gradients before clipping.
+    Patterns in the configuration match the parameter names of the model. A schedule uses the trainer's `global_step`,
+    which a checkpoint restores. The callback adds `grad_norm_clipped`, `clip_coef` and `clip_rate` to the logs. The
+    trainer itself logs `grad_norm`, the norm before clipping.
 
     Args:
         config: The configuration, or a dict of its settings.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If placements do
-            not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same
-            element), a function or a dict. The function gets a parameter, and returns whether this rank owns the
-            gradient of the parameter. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
-            its own gradients.
-        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
-            gradients' names and the ranks.
+        ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
+            ranks have the same element), a function or a dict. The function gets a parameter, and returns True if this
+            rank owns its gradient. The dict maps patterns of names to 'replicated', 'distinct' or a function.
+        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
+            the full shapes of this rank's gradients.
+        check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Raises:
         ConfigError: A setting in a dict is not valid.
-        ValueError: The trainer, another `ClipCallback` or an attached configuration clips too. The adaptive rules in a
-            checkpoint differ from the adaptive rules of the configuration.
+        ValueError: The trainer, another `ClipCallback` or an attached configuration clips too. A checkpoint has other
+            adaptive rules than the configuration. check_numel or check_replicas fails.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). FSDP1 shards the
             gradients, and you declare no ownership.
         NonFiniteNormError: The norm of a step is not finite, and the configuration has nonfinite="raise".
@@ -61,7 +59,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
     Source: unified_clip, at `transformers.TrainerCallback.on_pre_optimizer_step`.
 
     Example:
-        A trainer that clips by this callback::
+        A trainer with this callback::
 
             clip = ClipCallback(ClipConfig(rule="global_norm", threshold=1.0))
             Trainer(model, TrainingArguments("out", max_grad_norm=0), train_dataset=data, callbacks=[clip])
@@ -87,7 +85,6 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         self._has_clipped = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for a copy or a pickle, without the outcomes of past steps."""
         return {key: value for key, value in vars(self).items() if key not in ("_clipper", "_has_clipped")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -95,7 +92,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         self._begin()
 
     def state(self) -> dict[str, Any]:
-        """Return the configuration and the clip's state. The trainer saves both in `trainer_state.json`."""
+        """Return the configuration and the clip's state, which the trainer saves in `trainer_state.json`."""
         arguments = {"config": json.loads(self._config.dumps("json"))}
         return {"args": arguments, "attributes": {SAVED: self.state_dict()}}
 
@@ -107,8 +104,8 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
     def clip_state(self) -> dict[str, Any]:
         """The state of the clip. The trainer sets this attribute when it restores callbacks from a checkpoint.
 
-        The trainer then replaces the user's callback by a new callback, which shares its attributes. So the user can
-        still read `last` from the old callback, and the new callback has the process group.
+        The trainer then replaces your callback by a new callback. Both share their attributes, so that you can still
+        read `last` from your callback.
         """
         return self.state_dict()
 
