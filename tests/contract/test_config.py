@@ -368,7 +368,7 @@ def test_a_pattern_that_matches_nothing_warns_once(kit: Kit) -> None:
         ({"include": ["*.weight", "*.biass"]}, r"or optimizer\. If no parameter should match it, remove it\."),
         (
             {"include": ["*.biass"]},
-            r"Correct the pattern, unless .* optimizer\.$",
+            r"Correct the pattern, or keep .* optimizer\.$",
         ),  # without it, all parameters are clipped
     ],
 )

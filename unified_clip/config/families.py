@@ -83,8 +83,8 @@ def _largest_difference(pair: Pair) -> Decimal:
 
 
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
-    """Return the smallest positive threshold of all steps. Return 0 for an adaptive threshold, and None if it is always
-    0.
+    """Return the smallest positive threshold of all steps. Return 0 for an adaptive threshold, and None if the
+    threshold is always 0.
     """
     threshold: Any = rule.threshold
     if isinstance(threshold, AdaptiveTable):

@@ -149,7 +149,7 @@ class ParameterSelection:
             return f"{message} so far, {few}. {self._unmatched}"
         # without its only pattern, `include` would select every parameter
         advice = "" if is_only else " If no parameter should match it, remove it."
-        return f"{message} {few}. Correct the pattern, unless it is for another model or optimizer.{advice}"
+        return f"{message} {few}. Correct the pattern, or keep it if it is for another model or optimizer.{advice}"
 
 
 def names_in(names: Any) -> list[str]:

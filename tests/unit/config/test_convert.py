@@ -198,7 +198,7 @@ def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
 
 
 def test_an_invalid_version_is_rejected() -> None:
-    with pytest.raises(ConfigError, match=r"^'new' is not a version of a trainer\. Pass one such as"):
+    with pytest.raises(ConfigError, match=r"^'new' is not a version of a trainer\. Pass a version such as"):
         ClipConfig.import_from(ZERO, "deepspeed@new")
 
 

@@ -251,7 +251,7 @@ class Format(ABC):
     ) -> float | None:
         """Return the threshold to export, or None for settings that clip nothing or have `min` and `max`.
 
-        rules, family, zero: Values that replace the attributes of the same names.
+        rules, family, zero: Replacements for the attributes with these names.
         """
         rules, zero = rules or self.rules, zero or self.zero
         problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules)
@@ -345,7 +345,7 @@ def parse_version(text: str | None) -> Version | None:
     try:
         return None if text is None else Version(text)
     except InvalidVersion:
-        raise ConfigError(f"{text!r} is not a version of a trainer. Pass one such as 1.2.3.", "UC103") from None
+        raise ConfigError(f"{text!r} is not a version of a trainer. Pass a version such as 1.2.3.", "UC103") from None
 
 
 def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:

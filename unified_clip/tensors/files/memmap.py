@@ -57,7 +57,7 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
     """Write a gradient to a file, and return an entry from which `at` reads the gradient.
 
-    A contiguous tensor that is mapped from another file is not copied. Its entry contains the path of that file.
+    A contiguous tensor that is mapped from another file is not copied, and its entry contains the path of that file.
     """
     if gradient is None:
         return None

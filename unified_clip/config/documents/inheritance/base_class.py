@@ -57,7 +57,7 @@ class Files:
     ) -> Document | UnreadFile:
         """Parse the file at `path`, which `document` names at `keys`. For a missing file, return an `UnreadFile`.
 
-        above: The files from the main file to `document`. Each of these files names the next one.
+        above: The files from the main file to `document`. Each file names the next one.
         """
         if path.resolve() in [other.resolve() for other in above]:
             chain = " -> ".join(self.name(other) for other in [*above, path])

@@ -15,8 +15,7 @@ from ...base import Format, Imported, words
 
 ALGORITHM, KIND, THRESHOLD = "gradient_clipping", "clipping_type", "clipping_threshold"
 ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
-"""The paths at which a file can have the configuration. Files that start a run have the configuration in
-`parameters`.
+"""The paths of the configuration in a file: `parameters` in files that start a run, and the top level in other files.
 """
 
 BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
@@ -24,7 +23,7 @@ BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
 
 AGC_FSDP = "training fails: with FSDP, Composer has no adaptive clipping. Set norm or value."
 FSDP_VALUE = (
-    "With FSDP 1, clipping_type value clips by the global norm of norm type inf. With FSDP 2 or without FSDP, "
+    "With FSDP 1, clipping_type value clips by the global norm with norm type inf. With FSDP 2 or without FSDP, "
     "clipping_type value clips each element."
 )
 
