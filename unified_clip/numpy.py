@@ -50,8 +50,8 @@ def clip_grad_norm_(
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. In eager calls on a CPU without derivatives, norms of order 1, 2 and inf are correctly
-        rounded.
+        float32 otherwise. Eager calls on a CPU round norms of order 1, 2 and inf correctly, if they record no
+        derivative.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. max_norm or norm_type
@@ -127,8 +127,8 @@ def get_total_norm(
         check_replicas: Not supported on NumPy. Keep the default.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
-        eager calls on a CPU without derivatives, norms of order 1, 2 and inf are correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
+        calls on a CPU round norms of order 1, 2 and inf correctly, if they record no derivative.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. norm_type is not a
@@ -312,8 +312,8 @@ def global_norm(
         check_replicas: Not supported on NumPy. Keep the default.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
-        eager calls on a CPU without derivatives, the norm is correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
+        calls on a CPU round the norm correctly, if they record no derivative.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. You pass an argument
@@ -339,8 +339,8 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters to clip by this clip. None sets the default clip, for all parameters without a clip
-            of their own.
+        param_list: The parameters to which this clip applies. None sets the default clip, for all parameters without a
+            clip of their own.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:

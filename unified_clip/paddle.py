@@ -58,8 +58,8 @@ def clip_grad_norm_(
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. In eager calls on a CPU without derivatives, norms of order 1, 2 and inf are correctly
-        rounded.
+        float32 otherwise. Eager calls on a CPU round norms of order 1, 2 and inf correctly, if they record no
+        derivative.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or norm_type
@@ -143,8 +143,8 @@ def get_total_norm(
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
-        eager calls on a CPU without derivatives, norms of order 1, 2 and inf are correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
+        calls on a CPU round norms of order 1, 2 and inf correctly, if they record no derivative.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. norm_type is not a
@@ -346,8 +346,8 @@ def global_norm(
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
-        eager calls on a CPU without derivatives, the norm is correctly rounded.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
+        calls on a CPU round the norm correctly, if they record no derivative.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None.
@@ -377,8 +377,8 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters to clip by this clip. In static mode, names of parameters are also allowed. None sets
-            the default clip, for all parameters without a clip of their own.
+        param_list: The parameters to which this clip applies. In static mode, names of parameters are also allowed.
+            None sets the default clip, for all parameters without a clip of their own.
         program: The static program in which to set the clip. None means the default main program in static mode, and no
             program in dynamic mode.
 

@@ -23,7 +23,7 @@ from .torch_optimizers import check_not_attached
 from .torch_scaling import parameters_of
 
 OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index", "_is_restored")
-"""The attributes that copies of the callback lack."""
+"""Copies of the callback do not contain these attributes."""
 
 
 class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning
