@@ -1,4 +1,4 @@
-"""The YAML format of Accelerate, with the clip keys of DeepSpeed and Megatron-LM."""
+"""The YAML and JSON format of Accelerate, with the clip keys of DeepSpeed and Megatron-LM."""
 
 from __future__ import annotations
 

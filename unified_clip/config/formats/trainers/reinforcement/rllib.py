@@ -1,4 +1,4 @@
-"""The YAML format of RLlib, with the keys `config.grad_clip` and `config.grad_clip_by` of an experiment."""
+"""The YAML and JSON format of RLlib, with the keys `config.grad_clip` and `config.grad_clip_by` of an experiment."""
 
 from __future__ import annotations
 
