@@ -136,7 +136,7 @@ def test_differences_with_a_size_come_first(function: str) -> None:
 
 def test_sizes_are_in_words() -> None:
     by = {known.when: (known.size, known.by) for known in differences.known_differences("tf.clip_by_norm")}
-    assert by["an embedding's repeated rows, which are not summed"] == (0.782, "78 %")
+    assert by["repeated rows of an embedding's gradient are not summed"] == (0.782, "78 %")
     assert by["gradients below the threshold become inf"] == (math.inf, "inf or NaN")
     assert by["gradients below the threshold are changed"] == (1.81e-07, "1.8e-07")
 
