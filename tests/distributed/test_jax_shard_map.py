@@ -278,7 +278,7 @@ def test_a_configuration_clips_values_on_disjoint_devices() -> None:
     assert optax_transforms.last(state).clipped
 
 
-MISSING = "Inside pmap, or inside shard_map with check_vma=False, the axes over which gradients are sharded are unknown"
+MISSING = "Inside pmap, or inside shard_map with check_vma=False, unified_clip cannot detect sharded axes"
 
 
 def test_without_varying_axes_in_types_process_group_is_required() -> None:

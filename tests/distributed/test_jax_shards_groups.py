@@ -95,8 +95,8 @@ LACKS = r"on devices of the ranks \[0, 1, 2, 3\], but process_group has the rank
             "an axis that no mesh has",
             "names 'z', but no gradient is on a mesh with this axis. Pass a jax.sharding.Mesh",
         ),
-        ("a process too many", r"is range\(0, 5\), and there are 4 processes. Pass process indices from 0 to 3"),
-        ("a negative index", r"is \[-1\], and there are 4 processes"),
+        ("a process too many", r"is range\(0, 5\), but there are 4 processes. Pass process indices from 0 to 3"),
+        ("a negative index", r"is \[-1\], but there are 4 processes"),
         ("no axis", r"is \(\), which has no process. Pass None for this process alone"),
         ("a flag", r"TypeError: process_group is \[True\]. Pass the name of a mesh axis"),
         ("an array", r"TypeError: process_group is array\(\[0, 1\]\). Pass the name of a mesh axis"),
@@ -137,7 +137,7 @@ def test_copies_in_a_group_are_compared(four_ranks: World) -> None:
     for failure in drifted[2:]:
         assert re.search(r"position 0 on rank 3 .* differ from their copies on rank 2", str(failure))
     for failure in four_ranks.attempt(jax_groups.replicas, "an axis", None):
-        assert "process_group lacks some of the ranks with copies of the gradient at position 0" in str(failure)
+        assert "check_replicas compares all copies of the gradient at position 0" in str(failure)
 
 
 def test_an_error_reaches_the_processes_of_the_group(four_ranks: World) -> None:

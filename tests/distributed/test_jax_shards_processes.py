@@ -117,7 +117,7 @@ NEEDS_OWNERSHIP = "is only on devices of rank [01]. Pass ownership"
         ("clip_by_threshold_of_rank", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("clip_copy_by_threshold_of_rank", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("norm_of_four", ({"check_numel": 5},), "own 4 gradient elements together, and check_numel expects 5"),
-        ("replicas_on_some", ("replicated",), "position 0 is on devices of only some ranks. Leave check_replicas out"),
+        ("replicas_on_some", ("replicated",), "position 0 is on only some of these ranks. Leave check_replicas out"),
         ("norm_of_four", ({"process_group": None},), "process_group is None, but other processes have shards"),
         ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, but other processes have shards"),
         ("clipped_by_own_norm", ({"process_group": None},), "process_group is None, but other processes have shards"),

@@ -192,7 +192,7 @@ def test_clipping_single_sharded_gradients_before_they_are_reduced_is_rejected(
     worlds: Callable[[str], World], name: str
 ) -> None:
     for failure in worlds("sharding").attempt(paddle_fleet.clip_in_place, name):
-        assert "not complete before the step. Pass grad_clip= to the optimizer" in str(failure)
+        assert "completes the gradients by an all-reduce. Pass grad_clip= to the optimizer" in str(failure)
 
 
 def test_norms_of_whole_parameters_are_recorded(worlds: Callable[[str], World], tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_norms_of_whole_parameters_are_recorded(worlds: Callable[[str], World], 
 
 def test_clipping_sharded_gradients_before_they_are_reduced_is_rejected(worlds: Callable[[str], World]) -> None:
     for failure in worlds("sharding").attempt(paddle_fleet.clip_model, "auto", 1.5, None):
-        assert "not complete before the step. Pass grad_clip= to the optimizer" in str(failure)
+        assert "completes the gradients by an all-reduce. Pass grad_clip= to the optimizer" in str(failure)
 
 
 def test_paddles_own_clip_ignores_float64_gradients_in_the_norm(worlds: Callable[[str], World]) -> None:

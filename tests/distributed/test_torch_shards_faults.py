@@ -81,7 +81,7 @@ def test_plain_tensors_are_copies_only_beside_a_mesh_of_the_group(worlds: Worlds
 @pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_plain_tensors_with_other_bits_on_a_rank_are_no_copies(worlds: Worlds, size: int, change: str) -> None:
     message = (
-        "the gradients at position 2 differ between ranks. These gradients are plain tensors, .* Pass ownership='repl"
+        "the gradients at position 2 differ between ranks. These gradients are plain tensors. .* Pass ownership='repl"
     )
     check_rejected(worlds(size).run(faults.run_case, f"unequal copies, {change}"), "ValueError", message)
 
@@ -195,9 +195,9 @@ def test_equal_sums_of_ranks_that_all_count_are_a_warning(worlds: Worlds) -> Non
         ("some processes, with derivatives", 2, "ValueError", ["has 1 of 2 ranks. .* torch.no_grad"]),
         ("some processes, clipped with derivatives", 2, "ValueError", ["has 1 of 2 ranks. .* torch.no_grad"]),
         ("some processes, configured with derivatives", 4, "ValueError", ["has 2 of 4 ranks. .* torch.no_grad"]),
-        ("some processes beside all", 2, "ValueError", ["at position 0 is on 1 of them. Pass ownership='repl"]),
-        ("some processes beside all", 4, "ValueError", ["at position 0 is on 2 of them. Pass ownership='repl"]),
-        ("some processes in a group", 4, "ValueError", ["at position 0 is on 2 of them. Pass ownership='repl"]),
+        ("some processes beside all", 2, "ValueError", ["at position 0 is on only 1 of these ranks"]),
+        ("some processes beside all", 4, "ValueError", ["at position 0 is on only 2 of these ranks"]),
+        ("some processes in a group", 4, "ValueError", ["at position 0 is on only 2 of these ranks"]),
         ("plain in a group", 2, "ValueError", ["position 0 is a plain tensor. Pass ownership='replicated'"]),
         ("plain beside some, in a group", 4, "ValueError", ["position 3 is a plain tensor. Pass ownership"]),
         ("plain, and ownership without a group", 2, "ValueError", ["no tensor has a mesh. Pass process_group as well"]),
@@ -222,14 +222,14 @@ def test_equal_sums_of_ranks_that_all_count_are_a_warning(worlds: Worlds) -> Non
         ("a flag for a group", 2, "TypeError", ["process_group is True. Pass a process group of"]),
         ("a name for a group of single gradients", 2, "TypeError", ["process_group is 'world'. Pass a process group"]),
         ("a list for a group", 2, "TypeError", [r"process_group is \[0, 1\]. Pass a process group of"]),
-        ("copies on some processes, in a group", 4, "ValueError", ["at position 0 is on 2 of them. Pass ownership"]),
-        ("on the first two, in a group", 4, "ValueError", ["at position 0 is on 2 of them. Pass ownership"]),
+        ("copies on some processes, in a group", 4, "ValueError", ["at position 0 is on only 2 of these ranks"]),
+        ("on the first two, in a group", 4, "ValueError", ["at position 0 is on only 2 of these ranks"]),
         ("ownership on a wider mesh", 4, "ValueError", [r"ranks \[0, 1, 2, 3\], but the norm is all-reduced over"]),
         (
             "ownership on a narrower mesh",
             4,
             "ValueError",
-            [r"all-reduced over the ranks \[0, 1, 2, 3\]. Pass mesh_ownership the dev"],
+            [r"all-reduced over the ranks \[0, 1, 2, 3\]. Pass the device mesh of all"],
         ),
         (
             "ownership on a narrower mesh than all",

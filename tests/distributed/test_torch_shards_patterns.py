@@ -55,7 +55,7 @@ def test_patterns_without_names_or_without_effect_are_rejected(collectives: list
     wrong = mesh_ownership(DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",), _init_backend=False, _rank=1))
     with pytest.raises(ValueError, match=r"mesh_ownership got a device mesh with the ranks \[0, 1\]"):
         norm_of_experts(ownership={"*.experts.*": wrong})
-    with pytest.raises(ValueError, match="on 4 of them"):
+    with pytest.raises(ValueError, match="on only 4 of these ranks"):
         uc.clip_grad_norm_(
             [("a", parameters(part, Shard(0))[0]), ("b", parameters(row(), Shard(0))[0])],
             1.0,

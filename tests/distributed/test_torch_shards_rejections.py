@@ -123,7 +123,7 @@ def test_ranks_at_different_calls_raise_until_they_have_a_new_group(worlds: Worl
             first, "call in its process group: 1 on rank 0; 2 on rank 1.* Restart all ranks from the same checkpoint"
         )
         check_attempt(
-            second, "call in its process group: 2 on rank 0; 3 on rank 1.* pass a new process group: its calls"
+            second, "call in its process group: 2 on rank 0; 3 on rank 1.* pass a new process group, whose calls"
         )
         assert fresh.norm == reference.norm(ARRAYS)
 

@@ -96,7 +96,7 @@ def test_a_configuration_of_one_rank_that_rejects_its_gradients_stops_all_ranks_
         ),
         (
             replicas.error_within_a_copy,
-            "process_group lacks some of the ranks with copies of the gradient at position 0",
+            "check_replicas compares all copies of the gradient at position 0",
         ),
         (replicas.error_without_a_mesh, "Pass process_group as well, such as torch.distributed.group.WORLD"),
         (replicas.error_of_this_process, "check_replicas is True, but process_group=None means this process alone"),

@@ -75,9 +75,9 @@ def test_what_has_no_place_in_a_static_program_is_refused(eager: list[paddle.Ten
         for refused in eager:
             with pytest.raises(TypeError, match="an eager tensor cannot be clipped in static mode"):
                 uc.clip_by_norm(refused, 1.0)
-        with pytest.raises(TypeError, match="keeps no gradients on its parameters"):
+        with pytest.raises(TypeError, match="parameters have no gradients in a static program"):
             uc.clip_grad_norm_([parameter], 1.0)
-        with pytest.raises(TypeError, match="ErrorClipByValue works in register_hook of an eager tensor"):
+        with pytest.raises(TypeError, match="ErrorClipByValue works only as a hook of eager tensors"):
             uc.ErrorClipByValue(1.0)(value)
         with pytest.raises(TypeError, match="cannot raise from inside a graph"):
             uc.get_total_norm([value], error_if_nonfinite=True)
@@ -322,7 +322,7 @@ def test_in_place_names_under_to_static() -> None:
 
     assert paddle.jit.to_static(function, full_graph=False)(paddle.ones([2])).item() == 7.0
     np.testing.assert_allclose(parameter.grad.numpy(), [0.6, 0.8], rtol=1e-6)
-    with pytest.raises(TypeError, match="keeps no gradients on its parameters"):
+    with pytest.raises(TypeError, match="parameters have no gradients in a static program"):
         paddle.jit.to_static(function, full_graph=True)(paddle.ones([2]))
 
 
@@ -343,7 +343,7 @@ def test_the_parameters_of_a_layer_are_not_clipped_in_place_in_a_graph_of_to_sta
         clip(layer)
         return t + 1
 
-    with pytest.raises(TypeError, match="keeps no gradients on its parameters"):
+    with pytest.raises(TypeError, match="parameters have no gradients in a static program"):
         paddle.jit.to_static(function, full_graph=True)(paddle.ones([2]))
     assert (layer.weight.grad.numpy() == 10).all()
 

@@ -1,7 +1,7 @@
 """The backend of MLX.
 
 In-place functions assign by `gradient[...] = value`, which changes only the array object `gradient`. MLX arrays often
-share memory. For example, a slice shares memory with its array. So the host path only reads memory, and never writes.
+share memory, for example an array and its slices. So the host path only reads memory.
 
 Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path computes on the CPU stream, because MLX supports float64
 only on the CPU.
@@ -41,7 +41,7 @@ class MlxBackend(Backend, DevicePrimitives):
     def is_tensor(self, value: Any) -> bool:
         if isinstance(value, dict) and "mlx.nn" in sys.modules and isinstance(value, sys.modules["mlx.nn"].Module):
             raise TypeError(
-                f"{type(value).__name__} is a model, whose arrays are weights. Pass the gradients "
+                f"{type(value).__name__} is a model, which contains weights and no gradients. Pass the gradients "
                 "that nn.value_and_grad returns"
             )
         return isinstance(value, mx.array) or kernels.is_array(value)
@@ -57,7 +57,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return NAMES[tensor.dtype] if isinstance(tensor, mx.array) else str(tensor.dtype.name)
 
     def unsupported(self, gradient: Any) -> str | None:
-        return "complex128, which MLX does not have. Pass complex64" if self.dtype(gradient) == "complex128" else None
+        return "complex128, which MLX lacks. Pass complex64" if self.dtype(gradient) == "complex128" else None
 
     # -- the path
 
@@ -189,7 +189,7 @@ class MlxBackend(Backend, DevicePrimitives):
 
 
 class AssigningPath(host.HostPath):
-    """A host path for MLX. Overwriting memory would also change other arrays that share the memory."""
+    """Assign results to arrays, because writes to memory would also change arrays that share the memory."""
 
     _backend: MlxBackend
 
@@ -203,7 +203,7 @@ class AssigningPath(host.HostPath):
 def _is_traced(values: Sequence[Any]) -> bool:
     """Return whether a transformation traces any of the values.
 
-    If no value is traced, the asynchronous evaluation of the values starts.
+    If no value is traced, start their asynchronous evaluation.
     """
     probe = mx.depends(NOTHING, [value for value in values if isinstance(value, mx.array)])
     return _is_rejected(mx.async_eval, probe)  # mx.eval evaluates what mx.grad traces

@@ -21,7 +21,7 @@ NO_SCOPE = nullcontext()
 
 
 class TensorListPath(HostPath):
-    """A host path without NumPy arrays. The compiled kernels read the tensors."""
+    """A host path on which the compiled kernels read the tensors without NumPy arrays."""
 
     _has_complex = False
     _are_floats = True
@@ -120,7 +120,7 @@ def collector(
     methods: Sequence[tuple[str, bool]] = (),
     recording: tuple[str, bool] = ("", True),
 ) -> Any | None:
-    """Return the object of the compiled kernels that collects tensors, or None without compiled kernels.
+    """Return the collector of the compiled kernels, or None if there are no compiled kernels.
 
     methods: The name of each tensor method, and the result that the method must return for a plain tensor.
     recording: The name and the value of a tensor attribute. A tensor with this value records a derivative.

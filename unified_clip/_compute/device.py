@@ -59,7 +59,7 @@ def relative_powers(
     log: Callable[[Tensor], Tensor],
     exp: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return (number / divisor)**p by logarithms, with derivative 0 at 0. Each number is from 0 to the divisor."""
+    """Return (number / divisor)**p by logarithms, with derivative 0 at 0. Each number is between 0 and the divisor."""
     zero = numbers == 0
     below = log(where(zero, divisor, numbers)) - log(divisor)
     below = where((below > 0) & (numbers < math.inf), 0.0, below)  # above 0 only by rounding
@@ -67,7 +67,7 @@ def relative_powers(
 
 
 def inverse(p: float) -> float:
-    """Return 1 / p, or the largest float64 instead of an infinite quotient, because inf * log(1) is NaN."""
+    """Return 1 / p, but at most the largest float64, because inf * log(1) is NaN."""
     return min(1 / p, sys.float_info.max)
 
 

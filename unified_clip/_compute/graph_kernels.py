@@ -1,4 +1,4 @@
-"""The device path in compiled graphs. Such a graph calls the compiled kernels."""
+"""The device path of graphs that call the compiled kernels."""
 
 from __future__ import annotations
 

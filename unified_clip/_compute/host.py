@@ -222,8 +222,8 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
     """Return whether compiled graphs can call the compiled kernels.
 
-    UNIFIED_CLIP_PATH forces the result False. Otherwise, UNIFIED_CLIP_GRAPH decides: `kernels` means True, and
-    `framework` means False. Without both variables, return `by_default`.
+    Return False if UNIFIED_CLIP_PATH is set. Otherwise, UNIFIED_CLIP_GRAPH decides: `kernels` means True, and
+    `framework` means False. If neither variable is set, return `by_default`.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework", "kernels"):

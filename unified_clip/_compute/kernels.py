@@ -29,7 +29,7 @@ CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "compl
 FORMAT_NAMES = tuple(FORMATS)
 
 ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
-"""The alignment in bytes of memory that frameworks can share, and the size in bytes from which memory can be shared."""
+"""Frameworks can share memory with this alignment and at least this size, in bytes."""
 
 
 Part = tuple[Array, str]
@@ -220,7 +220,7 @@ def slice_norms(
 def grouped_slice_norms(
     view: Array, dtype: str, axes: Sequence[int], groups: npt.NDArray[Any], norm_name: str, threads: int = 1
 ) -> npt.NDArray[np.float64]:
-    """Return a 2-norm for each row. Rows with the same number in `groups` form one slice, and get its norm."""
+    """Return a 2-norm for each row. Rows with the same number in `groups` share one norm."""
     norms = np.empty([1 if axis in axes else length for axis, length in enumerate(view.shape)])
     _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order, starts = np.argsort(inverse, kind="stable"), np.cumsum(counts) - counts
@@ -264,7 +264,7 @@ def certified_root(total: float, lost: float) -> float | None:
 
 
 def wider_than(dtype: str) -> type[np.floating[Any]] | None:
-    """Return a NumPy dtype with more precision than `dtype`, or None for a processor without such a format."""
+    """Return a NumPy dtype with more precision than `dtype`, or None if the processor has none."""
     wide = np.longdouble if dtype == "float64" else np.float64
     return wide if np.finfo(wide).eps < np.finfo("float32" if dtype == "bfloat16" else dtype).eps else None
 
@@ -320,7 +320,7 @@ def is_array(value: Any) -> bool:
 
 
 def own_copy(value: Any) -> Array:
-    """Copy an array or a NumPy scalar, in the machine's byte order. A framework can keep the copy."""
+    """Copy an array or a NumPy scalar, in the machine's byte order."""
     return np.array(value, dtype=value.dtype.newbyteorder("="))
 
 
@@ -335,7 +335,7 @@ def storage(array: Array) -> tuple[Array, str]:
 
 
 def decode(array: Array, dtype: str) -> Array:
-    """Return the numbers of a stored array. bfloat16 numbers are returned as float32."""
+    """Return the numbers of a stored array, with bfloat16 numbers as float32."""
     if dtype != "bfloat16":
         return array
     return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -30,7 +30,7 @@ class _Memory:
 
 
 def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe: Callable[[int], str]) -> list[int]:
-    """Return an index for each tensor: the index of the first tensor that shares its memory.
+    """For each tensor, return the index of the first tensor in the same memory.
 
     Raise ValueError if two tensors share only a part of their memory, or if a tensor is read-only.
     describe: A function that returns the name of the tensor at an index, for error messages.

@@ -1,7 +1,7 @@
 """The exact sum and the correctly rounded maximum of the moduli |x + yj| of complex numbers.
 
 A modulus is a square root, so one float64 is not precise enough. Two float64 numbers together have a relative error
-below 2**-95. If this precision is not enough either, the modulus is rounded down to an integer number of units (see
+below 2**-95. If two numbers are not enough, the modulus is rounded down to an integer number of units (see
 `Accumulator`).
 """
 
@@ -24,9 +24,9 @@ SPLITTER = 2.0**27 + 1
 """The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
-"""Bounds for the error of a rounded square, relative to the largest square. A square within this distance of the
-largest square needs an exact comparison. The first number is for squares that are stored as one float64, and the second
-number is for two float64."""
+"""Bounds for the error of a rounded square, relative to the largest square. Squares within the bound of the largest
+square are compared exactly. The first bound is for squares as one float64, and the second for squares as two float64.
+"""
 
 
 SMALL = 2.0**-400

@@ -1,5 +1,3 @@
-"""Scalar functions for the host path."""
-
 from __future__ import annotations
 
 import math

@@ -18,8 +18,8 @@ from .types import CoalescedSparse, Leaf, Tensor
 class Backend(Protocol):
     """The interface of a framework.
 
-    A backend must define each method without a body here, and each attribute without a value here. For a capability,
-    such as sparse gradients, a backend also inherits the class of the capability.
+    A backend defines each method that has no body here, and each attribute that has no value. For an optional
+    capability, such as sparse gradients, the backend also inherits the class of the capability.
     """
 
     name: str
@@ -29,8 +29,8 @@ class Backend(Protocol):
     donates: bool = False
     """Whether a compiled function of the framework can reuse the memory of its arguments (in JAX: `donate_argnums`).
 
-    After the reuse, JAX deletes all tensors that share this memory. For this reason, functions that return new tensors
-    also copy unchanged gradients.
+    JAX then deletes all tensors that share this memory. So functions that return new tensors also copy unchanged
+    gradients.
     """
 
     takes_capsules: bool = False
@@ -46,9 +46,9 @@ class Backend(Protocol):
         """Return whether a value is a dense or sparse tensor, a variable, or a NumPy array."""
 
     def as_tensor(self, value: Any) -> Tensor:
-        """Convert a NumPy array or a variable to a tensor of the framework. A tensor is returned itself.
+        """Convert a NumPy array or a variable to a tensor of the framework. Return a tensor unchanged.
 
-        The tensor shares the array's memory if the namespace's in-place functions write into NumPy arrays.
+        Share the array's memory if the in-place functions of the namespace write into NumPy arrays.
         """
 
     def as_bound(self, value: Any) -> Tensor:
@@ -92,7 +92,7 @@ class Backend(Protocol):
         """
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        """Collect the tensors of a list in one pass, and return a path for them. Entries of the list can be None.
+        """Collect the tensors of a list in one pass, and return a path for them. Items can be None.
 
         Return None if a tensor is not plain, for example sparse. The caller then checks the tensors one by one.
 
@@ -103,7 +103,7 @@ class Backend(Protocol):
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
         """Convert a NumPy array of float64 to a tensor with the same bits, in the layout of `DevicePrimitives.pack`.
 
-        like: The result is on the device of this tensor. None means the framework's default device.
+        like: A tensor on the device of the result. None means the framework's default device.
         """
         return self.as_tensor(values)
 
@@ -121,7 +121,7 @@ class Backend(Protocol):
         return False
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """For each gradient, return the index of the first gradient in the same memory. A clip changes only this
+        """For each gradient, return the index of the first gradient in the same memory. A clip changes only the first
         gradient.
 
         Raise ValueError if two gradients overlap in part, or if the memory cannot be written.

@@ -47,7 +47,7 @@ class Clamped(NamedTuple):
 
 
 class OrZero(NamedTuple):
-    """Makes `change` if `condition` is true. Otherwise sets all elements to 0."""
+    """Apply `change` if `condition` is true. Otherwise set all elements to 0."""
 
     change: Change
     condition: Scalar

@@ -174,10 +174,9 @@ def listed(container: Any) -> Any:
 def _gradients_of_parameters(
     on_parameters: Parameters, parameters: Sequence[Leaf], function: str, instead: str
 ) -> list[Leaf]:
-    """Return the gradients of the parameters. A parameter that is listed twice counts once.
+    """Return the gradients of the parameters. A parameter that is listed twice gives one gradient.
 
-    If no tensor can have a gradient, the user has probably passed gradients instead of parameters. This causes a
-    ClipWarning.
+    If no tensor can have a gradient, issue a ClipWarning: the user has probably passed gradients instead of parameters.
     """
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
@@ -220,9 +219,9 @@ def prepare_rejection(
     in_place: bool,
     keep: Callable[[Any], bool] = wants_clipping,
 ) -> list[Leaf]:
-    """Prepare to send an error of this call to the ranks that wait for this rank.
+    """Prepare to send an error of this call to the waiting ranks.
 
-    Return an empty list that the caller fills with the leaves of the call. The ranks with shards or copies of these
+    Return an empty list, which the caller fills with the leaves of the call. The ranks with shards or copies of these
     leaves get the error.
     """
     leaves: list[Leaf] = []

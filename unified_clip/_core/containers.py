@@ -255,7 +255,7 @@ def sequence(like: Any, items: list[Any]) -> Any:
 
 
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any], kept: Iterable[Any]) -> Any:
-    """Return the items as a mapping of the type of `node`, or as a dict if `node` is immutable.
+    """Return a mapping of the type of `node` with the new items, or a dict if `node` is immutable.
 
     kept: Objects that must not be copied.
     """
@@ -281,7 +281,7 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
         return TypeError(f"{leaf.place} is {describe_other(backend, framework)}")
     remedy = "Pass tensors of one framework, or a list, a dict or an iterator of tensors"
     if is_masked:
-        remedy = "Call its method filled(0), and pass the array that this method returns"
+        remedy = "Pass the array that its method filled(0) returns"
     if callable(getattr(value, "parameters", None)):
         remedy = "Pass the gradients"
         if backend.parameters is not None:

@@ -68,8 +68,8 @@ class DistributedSpec:
     def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
         """Return warnings about patterns that have no effect on this rank.
 
-        Such a pattern matches only names for which earlier patterns declare another ownership. Raise ValueError for a
-        pattern that cannot have an effect on any rank.
+        A pattern has no effect if earlier patterns declare another ownership for all names that it matches. Raise
+        ValueError if this holds on every rank.
         """
         if not isinstance(self.ownership, Mapping):
             return []
@@ -104,7 +104,7 @@ class DistributedSpec:
 
     @property
     def is_given(self) -> bool:
-        """Whether the caller declared anything. The values None and False do not count as a declaration."""
+        """Whether the caller declared anything other than None and False."""
         is_counted = self.check_numel is not None and self.check_numel is not False
         has_group = not (self.process_group is None or _is_auto(self.process_group))
         return has_group or self.ownership is not None or is_counted or self.check_replicas
@@ -187,7 +187,7 @@ class Shards(Protocol):
     """
 
     stored_rows: Mapping[int, Callable[[], Any]]
-    """Maps the position of each sparse gradient to a function. The function returns the indices of the stored rows."""
+    """Maps the position of each sparse gradient to a function that returns the indices of the stored rows."""
 
     def norm(
         self,
@@ -200,19 +200,19 @@ class Shards(Protocol):
         function: str,
         is_first: bool,
     ) -> Scalar:
-        """Return the p-norm over the complete gradients with these indices, and set `path.norm_dtype`.
+        """Return the p-norm over the complete gradients at `indices`, and set `path.norm_dtype`.
 
         All ranks have to call this method.
 
         measure: A function that returns the sums over local tensors.
-        must_match: Values that every rank must send with equal content. The all-reduce of the norm compares the values.
+        must_match: Values that must be equal on all ranks. The all-reduce of the norm compares them.
         is_first: Whether this is the first norm of the call.
 
         ValueError: another rank sent an error, ranks differ in a value of `must_match`, or the norm cannot be computed.
         """
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return tuples such as ("rank 3", number of NaN, number of inf), one for each other rank with NaN or inf.
+        """For each other rank with NaN or inf, return a tuple such as ("rank 3", number of NaN, number of inf).
 
         All ranks have to call this method.
 
@@ -226,12 +226,11 @@ class Shards(Protocol):
 
         All ranks have to call this method.
 
-        known_only: Whether to leave out norms that cannot be computed. Otherwise, such a norm raises ValueError.
+        known_only: Leave out norms that cannot be computed, instead of raising ValueError.
         """
 
     def check_by_value(self) -> None:
-        """Raise ValueError for gradients that cannot be clipped by value, such as `Partial` gradients with partial
-        sums."""
+        """Raise ValueError for gradients that cannot be clipped by value, such as `Partial` gradients."""
 
     def metadata(self) -> dict[str, Any]:
         """Return the fields `ranks` (world size), `rank` and `layout` of a clip event.
@@ -243,15 +242,15 @@ class Shards(Protocol):
         """Convert a new local value to a tensor with the placements of the gradient."""
 
     def send_rejection(self, measures: Measures, error: Exception) -> None:
-        """Send an error to the ranks that wait for this rank. They then raise an error, too.
+        """Send an error to the ranks that wait for this rank, so that they raise an error, too.
 
-        measures: The norms that the call measures. They decide which ranks wait.
+        measures: The norms that the call measures, which decide which ranks wait.
         """
 
 
 class Awaited(threading.local):
     send_rejection: Callable[[Exception], None] | None = None
-    """A function that sends an error of this call to the waiting ranks. None means that no rank waits for this call."""
+    """A function that sends an error of this call to the waiting ranks, or None if no rank waits for this call."""
 
 
 AWAITED = Awaited()

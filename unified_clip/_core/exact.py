@@ -43,7 +43,7 @@ WORDS = LIMBS + 5
 
 
 class Format(NamedTuple):
-    """A binary floating-point format. The exponents belong to the smallest and the largest normal number."""
+    """A binary floating-point format. The exponents are those of the smallest and the largest normal number."""
 
     precision: int
     min_exponent: int

@@ -18,7 +18,7 @@ class GradientList:
     """The checked gradients of a call.
 
     `values` contains one dense tensor for each gradient. For a sparse gradient, this tensor contains the stored rows,
-    in which repeated rows are summed.
+    with repeated rows summed.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class GradientList:
     ) -> None:
         """Check the gradients.
 
-        parameters: The parameters of the call, with or without a gradient. None means that the call has only gradients.
-        measures: The norms that the call measures over ranks. An error of this rank is sent to the ranks that wait for
-            a norm.
+        parameters: The parameters of the call, with or without a gradient, or None for a call with only gradients.
+        measures: The norms that the call measures over ranks. If this rank fails, the ranks that wait for a norm get
+            the error.
         """
         self._writer, self.function, self._differentiable = writer, function, differentiable
         self._spec = spec = spec or INFERRED  # torch.compile does not support INFERRED as a default
@@ -87,12 +87,9 @@ class GradientList:
     """Whether one pass collected all gradients. Collected gradients are dense and not distributed, and share no memory.
     """
     places: list[int] | None = None
-    """The position of each gradient in the argument of the call. None means that the positions are unknown, or are the
-    indices of the gradients.
-    """
+    """The position of each gradient in the argument of the call, or None if it is unknown or equals the index."""
     entries = 0
-    """The number of entries in the argument of the call. 0 means that the number is not needed, or is the number of
-    gradients."""
+    """The number of entries in the argument of the call, or 0 if it is not needed or equals the number of gradients."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
@@ -103,7 +100,7 @@ class GradientList:
         self._writer.change(self, group, path, change)
 
     def set_consensus_fields(self, fields: Mapping[str, Any]) -> None:
-        """Set the values that must be equal on all ranks. The all-reduce of the norm compares the values."""
+        """Set the values that must be equal on all ranks. The all-reduce of the norm compares them."""
         norms = observer.active is not None and observer.active.norms  # norms per tensor need all ranks
         self._must_match = {**fields, "norms= of unified_clip.record": norms}
 
@@ -135,9 +132,9 @@ class GradientList:
         return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
 
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
-        """Return {index of a gradient: norm over all its shards}. Return None if no gradient is distributed.
+        """Return {index of a gradient: norm over all its shards}, or None if no gradient is distributed.
 
-        known_only: Whether to leave out norms that cannot be computed. Otherwise, such a norm raises ValueError.
+        known_only: Leave out norms that cannot be computed, instead of raising ValueError.
         """
         if self.shards is None:
             return None

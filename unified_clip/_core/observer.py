@@ -31,12 +31,12 @@ class Clip(NamedTuple):
 
     n: Scalar | None = None
     coef: Scalar | None = None
-    """The coefficient is None for the rule "value", and for a threshold of inf."""
+    """The coefficient, or None if the rule is "value" or the threshold is inf."""
 
     p: float | None = None
     eps: float | None = None
     measured: bool = True
-    """Whether the clip measured the norm `n`. The value is False for a norm that the caller passed."""
+    """Whether the clip measured the norm `n`. False if the caller passed the norm."""
 
 
 class Observer(Protocol):
@@ -46,7 +46,7 @@ class Observer(Protocol):
     norms: bool
 
     def run(self, body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the body of a public function, and return the result of the body."""
+        """Run the body of a public function, and return its result."""
 
     def on_clip(self, clip: Clip) -> None: ...
 
@@ -66,5 +66,5 @@ def emit(*fields: Any, **more: Any) -> None:
 
 
 def needs_leaves() -> bool:
-    """Return whether the observer needs the gradients one by one. The result is False in graphs of `torch.compile`."""
+    """Return whether the observer needs the gradients one by one. Return False in graphs of `torch.compile`."""
     return active is not None and active.needs_leaves

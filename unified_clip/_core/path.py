@@ -110,9 +110,8 @@ class Path(Protocol):
         """Return g * coef as new tensors, or `unchanged()` for the coefficient 1."""
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        """Return functions that multiply the tensors by `coef` in place. The functions are not called here.
-
-        If `coef` is known to be 1, return an empty list.
+        """Return functions that later multiply the tensors by `coef` in place, or an empty list if `coef` is known to
+        be 1.
         """
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
@@ -125,7 +124,7 @@ class Path(Protocol):
         """
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        """Return functions that clamp the tensors in place. The functions are not called here."""
+        """Return functions that later clamp the tensors in place."""
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         """Return `results` if the condition `keep` is true, else zeros."""
@@ -134,7 +133,7 @@ class Path(Protocol):
         """Prepare to write the results of a change, or zeros if the condition `keep` is false."""
 
     def unchanged(self) -> list[Tensor]:
-        """Return the unchanged tensors as results. Tensors that can be written are copied."""
+        """Return the unchanged tensors as results. Copy tensors that can be written."""
 
     def as_norm(self, n: Scalar) -> Tensor:
         """Return the norm as a 0-d tensor in `norm_dtype`, as public functions do."""
@@ -208,14 +207,14 @@ class DevicePrimitives(Protocol):
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Add up the rows of each group. Each row of the result is the sum of its group.
+        """For each row, return the sum of all rows in its group.
 
         groups: The result of `Sparse.row_groups`.
         """
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return a number for each row: the maximum over all rows in its group. No number in `rows` is negative."""
+        """For each row, return the maximum over all rows in its group. No number in `rows` is negative."""
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
@@ -246,12 +245,12 @@ class DevicePrimitives(Protocol):
         """Return g * coef, or g itself if coef is 1. For gradients of up to 32 bits, coef is rounded to float32."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Run all checks first, so that no write raises an error. A check that needs memory for all results can run
-        later."""
+        """Run all checks before the first write, so that no write raises an error. Only a check that needs memory for
+        all results can run later."""
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Convert a bound to the tensor's dtype, and round a tensor once. A number was rounded before the call."""
+        """Convert a bound to the tensor's dtype. Round a tensor only once. Numbers are already rounded."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         """Return whether a lower bound is above its upper bound, or whether a bound is NaN. In a compiled graph, the
@@ -296,9 +295,7 @@ class DevicePrimitives(Protocol):
         return numbers.min()
 
     def pinned(self, scalar: Scalar) -> Scalar:
-        """In graphs, the result is the minimum of the scalar and the largest float64. Compilers do not remove this
-        operation.
-        """
+        """In graphs, return the minimum of the scalar and the largest float64, which compilers do not remove."""
         return scalar
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:

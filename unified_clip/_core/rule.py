@@ -1,4 +1,4 @@
-"""The formula of clipping by norm: from a norm to a coefficient, and from the coefficient to clipped gradients.
+"""Clip by a norm: compute the norm n, the coefficient and the clipped gradients g'.
 
 n    = (sum of |g|**p)**(1/p)         rounded once
 coef = min(1, c / (n + eps))          float64
@@ -60,7 +60,7 @@ class AdaptiveThreshold:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return the settings and the state as a text. The ranks compare their texts, which must be equal."""
+        """Return the settings and the state as a text, which must be equal on all ranks."""
         raise NotImplementedError
 
 
@@ -83,7 +83,7 @@ class ClipRule(NamedTuple):
     convention: ClipConvention = PADDLE
     threshold: Scalar | StepThreshold | AdaptiveThreshold | OwnThresholds = math.inf
     bounds: tuple[Any, Any] | None = None
-    """The bounds of each element, for the kind "value". None means -threshold and threshold."""
+    """The bounds of each element if the kind is "value". None means -threshold and threshold."""
 
     p: float = 2.0
     axes: Sequence[int] | None = None
@@ -101,13 +101,13 @@ class Norm(NamedTuple):
     group: range
     path: Path
     n: Scalar
-    """The norm, or a vector with one norm for each tensor. The value is None if the group is clipped by value."""
+    """The norm, a vector with one norm for each tensor, or None if the group is clipped by value."""
 
     threshold: Scalar | tuple[Any, Any] = math.inf
     """The threshold, or (low, high) if the group is clipped by value."""
 
     coef: Scalar | None = None
-    """The coefficient is None if the threshold is inf, or if the group is clipped by value."""
+    """The coefficient, or None if the threshold is inf or the group is clipped by value."""
 
     total: Tensor | None = None
     state: Any = None
@@ -156,8 +156,8 @@ def measure(
 ) -> list[Norm]:
     """Return one `Norm` for the group, or several if the rule clips per tensor.
 
-    Norms on devices come first in the list. Writes on devices can fail, and must run before the writes on the host.
-    scalars: If true, each `Norm` has one number. If false, a `Norm` can have a vector with one number per tensor.
+    Norms on devices come first, because writes on devices can fail and must run before writes on the host.
+    scalars: If false, a `Norm` can have a vector with one number per tensor.
     """
     if rule.kind == "value":
         return [_bounded(gradients, group, rule, inputs)]
@@ -229,8 +229,8 @@ def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Sca
 def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
     """Return min(1, threshold / (n + eps)) in float64, or NaN if the norm is NaN.
 
-    An array of norms gives an array. If no norm exceeds its threshold, the result is the number 1. The computation of
-    the result and of the derivative does not divide by zero.
+    For an array of norms, return an array. If no norm exceeds its threshold, return the number 1. The result and its
+    derivative are computed without a division by zero.
     """
     unchanged, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
     threshold = xp.asarray(threshold) if is_known else threshold
@@ -271,7 +271,7 @@ def _tensors(*scalars: Scalar | None) -> list[Tensor]:
 def apply(gradients: GradientList, rule: ClipRule, norms: Sequence[Norm], *, keep: Scalar | None = None) -> None:
     """Clip a group by the norms that `measure` returned.
 
-    keep: A condition. If the condition is false, all results are zeros.
+    keep: If this condition is false, set all elements to 0.
     """
     for norm in norms:
         with norm.path.scope():

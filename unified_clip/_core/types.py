@@ -19,8 +19,8 @@ Receive = Callable[[Sequence[Any]], None]
 """A function that gets the values of scalars. Each value is a float or a nested list of floats."""
 
 GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
-"""A function that adds a call to the traced graph. Each run of the graph then passes the values of the scalars to the
-`Receive` function. The `GraphCallback` returns a function that waits for the calls of all earlier runs."""
+"""A function that makes each run of the traced graph pass the values of the scalars to the `Receive` function. It
+returns a function that waits for the calls of all earlier runs."""
 
 
 class Deferred(NamedTuple):
@@ -65,16 +65,14 @@ class Slices(NamedTuple):
     axes: Sequence[int]
 
     groups: Tensor | None = None
-    """A number for each row. Rows with equal group numbers form one slice. None means that `axes` alone determine the
-    slices.
-    """
+    """A number for each row, or None if `axes` alone determine the slices. Rows with equal numbers form one slice."""
 
 
 class Write(NamedTuple):
     make: Callable[[], object]
 
     undo: Callable[[], object] | None = None
-    """A function that restores the state before the change. None means that the change cannot be undone."""
+    """A function that restores the state before the change, or None if the change cannot be undone."""
 
 
 def with_article(name: str) -> str:

@@ -235,7 +235,7 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
     if framework := other_framework(backend, value):
         raise TypeError(f"{function} received {describe_other(backend, framework)}")
     several = isinstance(value, list | tuple | Mapping)
-    remedy = "Call it once for each tensor" if several else f"Pass a dense tensor of {backend.name}"
+    remedy = f"Call {function} once for each tensor" if several else f"Pass a dense tensor of {backend.name}"
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     raise TypeError(f"{function} takes one tensor and received {with_article(kind)}. {remedy}")
 
@@ -254,7 +254,7 @@ def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
             raise ValueError(f"axes has axis {axis}, and t has {rank} axes. {remedy}")
         normalized.append(axis if rank is None else axis % rank)
     if len(set(normalized)) != len(normalized):
-        raise ValueError(f"axes is {value!r}, which has an axis twice. Pass each axis once")
+        raise ValueError(f"axes is {value!r}, which lists an axis twice. Pass each axis once")
     return tuple(sorted(normalized))
 
 
@@ -292,7 +292,7 @@ def finite(
     counted = [(leaf, *counts) for leaf, counts in zip(leaves, path.nonfinite_counts(), strict=True) if any(counts)]
     places = [(leaf.place, nans, infs) for leaf, nans, infs in counted] + list(elsewhere())
     listed = "; ".join(f"{place} has {nans} NaN and {infs} inf" for place, nans, infs in places)
-    listed = listed or "Every gradient is finite, but their norm exceeds the largest number of its dtype"
+    listed = listed or "Every gradient is finite, but the total norm overflows its dtype"
     kind = "NaN" if any(nans for _, nans, _ in places) else "infinite"
     raise NonFiniteNormError(
         f"the total norm of order {p:g} is {kind}, and {setting}. Skip this step, or find the cause. No gradient was "
@@ -303,7 +303,7 @@ def finite(
 def known_bounds(backend: Backend, upper: Any, lower: Any) -> tuple[float, float]:
     high = _known_bound(backend, upper, "max")
     if lower is None and high < 0:
-        raise ValueError(f"`max` is {high}, below the default of `min`, -max. Pass `min` too, or `max` of 0 or more")
+        raise ValueError(f"`max` is {high}, and `min` is -max by default. Pass `min` too, or a `max` of 0 or more")
     low = -high if lower is None else _known_bound(backend, lower, "min")
     if low > high:
         raise ValueError(f"min ({low}) is above max ({high}). Swap them")

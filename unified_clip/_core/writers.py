@@ -170,7 +170,7 @@ def nothing() -> None:
 
 
 def make_all(writes: Sequence[Write]) -> None:
-    """Make all changes. Changes that can be undone come first. After an error, these changes are undone.
+    """Make all changes, first those that can be undone. After an error, undo them.
 
     Raise PartlyClippedError if memory was overwritten, or if a change cannot be undone.
     """

@@ -1,4 +1,4 @@
-"""Compare the calls of all ranks in the same all-reduce that sums the norm.
+"""Compare the calls of all ranks in the all-reduce that sums the norm.
 
 Ranks send only integers. Sums of integers do not depend on the order, so the norm has the same bits for every
 distribution of the gradients. Ranks send digests of the values that must match. If digests differ, the ranks exchange
@@ -46,17 +46,16 @@ class Call:
     """The values that ranks compare when they compute a norm."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments by name. None stands for an argument that the caller did not pass."""
+    """The arguments by name, with None for arguments that the caller did not pass."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
     """A (parameter, text) tuple for each parameter. The text has the name, the shape and the placements.
 
-    The layout is None if ranks can have different parameters, or if a shape is unknown.
+    None if ranks can have different parameters, or if a shape is unknown.
     """
 
     copies: Sequence[tuple[Leaf, Callable[[], int]]] = ()
-    """A (gradient, function) tuple for each gradient that is assumed to be equal on all ranks. The function returns the
-    checksum of the gradient."""
+    """For each gradient that must be equal on all ranks: (gradient, function that returns its checksum)."""
 
     checksum: int = 0
     counted: int = 0
@@ -64,7 +63,7 @@ class Call:
     """The gradients whose copies are compared between ranks."""
 
     terms: Sequence[ReplicaSet] = ()
-    """The `Partial` gradients that the ranks sum later. This collective compares the layouts of these gradients."""
+    """The `Partial` gradients that the ranks sum later, after this collective has compared their layouts."""
 
     shared: SharedGradients = field(default_factory=SharedGradients)
     remarks: Callable[[], Mapping[str, str]] = dict
@@ -101,7 +100,7 @@ class Consensus:
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
         self.has_terms = self.has_all_terms = self._can_stay = False
         self.parameters = 0
-        """A digest of the call's parameters. If the host reads the norm, the digest is 0."""
+        """A digest of the call's parameters, or 0 if the host reads the norm."""
         self._terms: on_device.Terms | None = None
 
     def norm_on_device(
@@ -117,7 +116,7 @@ class Consensus:
         Return None if the host reads the norm.
 
         find_terms: A function that returns the `Partial` gradients, or None if this rank lacks a partial sum.
-        before: The `Consensus` of the call's first norm. None means that this norm is the first.
+        before: The `Consensus` of the call's first norm, or None if this norm is the first.
         """
         group, arguments = self.group, self._call.arguments
         is_checked = arguments.get(ELEMENTS) is not None or bool(arguments.get(replicas.CHECK))
@@ -292,8 +291,8 @@ class Consensus:
             raise ValueError(differences.describe(self._texts()))
 
     def _texts(self, rejects: bool = False) -> list[tuple[list[int], dict[str, Any]]]:
-        """Exchange at most MAX_TEXTS texts about the call. Return (the global ranks that sent a text, the text) for
-        each text.
+        """Exchange at most MAX_TEXTS texts about the call. For each text, return (the global ranks that sent it, the
+        text).
 
         The texts of ranks that reject the call come first.
         """
@@ -338,7 +337,7 @@ class Consensus:
 
 
 def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessGroup]]) -> None:
-    """Send an error to the ranks that wait for this rank. They then raise an error, too.
+    """Send an error to the ranks that wait for this rank, so that they raise an error, too.
 
     find_groups: A function that returns the process groups of the waiting ranks.
     """

@@ -45,11 +45,11 @@ def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
     if len(calls) > 1:
         sentences.append(
             "A rank skipped a call, or went on after an error, so ranks are not at the same step. Every later call of "
-            "this process group raises an error, too. Restart all ranks from the same checkpoint. Or, on all ranks, "
-            "load the same checkpoint and pass a new process group: its calls are counted from 1"
+            "this process group raises an error, too. Restart all ranks from the same checkpoint. Or load the same "
+            "checkpoint on all ranks, and pass a new process group, whose calls are counted from 1"
         )
     else:
-        sentences.append("Make the same call on every rank, and list every parameter, with or without a gradient")
+        sentences.append("Make the same call on every rank, and list all parameters, also those without a gradient")
     return f"the ranks disagree about {'. '.join(sentences)}. No gradient was changed."
 
 
@@ -85,8 +85,8 @@ def _differing_copies(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
         "",
     )
     return (
-        f"the gradients at {named} differ between ranks. {missing}These gradients are plain tensors, but other "
-        f"gradients of the call are distributed over all ranks. In this case, plain tensors must be copies. "
+        f"the gradients at {named} differ between ranks. {missing}These gradients are plain tensors. Plain "
+        "tensors must be copies if other gradients of the call are distributed over all ranks. "
         f"{REMEDY}. No gradient was changed."
     )
 

@@ -30,7 +30,7 @@ class ProcessGroup(ABC):
 
     @property
     def name(self) -> str:
-        """A name that is equal on all ranks of the group. Process groups with the same ranks have different names."""
+        """A name that is equal on all ranks of the group, and differs between groups with the same ranks."""
         return ""
 
     @property
@@ -46,10 +46,7 @@ class ProcessGroup(ABC):
         raise NotImplementedError("bug in unified_clip: norms of this process group are computed on the CPU")
 
     def join_terms(self, length: int) -> None:
-        """Send zeros in the all-reduce that sums `Partial` gradients.
-
-        length: The number of zeros.
-        """
+        """Send `length` zeros in the all-reduce that sums `Partial` gradients."""
         raise NotImplementedError("bug in unified_clip: norms of this process group are computed on the CPU")
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
@@ -73,15 +70,14 @@ class SingleProcess(ProcessGroup):
 
 class NormGroup(NamedTuple):
     gradient: int | None
-    """The index of the gradient. The value is None if this rank has no gradient of the parameter."""
+    """The index of the gradient, or None if this rank has no gradient of the parameter."""
 
     groups: Sequence[ProcessGroup]
     """The process groups over which the shards are spread. The norm is summed over one group after another."""
 
     leaf: Leaf
     label: str | None = None
-    """The name and the shape of the parameter, which the ranks of `groups` compare. If the label is None, nothing is
-    compared."""
+    """The name and the shape of the parameter, which the ranks of `groups` compare, or None to compare nothing."""
 
 
 def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[ProcessGroup, list[int]]]:

@@ -1,5 +1,3 @@
-"""The integers that ranks send."""
-
 from __future__ import annotations
 
 import struct
@@ -14,7 +12,7 @@ Sum = tuple[Accumulator, str]
 
 
 def summands(digest: int | None) -> list[int]:
-    """Return integers for a sum over ranks, which shows whether the digests of all ranks match.
+    """Return this rank's integers for an all-reduce with SUM, which shows whether the digests of all ranks match.
 
     The list contains the number 1, the pieces of the digest, and the square of each piece.
     """

@@ -62,10 +62,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
-        """Return (gradient, local tensor) tuples.
-
-        The last call of `counted` assumed that these gradients are copies.
-        """
+        """Return (gradient, local tensor) for each gradient that the last call of `counted` assumed to be a copy."""
 
     @abstractmethod
     def replicas(self, indices: Sequence[int]) -> list[Replica]: ...
@@ -74,7 +71,7 @@ class LocalShards(ABC):
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         """Return a `NormGroup` for each parameter, in the same order on all ranks.
 
-        known_only: Whether to leave out parameters with an unknown norm. By default, an unknown norm raises ValueError.
+        known_only: Leave out parameters with an unknown norm, instead of raising ValueError.
         """
 
     @abstractmethod
@@ -93,12 +90,12 @@ class LocalShards(ABC):
     def terms(self) -> list[ReplicaSet]:
         """Return the sets of `Partial` gradients that are not in the result of `counted`.
 
-        The ranks compare the layouts before a collective sums these gradients.
+        The ranks compare their layouts before a collective sums them.
         """
         return []
 
     def owned_terms(self) -> list[int]:
-        """Return the indices of the sums of `sum_terms` that this rank owns."""
+        """Return the indices of the results of `sum_terms` that this rank owns."""
         return []
 
     def sum_terms(self) -> list[Tensor]:
@@ -109,13 +106,12 @@ class LocalShards(ABC):
         return []
 
     def terms_on_device(self, measure: Measure) -> on_device.Terms | None:
-        """Return the `Partial` gradients if the norm stays on the device. Return None if the host sums these
-        gradients."""
+        """Return the `Partial` gradients if the norm stays on the device, or None if the host sums them."""
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before the collective of the norm. No rank can reject a call before
-        these collectives end."""
+        """Return whether other collectives come before the collective of the norm. Until they end, no rank can reject a
+        call."""
         return False
 
     # -- for all frameworks
@@ -195,7 +191,7 @@ class LocalShards(ABC):
 
     @property
     def is_only_declared(self) -> bool:
-        """Whether `ownership` alone decides which gradients this rank owns. With `check_numel`, the result is False."""
+        """Whether `ownership` alone decides which gradients this rank owns. False with `check_numel`."""
         is_checked = self._spec.check_numel is not None and self._spec.check_numel is not False
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
@@ -208,9 +204,9 @@ class LocalShards(ABC):
     def _call_of(
         self, arguments: dict[str, Any], indices: Sequence[int], measure: Measure, function: str, is_first: bool
     ) -> Call:
-        """Return the `Call` of a norm. A `Call` contains the values that the ranks compare.
+        """Return the values that the ranks compare for a norm.
 
-        For the first norm of a call, the values include all parameters and the number of elements.
+        For the first norm of a call, they include all parameters and the number of elements.
         """
         numel, copies = self.numel if is_first else None, self.copies()
 
@@ -330,7 +326,7 @@ def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], fu
 
 
 WithTerms = Callable[[], tuple[PartialSums, PartialSums]]
-"""A function that does the same as `LocalShards._with_terms`."""
+"""A function that returns the result of `LocalShards._with_terms`."""
 
 
 def _norm(
@@ -338,7 +334,8 @@ def _norm(
 ) -> tuple[float, str]:
     """Return (the p-norm over all ranks, the dtype of the norm).
 
-    is_only_declared: Whether `ownership` alone decides which gradients this rank owns. Equal sums then cause a warning.
+    is_only_declared: Whether `ownership` alone decides which gradients this rank owns. If so, equal sums cause a
+        warning.
     """
     if p in (1, 2):
         return _power_norm(own, consensus, int(p), with_terms, is_only_declared)

@@ -2,7 +2,7 @@
 
 At the first call with a new list of parameters, the host reads the norm. This first call decides whether the norms of
 later calls stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next call raises the
-error. The host does not wait for queued work, because it reads the comparison of the calls at the next call.
+error. The host reads the comparison of the calls only at the next call, so it does not wait for queued work.
 """
 
 from __future__ import annotations
@@ -38,16 +38,13 @@ REMEDY = (
     "error with the reason on all ranks"
 )
 
-MIXED = (
-    "ranks make different calls. The norm is NaN on each rank that repeats an earlier call and leaves the norm on the "
-    f"GPU. {REMEDY}"
-)
+MIXED = f"ranks make different calls. On ranks that leave their norm on the GPU, the norm is NaN. {REMEDY}"
 
 
 class NormOnDevice(NamedTuple):
     norm: Scalar
     added: Deferred | None
-    """The result of the first all-reduce, from index FLAGS to the end. Inside a CUDA graph, the value is None."""
+    """The result of the first all-reduce, from index FLAGS to the end, or None inside a CUDA graph."""
 
 
 class Terms(NamedTuple):
@@ -70,11 +67,11 @@ class NormRequest(NamedTuple):
     p: float
     own: PartialSums
     numbers: Sequence[int]
-    """The integers of the first all-reduce. The sum of this rank replaces the first integers, which are zeros."""
+    """The integers of the first all-reduce. The first integers are placeholders for the sum of this rank."""
 
     dtype: str
     terms: Terms | None
-    """The `Partial` gradients. `tensors` does not include these gradients."""
+    """The `Partial` gradients, which are not in `tensors`."""
 
 
 class Agreement(NamedTuple):
@@ -84,7 +81,7 @@ class Agreement(NamedTuple):
 
 
 _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
-"""Maps each process group to a dict, whose keys are digests of lists of parameters."""
+"""For each process group, maps the digest of a list of parameters to its agreement."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
 

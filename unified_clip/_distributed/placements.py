@@ -46,15 +46,15 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether no earlier rank on the mesh has the same elements as this rank.
+        """Return whether no earlier rank on the mesh has the elements of this rank.
 
-        `Partial` is treated like `Replicate`.
+        Treat `Partial` like `Replicate`.
         """
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return whether no earlier rank in a process group has the same elements as this rank. `Partial` is treated
-        like `Replicate`.
+        """Return whether no earlier rank in a process group has the elements of this rank. Treat `Partial` like
+        `Replicate`.
 
         Return None if an element of the tensor might be on no rank of the group.
         """
@@ -65,8 +65,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
-        """Return whether this rank has all elements of a distributed tensor. The result is False for `Partial`
-        placements."""
+        """Return whether this rank has all elements of a distributed tensor. Return False for `Partial` placements."""
 
     @abstractmethod
     def is_partial(self, tensor: Any) -> bool: ...
@@ -142,8 +141,8 @@ class DistributedGradients(LocalShards):
             ranks = self.inferred_copies(leaf, group) or ranks
         if not ranks <= group.ranks:
             raise ValueError(
-                f"process_group lacks some of the ranks with copies of the gradient at {leaf.place}, but "
-                "check_replicas compares all copies. Leave process_group or check_replicas out"
+                f"check_replicas compares all copies of the gradient at {leaf.place}, but some copies are on ranks "
+                "outside process_group. Leave process_group or check_replicas out"
             )
         copies = within or Copies.on(ranks, alone[0])
         return Replica(leaf, label(leaf), self.values[index], *copies)
@@ -164,8 +163,7 @@ class DistributedGradients(LocalShards):
         return SharedGradients(sets, lambda index: self._needed_place(index, measure))
 
     def _shared_copies(self, index: int, group: ProcessGroup) -> Copies | None:
-        """Return the ranks with copies of a gradient. Return None for unknown ranks, and for a gradient without
-        copies."""
+        """Return the ranks with copies of a gradient, or None if they are unknown or there are no copies."""
         leaf, gradient, here = self._leaves[index], self._gradients[index], group.ranks[group.rank]
         is_sharded, owner = self.is_sharded(gradient), self._spec.ownership_of(leaf)
         mesh = self.ranks(gradient) if is_sharded else Ranks([here])
@@ -217,10 +215,7 @@ class DistributedGradients(LocalShards):
         return norm_groups
 
     def is_complete(self, leaf: Leaf, tensor: Any) -> bool:
-        """Return whether a plain tensor is a complete gradient.
-
-        The caller's declaration decides.
-        """
+        """Return whether a plain tensor is a complete gradient. A declared `ownership` decides."""
         ownership = self._spec.ownership_of(leaf)
         if ownership is not None:
             return bool(ownership == REPLICATED)
@@ -280,7 +275,8 @@ class DistributedGradients(LocalShards):
             if self.is_sharded(gradient) and not self.is_replicated(gradient):
                 raise ValueError(
                     f"process_group is None, but the gradient at {self._leaves[index].place} is not complete on this "
-                    f"rank: it is {gradient.placements} on {len(self.ranks(gradient))} ranks. Leave process_group out"
+                    f"rank: its placements are {gradient.placements} on {len(self.ranks(gradient))} ranks. Leave "
+                    "process_group out"
                 )
 
     # -- the group
@@ -297,8 +293,8 @@ class DistributedGradients(LocalShards):
             if not mesh.is_same_set(group.ranks):
                 raise ValueError(
                     f"mesh_ownership got a {mesh_name} with the ranks {sorted(mesh)}, but the norm is all-reduced over "
-                    f"the ranks {group.ranks}. Pass mesh_ownership the {mesh_name} of all ranks that have the model, "
-                    "and pass their group as process_group="
+                    f"the ranks {group.ranks}. Pass the {mesh_name} of all ranks that have the model to "
+                    "mesh_ownership, and the group of these ranks as process_group="
                 )
         return group
 
@@ -359,11 +355,9 @@ class DistributedGradients(LocalShards):
         return self.is_first(tensor)
 
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
-        """Return whether this rank owns a gradient.
+        """Return whether this rank owns a gradient that some ranks of the group might lack.
 
-        Some ranks of the group might not have the gradient.
-
-        ranks: The ranks that are known to have the gradient. For a plain tensor, the only known rank is this rank.
+        ranks: The ranks that are known to have the gradient. For a plain tensor, only this rank is known.
         """
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])
         declared = declared_owner(self._spec, leaf, ranks, rank=group.ranks[group.rank], first=group.ranks[0])
@@ -376,7 +370,9 @@ class DistributedGradients(LocalShards):
             return group.rank == 0
         if plain and (inferred := self.inferred_owner(leaf, group)) is not None:
             return inferred
-        raise ownership_unknown(group.size, leaf.place, "a plain tensor" if plain else f"on {len(ranks)} of them")
+        raise ownership_unknown(
+            group.size, leaf.place, "a plain tensor" if plain else f"on only {len(ranks)} of these ranks"
+        )
 
     @functools.cached_property
     def _has_full_mesh(self) -> bool:

@@ -57,7 +57,7 @@ class Copies(NamedTuple):
 def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
     """Return the copies that the caller's `ownership` declares, or None.
 
-    mesh: The ranks of the gradient's mesh. Some ranks of the group are not on this mesh.
+    mesh: The ranks of the gradient's mesh, which lacks some ranks of the group.
     """
     ownership, here = spec.ownership_of(leaf), group.ranks[group.rank]
     if ownership == REPLICATED:
@@ -68,7 +68,7 @@ def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks
     if not hasattr(ownership, "ranks_with_copies"):
         raise ValueError(
             f"check_replicas cannot infer which ranks have copies of {leaf.place}: ownership is your own function. "
-            f"As ownership, pass mesh_ownership(mesh), {REPLICATED!r} or {DISTINCT!r}. Or do not pass check_replicas"
+            f"Pass ownership=mesh_ownership(mesh), {REPLICATED!r} or {DISTINCT!r}, or leave check_replicas out"
         )
     everywhere: Ranks = ownership.ranks_with_copies(mesh, ranks)
     return Copies.on(everywhere, here)
@@ -105,7 +105,7 @@ class SharedSet(NamedTuple):
         return digest(self.identities)
 
     def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
-        """Yield (number in the process group, place) for each gradient that has a place."""
+        """For each gradient with a place, yield (a number that identifies the gradient on all ranks, the place)."""
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
             if (place := places(index)) is not None:
@@ -146,7 +146,7 @@ def _replica_set(copies: Sequence[Replica], checksum: Checksum) -> ReplicaSet:
 def summands(sets: Iterable[ReplicaSet | SharedSet]) -> list[int]:
     """Return this rank's integers for an all-reduce. All sums are 0 if the copies of each set are equal.
 
-    The digest of a set includes the key of the set, to detect a rank that swaps the contents of two sets.
+    The digest of a set includes its key, to detect a rank that swaps the contents of two sets.
     """
     sums = [0] * PIECES
     for replicas in sets:
@@ -258,8 +258,8 @@ def _describe_number(
     flags = exchange.all_gather(int(bool(wrong)))
     if not any(flags):
         return (
-            f"the ranks disagree about the first rank that has {noun}. On each rank, make meshes with the same ranks "
-            "in the same order, and pass the same ownership"
+            f"the ranks disagree about the first rank that has {noun}. On every rank, pass the same ownership, and "
+            "create meshes with the same ranks in the same order"
         )
     sender = flags.index(1)
     own = None

@@ -1,8 +1,8 @@
 """Find gradients that have no owner rank.
 
-The first rank with a copy of a parameter owns its gradient. If the gradient is None on this rank, the norm does not
-include it. To detect this case, the all-reduce of the norm adds up digests of the gradients that have copies. If the
-sum is not 0, the ranks compare the gradients one by one.
+The first rank with a copy of a parameter owns its gradient. If the gradient is None on the first rank, the norm does
+not include it. To detect this case, the all-reduce of the norm adds up digests of the gradients that have copies. If
+the sum is not 0, the ranks compare the gradients one by one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ def place(leaf: Leaf, are_listed: bool) -> str:
 class SharedGradients(NamedTuple):
     sets: Sequence[SharedSet] = ()
     needed_place: Callable[[int], str | None] = lambda index: None
-    """A function that returns where a gradient is in the call, as text for an error message. None means that the norm
-    is right without the gradient."""
+    """A function that returns the place of a gradient as text, or None if the norm is right without the gradient."""
 
 
 def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
@@ -49,8 +48,8 @@ def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
     where = format_ranks([exchange.ranks[rank] for rank in ranks])
     return (
         f"no rank owns the gradient at {text['place']}{more} on {where}. "
-        "The first rank with a copy of the parameter should own the gradient, but the gradient is None on the first "
-        "rank. Set the gradient on all ranks that have a copy of the parameter. No gradient was changed."
+        "The owner should be the first rank with a copy of the parameter, but the gradient is None on this rank. Set "
+        "the gradient on all ranks that have a copy of the parameter. No gradient was changed."
     )
 
 

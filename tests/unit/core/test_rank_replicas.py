@@ -166,7 +166,7 @@ def test_only_gradients_that_drifted_are_named_if_positions_differ() -> None:
             [True, False, False],
             "3 ranks have a copy of the gradient at position 0, but 2 should have one. Pass an ownership",
         ),
-        ([True, True], "the ranks disagree about the first rank that has a copy of the gradient. On each"),
+        ([True, True], "the ranks disagree about the first rank that has a copy of the gradient. On every"),
     ],
 )
 def test_copies_that_are_equal_and_not_those_declared_are_an_error(firsts: list[bool], message: str) -> None:

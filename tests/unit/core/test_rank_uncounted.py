@@ -51,7 +51,7 @@ def test_gradients_that_all_ranks_have_need_no_further_collective(p: float, call
 @pytest.mark.parametrize("having", [[1], [2], [1, 2]])
 def test_a_gradient_that_only_later_ranks_have_raises_on_all_ranks(having: list[int], p: float) -> None:
     (error,), _ = errors_of([[0, 1, 2] if rank in having else [0, 2] for rank in range(3)], p)
-    assert error.startswith(f"{FIRST} 1 on {format_ranks(having)}. The first rank with a copy of the parameter should")
+    assert error.startswith(f"{FIRST} 1 on {format_ranks(having)}. The owner should be the first rank with a copy")
 
 
 @pytest.mark.parametrize("having", [[0], [0, 1], [0, 2]])

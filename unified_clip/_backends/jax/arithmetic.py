@@ -1,4 +1,4 @@
-"""Float64 arithmetic on JAX's arrays. Every function also has a derivative at zero."""
+"""Float64 arithmetic on JAX arrays."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return the maximum, or 0 without values. The maximum of values with NaN is NaN. XLA's own maximum can ignore
-    NaN."""
+    """Return the maximum, or 0 if there are no values. If a value is NaN, the maximum is NaN, which XLA's own maximum
+    can ignore."""
     largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)
 

@@ -1,5 +1,5 @@
-"""The backend of JAX. Arrays are immutable, so in-place functions update the list or dict with the arrays. All pytrees
-are containers.
+"""The backend of JAX. Arrays are immutable, so in-place functions update the list or dict that contains them. All
+pytrees are containers.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return host.kernels_in_graphs() and kernel_custom_call.register()
 
     _axes: tuple[str, ...] | None = None
-    """The axes of `shard_map` that the caller passes as process_group. With None, the backend reads the axes from the
-    types of arrays."""
+    """The `shard_map` axes that the caller passes as process_group. If None, the array types show the axes."""
 
     def with_spec(self, spec: DistributedSpec) -> Self:
         if isinstance(spec.process_group, str) and spec.process_group == "auto":
@@ -69,7 +68,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jax.lax.stop_gradient(self.as_tensor(parameter))
 
     def as_bound(self, value: Any) -> Tensor:
-        """Copy a NumPy array with its dtype. Without x64, JAX would convert float64 to float32."""
+        """Copy a NumPy array and keep its dtype. Without x64, JAX would convert float64 to float32."""
         return kernels.own_copy(value) if kernels.is_array(value) else value
 
     def dtype(self, tensor: Any) -> str:
@@ -91,8 +90,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if gradient.dtype != jax.dtypes.float0:
             return None
         return (
-            "float0: JAX returns such a gradient for an integer parameter. Replace it with None, or pass only the "
-            "gradients of floating-point parameters"
+            "float0, the dtype of JAX's gradients of integer parameters. Replace these gradients with None, or leave "
+            "them out"
         )
 
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
@@ -144,8 +143,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if self.in_graph([leaf.tensor for leaf in gradients]):
             if spec.ownership is not None or spec.check_numel is not None or spec.check_replicas:
                 raise TypeError(
-                    "ownership, check_numel and check_replicas are not supported in traced code, where the types of "
-                    "arrays show how gradients are sharded. Leave these arguments out"
+                    "ownership, check_numel and check_replicas are not supported in traced code. Leave these arguments "
+                    "out: the array types show how gradients are sharded"
                 )
             if self._axes is None and spec.is_given:
                 raise TypeError(
@@ -157,7 +156,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
             if self._axes:
                 raise ValueError(
                     f"process_group names {', '.join(map(repr, self._axes))}, but this call is not inside shard_map. "
-                    "Leave process_group out: the shardings of the arrays show the ranks"
+                    "Leave process_group out: unified_clip reads the shardings of the arrays"
                 )
             if spec.is_given:
                 raise validation.not_distributed(self)

@@ -1,5 +1,3 @@
-"""The device path of JAX."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -71,9 +69,9 @@ class JaxPath(DevicePath):
         return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
 
     def is_certain(self, p: float) -> bool:
-        """Return whether exact sums decide how norms are rounded.
+        """Return whether to round norms by exact sums.
 
-        On one device, the result is False, because compiling an exact sum would take too long.
+        Return False on one device, because compiling an exact sum would take too long.
         """
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (

@@ -17,7 +17,7 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""The limit in bytes below which compiled code copies an array faster than `jax.device_put` shares it."""
+"""Up to this size in bytes, compiled code copies an array faster than `jax.device_put` shares its memory."""
 
 WIDE = {"float64", "complex128", "int64", "uint64"}
 
@@ -42,8 +42,8 @@ def put(arrays: list[kernels.Array]) -> list[Tensor]:
     """Return uncommitted JAX arrays on the default device. Large arrays share the memory of the NumPy arrays, if
     possible.
 
-    `jax.device_put` takes 20 microseconds per array. For small arrays, a compiled copy is faster. The copy is compiled
-    when a list with the same shapes and dtypes occurs for the second time.
+    A compiled copy is faster than `jax.device_put` for small arrays. JAX compiles the copy when a list with the same
+    shapes and dtypes occurs for the second time.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True
@@ -90,7 +90,7 @@ def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
 
 
 class Exporter:
-    """An object that `np.from_dlpack` converts to a NumPy array. `jax.dlpack.from_dlpack` would commit the array to a
+    """A DLPack capsule as an argument for `np.from_dlpack`. `jax.dlpack.from_dlpack` would commit the array to a
     device."""
 
     def __init__(self, capsule: Any) -> None:

@@ -109,7 +109,7 @@ def declared_group(process_group: Any, arrays: Sequence[Any]) -> JaxGroup:
     ranks = tuple(sorted(set(map(int, process_group))))
     if ranks[0] < 0 or ranks[-1] >= count:
         raise ValueError(
-            f"process_group is {process_group!r}, and there are {count} processes. Pass process indices from 0 to "
+            f"process_group is {process_group!r}, but there are {count} processes. Pass process indices from 0 to "
             f"{count - 1}"
         )
     return group_of(ranks)

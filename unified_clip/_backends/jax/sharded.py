@@ -125,17 +125,16 @@ class JaxShards(LocalShards):
         return [replica for index in shared for replica in self._replicas(index) if replica.number > 1]
 
     def _replicas(self, index: int) -> Iterator[Replica]:
-        """Yield (shard of an array in this process, number of devices with a copy of the shard)."""
         leaf, value = self._leaves[index], self.values[index]
         if not self._is_within_group(value):
             raise ValueError(
-                f"process_group lacks some of the ranks with copies of the gradient at {leaf.place}, but "
-                "check_replicas compares all copies. Leave process_group or check_replicas out"
+                f"check_replicas compares all copies of the gradient at {leaf.place}, but some copies are on ranks "
+                "outside process_group. Leave process_group or check_replicas out"
             )
         if len(_ranks_of(value)) < self._group.size and self._spec.ownership_of(leaf) != DISTINCT:
             raise ValueError(
-                "check_replicas compares the copies of arrays on all ranks of the process group, but the gradient at "
-                f"{leaf.place} is on devices of only some ranks. Leave check_replicas out"
+                f"check_replicas needs gradients on all ranks of the process group, but the gradient at {leaf.place} "
+                "is on only some of these ranks. Leave check_replicas out"
             )
         devices: dict[Any, list[int]] = {}
         for device, at in value.sharding.devices_indices_map(value.shape).items():
@@ -204,7 +203,7 @@ class JaxShards(LocalShards):
     def _first_copies(self, index: int) -> list[Tensor]:
         """Return the shards that this process owns.
 
-        If several devices of the process group have copies of a shard, the process of the first device owns the shard.
+        A shard belongs to the process of the first device in the process group that has a copy.
         """
         value = self.values[index]
         if self._is_within_group(value):

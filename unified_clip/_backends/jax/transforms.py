@@ -1,4 +1,4 @@
-"""The rules as gradient transformations of optax: `unified_clip.jax.transforms`."""
+"""Clip functions as optax gradient transformations: `unified_clip.jax.transforms`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
         norm_type: The order p of the norm: any p > 0, inf or 'inf'. A traced norm_type is not supported. With
             `optax.inject_hyperparams`, also pass `static_args='norm_type'`.
         process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
-            of the axis along which devices own shards, or a tuple of names. Pass None if each device has complete
+            of the axis over which updates are sharded, or a tuple of names. Pass None if each device has complete
             updates, as after `pmean`.
 
     Raises:
@@ -68,15 +68,15 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     """Clip all updates by their total norm n, as TensorFlow does. Multiply each update by min(1, clip_norm / n).
 
     If n is NaN or inf, every element becomes NaN. The result is a stateless `optax.GradientTransformation`. Updates
-    keep their structure, shapes and dtypes. Compared with this function, `optax.clip_by_global_norm` rounds differently
-    and returns other results for NaN and inf. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the
-    difficulty of training recurrent neural networks", 2013.
+    keep their structure, shapes and dtypes. `optax.clip_by_global_norm` rounds differently, and returns other results
+    for NaN and inf. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of training
+    recurrent neural networks", 2013.
 
     Args:
         clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
             threshold is inf, updates stay unchanged.
         process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
-            of the axis along which devices own shards, or a tuple of names. Pass None if each device has complete
+            of the axis over which updates are sharded, or a tuple of names. Pass None if each device has complete
             updates, as after `pmean`.
 
     Raises:
@@ -107,13 +107,12 @@ def gradient_clip_by_global_norm(
     Args:
         clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
             threshold is inf, updates stay unchanged.
-        need_clip: A function that returns whether to clip an update. The argument of this function is the path of the
-            update, for example "encoder.0.bias". The path has keys, indices and names of fields, joined by dots
-            (`jax.tree_util.keystr`). If the function returns False, the update stays unchanged and is not part of the
-            norm. With `optax.inject_hyperparams`, also pass `static_args='need_clip'`. To exclude updates by a mask,
-            use `optax.masked`.
+        need_clip: A function that takes the path of an update, such as "encoder.0.bias", and returns whether to clip
+            the update. The path joins keys, indices and field names by dots (`jax.tree_util.keystr`). If the function
+            returns False, the update stays unchanged and is not part of the norm. With `optax.inject_hyperparams`, also
+            pass `static_args='need_clip'`. To exclude updates by a mask, use `optax.masked`.
         process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
-            of the axis along which devices own shards, or a tuple of names. Pass None if each device has complete
+            of the axis over which updates are sharded, or a tuple of names. Pass None if each device has complete
             updates, as after `pmean`.
 
     Raises:
@@ -149,7 +148,7 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
         clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
             threshold is inf, updates stay unchanged.
         process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
-            of the axis along which devices own shards, or a tuple of names. Pass None if each device has complete
+            of the axis over which updates are sharded, or a tuple of names. Pass None if each device has complete
             updates, as after `pmean`.
 
     Raises:
@@ -179,8 +178,8 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     """Clip every element of every update to [clip_value_min, clip_value_max]. NaN stays NaN.
 
     The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes.
-    Source: `tf.clip_by_value`, `paddle.nn.ClipGradByValue`, `torch.nn.utils.clip_grad_value_`. The argument
-    `clip_value=c` of PyTorch's function means the bounds -c and c.
+    Source: `tf.clip_by_value`, `paddle.nn.ClipGradByValue`, `torch.nn.utils.clip_grad_value_`. PyTorch's `clip_value=c`
+    means the bounds -c and c.
 
     Args:
         clip_value_min: The lower bound: a number, or an array with one element. The array can be traced. The bound is

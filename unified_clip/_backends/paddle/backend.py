@@ -104,9 +104,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     def gradient_of(self, parameter: Any) -> Any | None:
         if not paddle.in_dynamic_mode():
             raise TypeError(
-                "a static program, or a to_static graph with full_graph=True, keeps no gradients on its parameters, "
-                "so there is nothing to clip in place. Pass grad_clip= to the optimizer, clip outside the graph, or "
-                "use the result of clip_by_global_norm(gradients, ...)"
+                "parameters have no gradients in a static program or in a to_static graph with full_graph=True. Pass "
+                "grad_clip= to the optimizer, clip outside the graph, or use the result of "
+                "clip_by_global_norm(gradients, ...)"
             )
         gradient = getattr(parameter, "grad", None)
         return None if sharded.is_cleared(gradient) else gradient
@@ -123,7 +123,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             parameter.grad_ = gradient  # `grad =` would copy
 
     def retained(self, gradient: Any) -> Any:
-        """Copy a dense gradient. `grad = None` would also clear other tensors that share memory with the gradient."""
+        """Copy a dense gradient, because `grad = None` also clears other tensors that share its memory."""
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
@@ -133,8 +133,8 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     def check_hook(self, gradient: Any) -> None:
         if isinstance(gradient, paddle.pir.Value):
             raise TypeError(
-                "ErrorClipByValue works in register_hook of an eager tensor, but the gradient is a value of a static "
-                "program. In the program, call clip_by_value with the gradient"
+                "ErrorClipByValue works only as a hook of eager tensors, but the gradient is a value of a static "
+                "program. Call clip_by_value in the program"
             )
 
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
@@ -372,8 +372,8 @@ def _collector() -> Any | None:
 def _run_as_written() -> None:
     """Stop paddle.jit.to_static from translating `entry.run`.
 
-    Paddle cannot translate functions that are passed as arguments. By default, to_static then ends its graph, and the
-    clip runs on the host path. With full_graph=True, Paddle traces the clip.
+    Paddle cannot translate functions that are passed as arguments. By default, to_static ends its graph before the
+    clip, which runs on the host path. With full_graph=True, Paddle traces the clip.
     """
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))

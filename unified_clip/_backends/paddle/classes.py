@@ -1,4 +1,4 @@
-"""Clip classes for Paddle's optimizers, and Paddle's own versions of some public functions."""
+"""Clip classes for Paddle's optimizers, `set_gradient_clip` and `append_gradient_clip_ops`."""
 
 from __future__ import annotations
 

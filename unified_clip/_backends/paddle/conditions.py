@@ -1,4 +1,4 @@
-"""Checks of Paddle's tensors, and of its dynamic or static mode. Without these checks, Paddle would end the process."""
+"""Check tensors and modes before Paddle's operations, which can end the process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def in_to_static_mode() -> bool:
 
 
 def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
-    """Raise TypeError for distributed gradients in a static program. Static programs have no all-reduce."""
+    """Raise TypeError for distributed gradients in a static program, which has no all-reduce."""
     values = [leaf for leaf in gradients if isinstance(leaf.tensor, paddle.pir.Value)]
     of_parameters = any(getattr(leaf.parameter, "is_parameter", False) for leaf in values)
     is_distributed = any(leaf.tensor.is_dist() for leaf in values) or (of_parameters and sharded.hybrid() is not None)
@@ -73,7 +73,8 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 
 
 def check_mode(tensors: Iterable[Any]) -> None:
-    """Raise TypeError for an eager tensor in static mode. Its first operation would end the process."""
+    """Reject eager tensors in static mode, because their first operation would end the process. Also reject values of
+    other programs."""
     if in_to_static_mode():
         return
     building = None if paddle.in_dynamic_mode() else paddle.static.default_main_program()

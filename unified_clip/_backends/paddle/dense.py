@@ -151,8 +151,8 @@ def is_recorded(*tensors: Tensor) -> bool:
 
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
-    """Return whether Paddle is in dynamic mode and records derivatives. Callers then avoid operations on lists, which
-    have second derivatives for all their tensors or for none."""
+    """Return whether Paddle is in dynamic mode and records derivatives. If so, callers avoid operations on lists,
+    because these cannot have second derivatives for only some of their tensors."""
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
 
@@ -163,7 +163,7 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 
 def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
-    """Return a 0-d tensor with exactly this value, on the device of an eager tensor `like`."""
+    """Return a 0-d tensor with the exact value. If `like` is eager, the result is on its device."""
     if value == 0 and math.copysign(1.0, value) < 0:  # static programs drop the sign of a constant 0
         return filled(-1.0, dtype, like) * filled(0.0, dtype, like)
     if not math.isfinite(value) and not paddle.in_dynamic_mode():  # Paddle 3.3 cannot load a program with this
@@ -204,7 +204,7 @@ def narrowed(wide: Tensor, dtype: Any) -> Tensor:
 
 
 def rounded_to_odd(value: Tensor) -> Tensor:
-    """Round numbers to float32. A second rounding to 16 bits then gives the same number as a single rounding."""
+    """Round numbers to float32, by rounding to odd. Then a second rounding to 16 bits gives the correct result."""
     if value.dtype in (*HALF, paddle.float32):
         return value.astype("float32")
     wide = value.astype("float64")

@@ -1,8 +1,7 @@
 """The compiled kernels as operators of Paddle's static programs, on a CPU.
 
-`assign` copies each gradient, and the operator `unified_clip_scale` multiplies the copy in place. Paddle skips the copy
-of a gradient that no other operation reads. The operator then writes to the memory of the gradient. For long gradients,
-Paddle's `multiply` takes three times as long.
+`assign` copies each gradient, and the operator `unified_clip_scale` multiplies the copy in place. If no other operation
+reads the gradient, Paddle skips the copy. For long gradients, Paddle's `multiply` takes three times as long.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ REGISTERED = _register()
 def enabled() -> bool:
     """Return whether static programs call the kernels.
 
-    In graphs of to_static, UNIFIED_CLIP_GRAPH=kernels is necessary. Without kernels, a model of paddle.jit.save can be
-    loaded without unified_clip.
+    Graphs of to_static need UNIFIED_CLIP_GRAPH=kernels, because loading a saved model with kernels needs unified_clip.
     """
     return REGISTERED and host.kernels_in_graphs(by_default=not in_to_static_mode())
 
@@ -81,7 +79,7 @@ class Operators:
 
 
 def _by_paddle(dense: Dense) -> bool:
-    """Return whether Paddle's operations multiply a tensor."""
+    """Return whether to multiply a tensor by Paddle's own operations."""
     value = dense.tensor
     if dense.dtype not in IN_PLACE:
         return True
@@ -90,7 +88,7 @@ def _by_paddle(dense: Dense) -> bool:
 
 
 def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
-    """Return the product of a copy of the tensor. If no other operation reads the tensor, Paddle skips the copy.
+    """Multiply a copy of the tensor in place.
 
     `flatten_` gives a 0-d tensor an axis, which Paddle needs. `flatten_` also changes the copy in place, so Paddle does
     not merge it with another copy of the tensor.

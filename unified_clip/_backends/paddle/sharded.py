@@ -59,14 +59,14 @@ def find(
 
 
 def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError for plain tensors without a declared process group if `fleet` shards the model."""
+    """Raise ValueError if `fleet` shards the model and only plain gradients are passed."""
     hcg = None if spec.process_group is None or any(is_dist(leaf.tensor) for leaf in gradients) else hybrid()
     if hcg is not None:
         raise ValueError(
             f"fleet shards the model over the ranks {hcg.get_check_parallel_group().ranks}. "
             "unified_clip needs the parameters to find the shards, but you passed only gradients. Call "
             "clip_grad_norm_, or pass (parameter, gradient) tuples to GradientClipByGlobalNorm. Or pass process_group "
-            "and ownership. For the norm of the tensors of this process, pass process_group=None"
+            "and ownership. To clip by the norm of this process's tensors, pass process_group=None"
         )
 
 
@@ -223,8 +223,7 @@ class PaddleShards(DistributedGradients):
         return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
 
     def _ranks_along(self, gradient: Any, is_along: Callable[[Any], bool]) -> list[int]:
-        """Return the ranks along some mesh dimensions, in the order of the mesh. If this rank is not on the mesh,
-        return [].
+        """Return the ranks along the selected mesh dimensions, in mesh order, or [] if this rank is not on the mesh.
 
         is_along: A function that selects a dimension by its placement.
         """
@@ -273,7 +272,7 @@ class PaddleShards(DistributedGradients):
         return self.cached_group(None if group is None else group.id, functools.partial(PaddleGroup, group))
 
     def _check_all_reduced(self) -> None:
-        """Raise ValueError if `fleet` shards optimizer states. Gradients are then incomplete before the optimizer's
+        """Raise ValueError if `fleet` shards optimizer states, because gradients are incomplete before the optimizer's
         step()."""
         if self._hcg is None or any(map(is_dist, self._tensors())):
             return
@@ -281,8 +280,8 @@ class PaddleShards(DistributedGradients):
             leaf.tensor is leaf.parameter for leaf in self._parameters
         ):
             raise ValueError(
-                "With fleet's sharding, the optimizer's step all-reduces gradients, so they are not complete before "
-                "the step. Pass grad_clip= to the optimizer, or pass process_group and ownership"
+                "With fleet's sharding, the optimizer's step completes the gradients by an all-reduce. Pass "
+                "grad_clip= to the optimizer, or pass process_group and ownership"
             )
 
     # -- attributes of plain parameters
@@ -354,5 +353,5 @@ def _existing_group(ranks: Sequence[int]) -> Any:
             return group
     raise ValueError(
         f"a gradient is sharded over the ranks {sorted(ranks)}, but no process group has these ranks. Call "
-        "paddle.distributed.new_group with these ranks, once and on all ranks"
+        "paddle.distributed.new_group once with these ranks, on every rank"
     )

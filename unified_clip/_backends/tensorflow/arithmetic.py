@@ -29,9 +29,9 @@ SHORT = 1 << 12
 
 
 def constant(number: float, dtype: Any) -> Tensor:
-    """Return a constant that is made from a NumPy array.
+    """Return a constant, converted by NumPy.
 
-    For Python numbers, eager TensorFlow uses a cache that returns 0.0 for -0.0.
+    TensorFlow's cache for Python numbers would return 0.0 for -0.0.
     """
     return tf.constant(np.array(number, dtype.as_numpy_dtype))
 
@@ -48,9 +48,9 @@ def is_for_xla() -> bool:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the scalar unchanged. In a graph for XLA, the scalar is multiplied and divided by the same factor.
+    """Return the scalar unchanged. In a graph for XLA, multiply and divide it by the same factor.
 
-    XLA does not repeat divisions. Without the division, XLA would repeat the sum over all tensors for each product.
+    Without the division, XLA would repeat the sum over all tensors for each product.
     """
     if not is_for_xla():
         return scalar
@@ -60,10 +60,10 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return True under a `tf.distribute` strategy. The norm must then have the same bits as without the strategy.
+    """Return True under a `tf.distribute` strategy, where the norm must have the same bits as without the strategy.
 
-    The result is False for XLA, which would run both sides of the exact norm's branch. It is also False for eager GPU
-    tensors, because the branch would wait for the GPU.
+    Return False for XLA, which would always compute the exact norm. Return False for eager GPU tensors, because the
+    branch would wait for the GPU.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -101,8 +101,7 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Join the short tensors of each dtype. Return the joined tensors, and a function that splits results into the
-    original tensors."""
+    """Join the short tensors of each dtype. Return the joined tensors, and a function that splits them again."""
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):
@@ -169,7 +168,7 @@ def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
 
 
 def max_abs(magnitudes: Tensor, **over: Any) -> Tensor:
-    """Return the maximum, or 0 without elements. The maximum of elements with NaN is NaN."""
+    """Return the maximum, or 0 if there are no elements. If an element is NaN, the maximum is NaN."""
     nan = tf.reduce_any(tf.math.is_nan(magnitudes), **over)
     top = tf.maximum(tf.reduce_max(magnitudes, **over), constant(0.0, tf.float64))
     return tf.where(nan, constant(np.nan, tf.float64), top)

@@ -107,7 +107,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         """Find aliases among Variables. Other tensors are never aliases.
 
-        In f(a + b), the same tensor is the gradient of a and of b. The clip treats this tensor as two gradients.
+        For f(a + b), the same tensor is the gradient of a and of b, and counts twice.
         """
         first: dict[int, int] = {}
         return [

@@ -1,5 +1,3 @@
-"""The device path of TensorFlow."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,7 +11,8 @@ from . import kernel_operations
 
 
 class TensorflowPath(GraphPath):
-    """TensorFlow's operations compute the derivatives, even if the compiled kernels compute the norm."""
+    """The device path of TensorFlow. TensorFlow's operations compute all derivatives, also of norms from the compiled
+    kernels."""
 
     def __init__(
         self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False

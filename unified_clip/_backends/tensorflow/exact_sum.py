@@ -23,7 +23,7 @@ LOWEST = -304
 """The exponent of the lowest bit of a sum. The square of a float32 number is 0, or at least 2**-298."""
 
 INFINITY = 2.0**128
-"""The number that would follow the largest float32 number. The code uses this number instead of infinity."""
+"""The number that would follow the largest float32 number, used instead of infinity."""
 
 PIECE = 1 << 18
 
@@ -35,11 +35,10 @@ Powers = Callable[[Tensor, float], Tensor]
 
 
 def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, powers: Powers) -> Scalar:
-    """Return a number whose p-th root rounds to the correct norm. It is close to the exact sum of |g|**p, for p of 1 or
-    2.
+    """Correct a float64 sum of |g|**p, so that its p-th root rounds to the correct norm. p is 1 or 2.
 
-    total: The float64 sum. The derivatives of the result are the derivatives of `total`.
-    additions: An upper bound on the number of additions of an element.
+    total: The sum. The result has the derivatives of `total`.
+    additions: An upper bound on the number of additions for one element.
     """
     fixed = tf.stop_gradient(total)
     slack = (additions + 16.0) * 2.0**-53  # 16 covers the roots, and products of errors
@@ -65,8 +64,9 @@ def _root(total: Scalar, p: float) -> Scalar:
 
 @functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
-    """Return the number that is nearer to the root of the exact sum in `words`: `low` or `high`. In a tie, return the
-    even number."""
+    """Return `low` or `high`, the number nearer to the root of the exact sum in `words`. In a tie, return the even
+    number.
+    """
     middle = (low + high) / 2.0
     words -= _words(tf.reshape(tf.where(p > 1.0, middle * middle, middle), [1]))
     carry, rest = tf.constant(0, tf.int64), tf.constant(0, tf.int64)

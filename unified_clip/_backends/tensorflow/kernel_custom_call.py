@@ -66,7 +66,7 @@ def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool,
 
 
 def barrier(tensor: Tensor) -> Tensor:
-    """Return a tensor that XLA must compute before it computes products with the tensor."""
+    """Return the tensor behind a barrier, so that XLA computes the tensor before its products."""
     return gen_xla_ops.xla_optimization_barrier([tensor])[0]
 
 

@@ -27,8 +27,7 @@ NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
 
 
 def _register() -> bool:
-    """Register the operations, unless another copy of unified_clip has registered them. TensorFlow would end the
-    process."""
+    """Register the operations if no other copy of unified_clip has. A second registration would end the process."""
     return KERNELS is not None and op_def_registry.get(NORM) is None and KERNELS.register_tensorflow()
 
 
@@ -94,7 +93,7 @@ def _apply(
 
 
 def register(norm_by_operations: NormByOperations) -> None:
-    """Register the derivatives of the operations, and the rules by which `tf.vectorized_map` handles the operations."""
+    """Register the derivatives of the operations, and their rules for `tf.vectorized_map`."""
 
     def by_operations(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool) -> Scalar:
         if not is_batch:

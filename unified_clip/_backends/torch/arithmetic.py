@@ -1,6 +1,4 @@
-"""PyTorch operations on single tensors for the device path. The operations compute in float64. Products are rounded
-once.
-"""
+"""Float64 operations on single PyTorch tensors, for the device path. Products are rounded once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of tensors, and of PyTorch's state. The backend chooses a path by these checks."""
+"""Check tensors and the state of PyTorch, to choose a path."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 def is_watched() -> bool:
     """Return whether PyTorch traces operations, applies a `torch.func` transform, or computes forward-mode derivatives.
 
-    PyTorch would not notice that code reads raw memory.
+    In these cases, PyTorch cannot record reads of raw memory.
     """
     return is_traced() or forward_ad._current_level >= 0
 
@@ -147,8 +147,8 @@ def is_traced() -> bool:
 
 
 def is_transformed() -> bool:
-    """Return whether `torch.jit.trace`, `torch.func` or forward mode is active. They do not support operations on
-    lists."""
+    """Return whether `torch.jit.trace`, `torch.func` or forward mode is active. These modes do not support
+    `torch._foreach_` operations."""
     return (
         torch.jit.is_tracing()
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -161,7 +161,7 @@ def is_inference(tensor: Tensor) -> bool:
 
 
 def is_strided(tensor: Any) -> bool:
-    """Return whether a tensor is dense. In a graph, all plain tensors count as dense, because hooks cannot read
+    """Return whether a tensor is dense. In a graph, return True for every plain tensor, because hooks cannot read
     `layout`."""
     return (torch.compiler.is_compiling() and type(tensor) in PLAIN) or bool(tensor.layout == torch.strided)
 
@@ -175,8 +175,7 @@ def is_complex(tensor: Any) -> bool:
 
 
 def is_neg(tensor: Any) -> bool:
-    """Return whether the values of a tensor are stored with the opposite sign, which operations on lists would
-    ignore."""
+    """Return whether a tensor stores its values with the opposite sign, which `torch._foreach_` operations ignore."""
     return not torch.compiler.is_compiling() and bool(tensor.is_neg())
 
 

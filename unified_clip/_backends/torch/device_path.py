@@ -1,5 +1,3 @@
-"""The device path of PyTorch, and its primitives."""
-
 from __future__ import annotations
 
 import functools

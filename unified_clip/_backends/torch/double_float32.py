@@ -1,5 +1,4 @@
-"""PyTorch's device path for devices that do not support float64. Apple's MPS is such a device. The path computes in
-double-float32.
+"""PyTorch's device path for devices without float64, such as Apple's MPS. The path computes in double-float32.
 
 A double-float32 number is the sum of two float32 numbers, with about 48 bits. The arithmetic computes sums and products
 together with their exact rounding errors. Sources:
@@ -11,12 +10,10 @@ together with their exact rounding errors. Sources:
 - Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic",
   2017: the bounds, in units of u = 2**-24.
 
-These methods require that the device rounds every float32 addition, subtraction and multiplication to nearest. In eager
-mode, PyTorch fulfils this requirement, because each operation is a separate kernel. Metal kernels fulfil the
-requirement unless PYTORCH_MPS_FAST_MATH is set. `torch.compile` fulfils the requirement on the CPU. Whether
-`torch.compile` fulfils the requirement on MPS is unknown. Quotients and roots can have an error of two ULP, and
-subnormal numbers can be flushed to zero. This module has never run on a device without float64. Tests run this module
-on CPUs with UNIFIED_CLIP_PATH=pairs.
+The device must round every float32 sum, difference and product to nearest. PyTorch does so in eager mode, in
+`torch.compile` on the CPU, and in Metal kernels unless PYTORCH_MPS_FAST_MATH is set. For `torch.compile` on MPS, the
+rounding is unknown. Quotients and roots can have an error of two ULP, and subnormal numbers can be flushed to zero.
+This module has never run on a device without float64. Tests run this module on CPUs with UNIFIED_CLIP_PATH=pairs.
 
 Only `hi` has a derivative, and PyTorch computes the derivative in float32.
 """

@@ -1,4 +1,4 @@
-"""The device path over gradients on one GPU. The compiled kernels collect these gradients in one pass."""
+"""The device path over gradients on one GPU, which the compiled kernels collect in one pass."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def collect_parameters(backend: Parameters, parameters: Sequence[Any]) -> GpuLis
 
 
 def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath | None:
-    """Return None in four cases: a tensor is not plain, the tensors are on several devices, two tensors overlap in
-    memory, or PyTorch records a derivative.
+    """Return None if PyTorch records a derivative. Also return None for tensors that are not plain, overlap, or are on
+    several devices.
     """
     return _path(lambda on_cpu: COLLECTOR.of_tensors_on_gpu(tensors, recording, on_cpu))
 

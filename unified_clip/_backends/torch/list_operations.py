@@ -17,13 +17,10 @@ from ..._core.types import Scalar, Tensor, Write
 
 WIDE = (torch.float32, torch.float64)
 MAX_WIDENED = 2**26
-"""The maximum number of 16-bit elements that are converted to float32 together. This maximum limits the memory for the
-float32 copies.
-"""
+"""The maximum number of 16-bit elements that are converted to float32 together, to limit the memory for the copies."""
 
 ALONE = 2**16
-"""A 16-bit GPU tensor with at least this number of elements is multiplied by a separate kernel, without a float32
-copy."""
+"""A separate kernel multiplies each 16-bit GPU tensor with at least this number of elements, without a float32 copy."""
 
 
 def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Tensor:
@@ -81,7 +78,7 @@ def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor
 
 
 def _write_products(group: Sequence[Tensor], wide: Sequence[Tensor], coef: Scalar) -> None:
-    """`wide` has float32 tensors with the shapes of the group, in which the products are computed."""
+    """Compute the products in `wide`, which has a float32 tensor for each tensor of the group."""
     torch._foreach_copy_(wide, group)
     torch._foreach_mul_(wide, coef)
     torch._foreach_copy_(group, wide)
@@ -148,7 +145,7 @@ def _is_alone(tensor: Tensor) -> bool:
 
 
 def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
-    """Multiply the tensors one by one. A coefficient with an axis makes PyTorch multiply in float32."""
+    """Multiply the tensors one by one. PyTorch multiplies in float32 because the coefficient has an axis."""
     factors = coefs if isinstance(coefs, list) else [coefs] * len(group)
     for tensor, coef, result in zip(group, factors, results, strict=True):
         torch.mul(tensor, coef.reshape(1), out=result)

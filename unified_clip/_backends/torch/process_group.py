@@ -1,4 +1,4 @@
-"""Process groups of PyTorch, with their ranks and the device of their collectives. Norms can stay on this device."""
+"""Process groups of PyTorch, with their ranks and the device of their collectives."""
 
 from __future__ import annotations
 

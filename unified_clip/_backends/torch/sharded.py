@@ -50,7 +50,7 @@ def full_max(values: Any) -> Any:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> TorchShards | None:
-    """Return None if all tensors are plain, and the caller declares no ranks."""
+    """Return None if all tensors are plain and the caller declares no ranks."""
     tensors, types = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)], dtensor_types()
     is_sharded = any(isinstance(tensor, types) for tensor in tensors)
     if spec.is_given or is_sharded or (spec.process_group == "auto" and are_flat(tensors)):
@@ -59,7 +59,7 @@ def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: Distribute
 
 
 def are_flat(parameters: Sequence[Any]) -> bool:
-    """Return whether any parameter is a flat parameter of FSDP1 over several ranks, which has no placements."""
+    """Return whether several ranks share an FSDP1 flat parameter, which has no placements."""
     if "torch.distributed.fsdp._flat_param" not in sys.modules or not torch.distributed.is_initialized():
         return False
     return torch.distributed.get_world_size() > 1 and any(hasattr(p, "_fsdp_flattened") for p in parameters)
@@ -73,8 +73,8 @@ def check_declared(parameters: Sequence[Any], spec: DistributedSpec) -> None:
 def undeclared_flat() -> RuntimeError:
     return RuntimeError(
         "These are FSDP1 flat parameters, which carry no placement. Pass process_group=model.process_group, "
-        "ownership=fsdp1_ownership(model), where model is the FSDP1 module. To import the function, type: "
-        "from unified_clip.ownership import fsdp1_ownership"
+        "ownership=fsdp1_ownership(model), where model is the FSDP1 module. Import fsdp1_ownership "
+        "from unified_clip.ownership"
     )
 
 
@@ -86,9 +86,9 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
         size, world_size = leaf.tensor.device_mesh.size(), torch.distributed.get_world_size()
         if size != world_size:
             raise ValueError(
-                f"the mesh of the gradient at {leaf.place} has {size} of {world_size} ranks. Cannot infer which "
-                "gradients the other ranks have: pass process_group and ownership. Derivatives are not supported with "
-                "such a mesh: also call under torch.no_grad()"
+                f"the mesh of the gradient at {leaf.place} has {size} of {world_size} ranks. The "
+                "gradients of the other ranks are unknown: pass process_group and ownership. Derivatives "
+                "require a mesh of all ranks: also call under torch.no_grad()"
             )
 
 
@@ -329,7 +329,7 @@ class TorchShards(DistributedGradients):
     def _placements_decide(self) -> bool:
         """Return whether placements decide which ranks share the gradients.
 
-        The result is False for lists of gradients. A rank without a gradient cannot read the gradient's placements.
+        Return False for a list without parameters, because a rank without a gradient cannot read its placements.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas
@@ -353,9 +353,9 @@ def _layout(tensor: Any) -> Hashable:
 
 
 def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
-    """Return an index that selects ranks of a mesh: all ranks along the dimensions that `is_along` marks.
+    """Return an index that selects all ranks of a mesh along the dimensions that `is_along` marks.
 
-    In all other dimensions, the ranks have the same position as this rank.
+    Along the other dimensions, it selects the position of this rank.
     """
     return tuple(slice(None) if along else at for along, at in zip(is_along, mesh.get_coordinate(), strict=True))
 

@@ -21,19 +21,18 @@ assert kernels.STATE.value == 2 + WINDOWS
 
 class Counted(NamedTuple):
     table: Table | None = None
-    """The table of the gradients. None means that there are no gradients, or that the kernels do not support a
-    gradient."""
+    """The table of the gradients, or None if there are no gradients or the kernels do not support one of them."""
 
     total: Accumulator = Accumulator()
     """The exact sum of |g|**p over the gradients that `table` lacks."""
 
     largest: float = 0.0
-    """The largest magnitude of all gradients that are not in `table`. The value is used only if p is inf."""
+    """The largest magnitude of the gradients that `table` lacks, used only if p is inf."""
 
 
 class Request(NamedTuple):
     numbers: Sequence[int]
-    """The integers of the first all-reduce. The words of the sum replace the first WORDS integers, which are zeros."""
+    """The integers of the first all-reduce. The first WORDS integers are placeholders for the words of the sum."""
 
     own: Counted
 

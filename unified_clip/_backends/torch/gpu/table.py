@@ -49,8 +49,8 @@ SUM_LANES = 256
 ERROR = 2.0**-40
 """A bound on the relative error of a norm before it is rounded.
 
-The number of additions per element is CHUNK / LANES + LANES + MAX_CHUNKS / SUM_LANES + SUM_LANES. This number is at
-most 2**13. All numbers are 0 or positive, so each addition increases the relative error by at most 2**-53.
+Each element passes through CHUNK / LANES + LANES + MAX_CHUNKS / SUM_LANES + SUM_LANES additions, at most 2**13. All
+numbers are 0 or positive, so each addition increases the relative error by at most 2**-53.
 """
 
 WIDE_ERROR = 2.0**-77
@@ -59,9 +59,8 @@ rounding errors of the first number. So the second number is at most 2**-40 time
 about 2**-40."""
 
 NARROW_ERROR = 2.0**-35
-"""A bound on the relative error of an unrounded norm. This bound is for sums that are stored as two float32 numbers.
-The second number of a lane is the sum of CHUNK / LANES rounding errors of at most 2**-24. Each addition of two lanes
-has a relative error of at most 3 * 2**-48.
+"""The same as ERROR, for sums that are stored as two float32 numbers. The second number of a lane is the sum of
+CHUNK / LANES rounding errors of at most 2**-24. Each addition of two lanes has a relative error of at most 3 * 2**-48.
 """
 
 MAX_CHUNKS = 2**20
@@ -69,7 +68,7 @@ EXACT_PROGRAMS = 264
 """The maximum number of programs that run `add_exactly`."""
 
 OPTIONS = {"enable_fp_fusion": False}
-"""Options for the compiler, which must not fuse a product with a sum. The error bounds assume that products are rounded
+"""Options that stop the compiler from fusing products with sums. The error bounds assume that products are rounded
 before they are added.
 """
 
@@ -106,7 +105,7 @@ class Part(NamedTuple):
     """A range of chunks, from `first` to `end` - 1, with all tensors of one dtype. One launch handles these chunks."""
 
     tensor: int
-    """The index of one of these tensors."""
+    """The index of a tensor in the range."""
 
     dtype: torch.dtype
     first: int
@@ -136,8 +135,7 @@ class Table:
         return _rounded([self], self._groups[2:] if per_tensor else self._groups[:2], p, per_tensor=per_tensor)
 
     def sums(self, order: int, wide: bool, dtype: torch.dtype) -> Tensor:
-        """Return two numbers for each chunk, whose sum is the sum of |g|**p. For p = inf, their sum is the largest
-        magnitude."""
+        """For each chunk, return two numbers whose sum is the sum of |g|**p, or the largest magnitude if p is inf."""
         with _on(self.device):
             sums = torch.empty(2 * self.chunks, dtype=dtype, device=self.device)
             for part in self._parts:

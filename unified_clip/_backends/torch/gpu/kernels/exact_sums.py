@@ -137,7 +137,7 @@ def decide(
 ) -> None:
     """Compute the correctly rounded norm from the windows, if the norm is in doubt.
 
-    over_ranks: Whether the windows have the sum over all ranks.
+    over_ranks: Whether the windows contain the sum over all ranks.
     """
     group = tl.program_id(0)
     state = states + group * STATE
@@ -162,9 +162,8 @@ def decide(
 
 @triton.jit
 def flag(states: tl.tensor) -> None:
-    """For a float64 norm, store in the third number of the state whether this rank has NaN or inf.
-
-    The number is 2**32 for NaN, 1 for inf without NaN, and 0 otherwise.
+    """Store in `states[2]` whether this rank has NaN or inf, for a float64 norm over ranks. The number is 2**32 for
+    NaN, 1 for inf without NaN, and 0 otherwise.
     """
     infinity: tl.constexpr = 0x7FF0000000000000
     largest = tl.load(states + 1)

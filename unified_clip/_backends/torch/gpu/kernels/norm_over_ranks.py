@@ -1,4 +1,4 @@
-"""The kernels that compute norms over several ranks. Ranks add up integers, and compute the norm from the integers.
+"""The kernels that compute norms over several ranks. Ranks all-reduce integers, and compute the norm from their sums.
 
 Each rank sends the words of `Accumulator.to_words`, followed by the words that `consensus` compares. For a float32
 norm, the kernels use only the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), the kernels read only the
@@ -44,7 +44,7 @@ assert END_WIDE_LIMB.value < LIMBS
 def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.constexpr, wide: tl.constexpr) -> None:
     """Add the sums of all chunks to the words of this rank.
 
-    For a total that is NaN, infinite or too large, only separate words change.
+    If the total is NaN, infinite or too large, only set a flag in the words.
 
     sums: Two numbers for each chunk, from the kernel `add`.
     """

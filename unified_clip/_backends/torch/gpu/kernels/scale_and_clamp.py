@@ -1,5 +1,3 @@
-"""The kernel that multiplies or clamps gradients."""
-
 from __future__ import annotations
 
 import triton
