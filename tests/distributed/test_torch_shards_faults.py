@@ -162,7 +162,7 @@ def test_check_numel_rejects_wrong_ownership(worlds: Worlds, case: str, message:
 
 
 def test_gradients_that_no_rank_counts_are_an_error(worlds: Worlds) -> None:
-    message = "no rank owns any gradient, because ownership returned False for all of them"
+    message = "no rank owns any gradient, because ownership returned False for every gradient"
     for case in ("all copies, unchecked", "all copies, unchecked, p = 3"):
         check_rejected(worlds(2).run(faults.run_case, case), "ValueError", message)
     assert [

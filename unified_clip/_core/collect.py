@@ -186,7 +186,7 @@ def _gradients_of_parameters(
     present = [leaf for leaf in gradients if leaf.tensor is not None]
     if once and not present and not any(on_parameters.can_have_gradient(leaf.parameter) for leaf in once):
         validation.warn(
-            f"{function} takes parameters, but none of the tensors that you passed has a gradient or can get one. "
+            f"{function} takes parameters, but no tensor that you passed can have a gradient. "
             f"Nothing was clipped. If the tensors are gradients, use {instead}, which returns the result"
         )
     return present

@@ -203,7 +203,7 @@ class Consensus:
         has_elements = [any(math.prod(tensor.shape) for tensor in tensors) for tensors in (counted, local)]
         if self.max_over_ranks(2 if has_elements[0] else int(has_elements[1])) == 1:
             raise ValueError(
-                "no rank owns any gradient, because ownership returned False for all of them. Exactly one rank of "
+                "no rank owns any gradient, because ownership returned False for every gradient. Exactly one rank of "
                 "the process group must own each element. Check the rank numbers that you pass, such as data_rank. "
                 "No gradient was changed."
             )

@@ -102,7 +102,7 @@ def declared_group(process_group: Any, arrays: Sequence[Any]) -> JaxGroup:
     if isinstance(process_group, Mesh):
         return group_of(_on_mesh(process_group))
     if not process_group:
-        raise ValueError(f"process_group is {process_group!r}, which has no process. Pass None for this process alone")
+        raise ValueError(f"process_group is {process_group!r}, without a process. Pass None for this process alone")
     axes = declared_axes(process_group)
     if axes is not None:
         return group_of(_along(axes, arrays))

@@ -96,7 +96,7 @@ def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
     if clip is not None and program is not building:
         raise ValueError(
             f"parameter {name!r} does not belong to the program that is built now. Clip its gradient under "
-            "paddle.static.program_guard(program), with the parameter's program"
+            "paddle.static.program_guard of the parameter's program"
         )
     return clip
 

@@ -84,7 +84,7 @@ def check_mode(tensors: Iterable[Any]) -> None:
         if isinstance(tensor, paddle.pir.Value) and tensor.block.program is not building:
             raise ValueError(
                 "a value of a static program can be clipped only while that program is built. Clip it in static mode, "
-                "under paddle.static.program_guard(program), with the value's program"
+                "under paddle.static.program_guard of the value's program"
             )
 
 

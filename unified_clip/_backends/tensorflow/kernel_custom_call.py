@@ -92,7 +92,7 @@ def _is_called() -> bool:
     except Exception as error:  # whatever TensorFlow raises
         problem = str(error).partition("\n")[0] or type(error).__name__
     else:
-        problem = "" if result == 5.0 else f"a norm of 5 is {result}"
+        problem = "" if result == 5.0 else f"instead of a norm of 5, it returned {result}"
     if problem:
         warnings.warn(
             f"XLA in TensorFlow {tf.__version__} does not call the compiled kernels of unified_clip ({problem}). In "
