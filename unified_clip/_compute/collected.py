@@ -122,8 +122,8 @@ def collector(
 ) -> Any | None:
     """Return the collector of the compiled kernels, or None if there are no compiled kernels.
 
-    methods: The name of each tensor method, and the result that the method must return for a plain tensor.
-    recording: The name and the value of a tensor attribute. A tensor with this value records a derivative.
+    methods: (name, result for plain tensors) of tensor methods.
+    recording: (name, value) of the attribute of tensors that record a derivative.
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:

@@ -296,7 +296,7 @@ def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
 
 
 def shareable_empty_like(view: Array) -> Array:
-    """Return a new array whose alignment allows TensorFlow and JAX to share the memory without a copy."""
+    """Return a new array with an alignment that lets TensorFlow and JAX share its memory."""
     if view.nbytes < MIN_SHARED_BYTES or not view.flags.c_contiguous:
         return np.empty_like(view)
     memory = np.empty(view.nbytes + ALIGNMENT, np.uint8)

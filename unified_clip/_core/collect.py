@@ -1,7 +1,7 @@
 """Find the gradients in a caller's argument.
 
 If all gradients are plain (dense and not distributed), the gradients are collected in one pass. Otherwise, each
-gradient is checked.
+gradient is checked separately.
 """
 
 from __future__ import annotations

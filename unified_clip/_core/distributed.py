@@ -69,7 +69,7 @@ class DistributedSpec:
         """Return warnings about patterns that have no effect on this rank.
 
         A pattern has no effect if earlier patterns declare another ownership for all names that it matches. Raise
-        ValueError if this holds on every rank.
+        ValueError if a pattern cannot have an effect on any rank.
         """
         if not isinstance(self.ownership, Mapping):
             return []
@@ -125,8 +125,8 @@ def _is_auto(process_group: Any) -> bool:
 
 @cache
 def _covers(pattern: str, narrower: str) -> bool:
-    """Return whether `pattern` matches all names that `narrower` matches. Two different patterns with `?` or `[` give
-    False.
+    """Return whether `pattern` matches all names that `narrower` matches. Return False if the patterns differ and one
+    of them has `?` or `[`.
     """
     if pattern == narrower:
         return True

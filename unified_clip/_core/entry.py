@@ -1,4 +1,4 @@
-"""Run the body of a public function. A compiler traces the whole body, or leaves it out of its graphs."""
+"""Run the body of a public function. A compiler either traces the whole body, or leaves the body out of its graphs."""
 
 from __future__ import annotations
 

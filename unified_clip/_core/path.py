@@ -19,8 +19,8 @@ class Scalars(Protocol):
         """Return `yes` where a condition is true, and `no` elsewhere."""
 
     def is_true(self, condition: Any) -> bool:
-        """Return whether a condition is true everywhere. The result is False for a condition on a device, whose value
-        is unknown."""
+        """Return whether a condition is true everywhere. Return False for a condition on a device, because its value is
+        unknown."""
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 
@@ -174,7 +174,7 @@ class CollectedPath(Path, Protocol):
     def tensors(self) -> list[Tensor]: ...
 
     def part(self, group: range) -> CollectedPath:
-        """Return a path with the tensors whose indices are in `group`."""
+        """Return a path with the tensors at the indices in `group`."""
 
 
 def not_adaptive(device: str) -> TypeError:

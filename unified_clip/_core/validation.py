@@ -144,7 +144,7 @@ def supported(backend: Backend, leaf: Leaf) -> None:
 
 
 def gradient_dtype(dtype: str, leaf: Leaf, *, extra_dtypes: Iterable[str] = (), reject_complex: bool = False) -> None:
-    """Raise TypeError for a gradient of integers or booleans, unless `extra_dtypes` has its dtype."""
+    """Raise TypeError for a gradient of integers or booleans if its dtype is not in `extra_dtypes`."""
     if dtype in FLOATING or dtype in extra_dtypes:
         return
     if dtype in COMPLEX:

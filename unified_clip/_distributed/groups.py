@@ -1,4 +1,4 @@
-"""Process groups, whose ranks take part in collectives together."""
+"""Process groups: ranks that take part in collectives together."""
 
 from __future__ import annotations
 

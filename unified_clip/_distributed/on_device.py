@@ -81,7 +81,7 @@ class Agreement(NamedTuple):
 
 
 _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
-"""For each process group, maps the digest of a list of parameters to its agreement."""
+"""For each process group, maps digests of parameter lists to agreements."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
 

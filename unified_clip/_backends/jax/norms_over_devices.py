@@ -32,8 +32,8 @@ UNITS = np.ldexp(1.0, -(LOWEST + WIDTH * np.arange(WINDOWS + 1)))
 
 
 def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Tensor], Axes]) -> Scalar:
-    """Return the norm of each group of real arrays, for p = 1 or 2. The dtype of each norm is float64, and its value is
-    correctly rounded to float32.
+    """Return the norm of each group of real arrays, for p = 1 or 2. The norms are float64 numbers that are correctly
+    rounded to float32.
     """
     axes_of = [[sharded_axes(tensor) for tensor in group] for group in groups]
     all_axes = tuple(sorted({axis for group in axes_of for axes in group for axis in axes}))

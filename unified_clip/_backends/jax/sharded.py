@@ -203,7 +203,7 @@ class JaxShards(LocalShards):
     def _first_copies(self, index: int) -> list[Tensor]:
         """Return the shards that this process owns.
 
-        A shard belongs to the process of the first device in the process group that has a copy.
+        A shard belongs to the process of its first device in the process group.
         """
         value = self.values[index]
         if self._is_within_group(value):

@@ -4,8 +4,8 @@ The code depends on three properties of Paddle:
 
 - Static programs round Python numbers to float32. Also, `-x` and `x * 1.0` lose the sign of zero. So constants are 0-d
   tensors.
-- On the CPU, Paddle lacks most float16 operations, and cannot add two float16 derivatives. A second conversion of a
-  tensor would need this addition. So `Dense` converts each tensor once.
+- On the CPU, Paddle lacks most float16 operations, and cannot add two float16 derivatives, as a second conversion of a
+  tensor would need. So `Dense` converts each tensor once.
 - While a static program is built, an operation on an eager tensor ends the process. So `check_mode` rejects eager
   tensors first.
 """
@@ -127,7 +127,8 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a value is a parameter, by its type. Some gradients also have stop_gradient=False."""
+        """Return whether a value is a parameter. Only the type decides, because some gradients also have
+        stop_gradient=False."""
         return isinstance(parameter, PARAMETER)
 
     def check_hook(self, gradient: Any) -> None:

@@ -48,7 +48,7 @@ def is_for_xla() -> bool:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the scalar unchanged. In a graph for XLA, multiply and divide it by the same factor.
+    """Return the scalar unchanged. In a graph for XLA, multiply and divide the scalar by the same factor.
 
     Without the division, XLA would repeat the sum over all tensors for each product.
     """
@@ -101,7 +101,8 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Join the short tensors of each dtype. Return the joined tensors, and a function that splits them again."""
+    """Join the short tensors of each dtype. Return the joined tensors, and a function that splits results in the same
+    way."""
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):

@@ -1,8 +1,8 @@
 """Correctly rounded norms in graphs of a `tf.distribute` strategy.
 
 The relative error of a float64 sum is bounded. Usually, the roots of both ends of the error interval round to the same
-float32 number. This number is the norm. Otherwise, integer operations compute the exact sum, and compare it with the
-midpoint between the two rounded roots.
+float32 number, which is the norm. Otherwise, integer operations compute the exact sum, and compare it with the midpoint
+between the two rounded roots.
 """
 
 from __future__ import annotations
