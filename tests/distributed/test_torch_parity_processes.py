@@ -61,7 +61,10 @@ VERDICTS = {
     "it raises": ("crashed", "at different steps: rank 0 reached the end of a call, rank 1 reached KeyError"),
     "it ends": ("crashed", "exit status 1; the last lines of stderr: "),
     "none again": ("equal", ""),
-    "it ends badly at last": ("crashed", "after the last case, and perhaps because of an earlier case: exit status 1"),
+    "it ends badly at last": (
+        "crashed",
+        "the worker failed after the last case, perhaps because of an earlier case: exit status 1",
+    ),
 }
 """By fault of the second process, or of both: the verdict, and a text in its detail."""
 

@@ -67,7 +67,7 @@ def test_functions_that_cannot_be_imported_fail_the_run_and_leave_the_list_of_kn
     assert problem.what == "jax, framework's function, missing"
     assert problem.cases == ["worked example: clip_by_global_norm(clip_norm=1.0)"]  # optax does not clip by each norm
     assert problem.detail.startswith(
-        "optax, which has JAX's own functions, cannot be imported: ModuleNotFoundError: No module named "
+        "the suite needs optax for JAX, but optax cannot be imported: ModuleNotFoundError: No module named "
         "'chex_that_is_missing'. Install optax and the packages that it needs. "
     )
     text = (out / "parity.md").read_text(encoding="utf-8")

@@ -1,9 +1,9 @@
 """Find out why a clip call returned a wrong result.
 
-First, this module examines the tensors, for example to find swapped results. Then the module `hypotheses` yields
-hypotheses, and each hypothesis predicts a norm and coefficients. A hypothesis fits if its predictions explain the
-returned norm and every element of the results. The cause stays unknown if no hypothesis fits, or if hypotheses of
-different kinds fit.
+First, find causes that are visible in the tensors, such as swapped results. Then test the hypotheses of the module
+`hypotheses`, each of which predicts a norm and coefficients. A hypothesis fits if its predictions explain the returned
+norm and every element of the results. The cause stays unknown if no hypothesis fits, or if hypotheses of different
+kinds fit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .sums import steps_in_16_bits
 from .wrong_settings import or_simple_threshold
 
 LARGEST_ERROR = 1e-3
-"""The largest error of a sum in float32 that `norm_after` accepts."""
+"""`norm_after` accepts at most this relative error of a float32 norm."""
 
 BY_VALUE = Cause("another rule", "as when the threshold limits each element instead of the norm")
 
@@ -49,8 +49,8 @@ def forms_differ(call: Observation) -> bool:
 
 
 def shown_in_tensors(call: Observation) -> Cause | None:
-    """Return a cause that the elements of the results show, such as wrong signs. The results must have the correct
-    shapes and dtypes."""
+    """Return a cause that is visible in the elements of the results, such as wrong signs. The results must have the
+    correct shapes and dtypes."""
     last = (wrong_bounds,) if call.by == "value" else (by_value, by_value_and_norm)
     checks = (beyond_range, wrong_nan, zeroed_gradients, wrong_signs, not_clipped, norm_after, *last)
     return next(filter(None, (check(call) for check in checks)), None)
@@ -199,7 +199,7 @@ def wrong_nan(call: Observation) -> Cause | None:
         number, elements = next(iter(extra.items()))
         some = f"{np.count_nonzero(elements)} of the {elements.size} elements of {call.names_of([number])}"
         first = np.argwhere(elements)[0].tolist()
-        return Cause("NaN", f"NaN in {call.names_of(extra)}, where none should be: {some}, the first at {first}")
+        return Cause("NaN", f"unexpected NaN in {call.names_of(extra)}: {some}, the first at {first}")
     if call.norm_is_expected or call.norm is None or call.expected_norm is None:
         return None
     if math.isnan(call.norm):

@@ -45,7 +45,7 @@ class Cause(NamedTuple):
 
 
 def names_text(names: Collection[str]) -> str:
-    """Return a text such as "'a', 'b' and 'c'". For more than four names, the text contains three names."""
+    """Return a text such as "'a', 'b' and 'c'". If there are more than four names, name three and count the rest."""
     texts = [*map(repr, names)]
     return enumeration(texts if len(texts) <= 4 else [*texts[:3], f"{len(texts) - 3} others"])
 

@@ -29,13 +29,13 @@ SLACK = 1e-5
 """Two numbers are equal if their relative difference is at most SLACK."""
 
 BY_KIND = ("clipped twice", "need_clip", "rows")
-"""Two causes of one of these kinds count as equal even if their sentences differ."""
+"""Causes of the same kind in this tuple are equal, even if their sentences differ."""
 
 LEFT_OUT = ("left out", "not scaled", "repeated parameter")
-"""Kinds of causes that change only some gradients."""
+"""Kinds of causes that affect only some gradients."""
 
 ALSO_HYPOTHESES = ("not clipped", "another eps of the clip")
-"""If the tensors of a call show a cause of these kinds, other hypotheses are tested too."""
+"""Kinds of causes that are visible in the tensors, but do not rule out other causes."""
 
 LESS_LIKELY = ("float32", "touched", "16 bits", "scaled gradients")
 """Kinds of causes that are reported only if no wrong setting explains the results."""
@@ -47,10 +47,10 @@ SETTINGS = (
     "another threshold",
     "scaled gradients",
 )
-"""Kinds of causes that are the same for every dtype of the gradients."""
+"""Kinds of causes that do not depend on the dtype of the gradients."""
 
 ROUNDING = ("float32", "")
-"""Kinds of causes whose effect depends on the order of a sum. The kind '' stands for rounding."""
+"""Kinds of causes that depend on the order of a sum. The kind '' means rounding."""
 
 
 INTEGERS: Mapping[str, Callable[[float], int]] = {
@@ -62,7 +62,7 @@ INTEGERS: Mapping[str, Callable[[float], int]] = {
 class Diagnosis(NamedTuple):
     cause: Cause | None = None
     contradiction: str = ""
-    """A sentence that explains why a cause was rejected, or '' if no cause was rejected."""
+    """Why a cause was rejected, or '' if no cause was rejected."""
 
 
 class _Call:
@@ -135,9 +135,9 @@ class _Call:
     def can_judge(self, other: _Call) -> bool:
         """Return whether this call can disprove a cause of the call `other`.
 
-        Both calls must have the same settings. A call with sparse gradients does not test a call with dense gradients,
-        because a framework has separate code for sparse gradients. In the same way, a call with repeated gradients does
-        not test a call without them.
+        Both calls must have the same settings. Frameworks have separate code for sparse gradients. So a call with
+        sparse gradients cannot disprove a cause of a call with dense gradients. The same is true for repeated
+        gradients.
         """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
@@ -169,7 +169,7 @@ def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
 def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]) -> dict[str, Diagnosis]:
     """Return a diagnosis for each case in `differing`.
 
-    calls: All calls of one function, by case.
+    calls: The calls of one function, by case name.
     differing: The cases with a wrong result.
     """
     with np.errstate(all="ignore"):
@@ -181,8 +181,8 @@ def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
     """Return the diagnosis of a call.
 
-    If only lists of one gradient are wrong, or only lists of several gradients, the code may have a branch for a single
-    gradient. Then the correct lists do not disprove a cause.
+    The function may have a separate branch for lists of one gradient. So if all lists of several gradients are correct,
+    they do not disprove a cause in lists of one gradient, and vice versa.
     """
     diagnosis = _diagnose_among(this, everything, failing)
     rest = [each for each in everything if each.is_single != this.is_single and each.is_regular]
@@ -300,9 +300,9 @@ def _mistake(hypothesis: Hypothesis) -> tuple[str, str, bool]:
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return hypotheses that the call `target` leaves out the same gradients as the call `source`.
+    """Transfer a hypothesis about left-out gradients from `source` to `target`.
 
-    One hypothesis finds the gradients by index, name and shape. Another hypothesis counts positions from the end.
+    Find these gradients in `target` by index, name and shape, or by their position from the end of the list.
     """
     here, there, left = source.call, target.call, hypothesis.about
     same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]

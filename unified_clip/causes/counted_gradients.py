@@ -1,5 +1,4 @@
-"""Yield hypotheses in which the norm leaves out gradients or counts a gradient twice, or in which gradients are not
-scaled."""
+"""Yield hypotheses about gradients that are left out of the norm, counted twice in the norm, or not scaled."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from .sums import IN_FLOAT32, rounding_noise
 MOST_AXES = 4
 
 CHANCE = 0.05
-"""Sets of gradients are tested only if the probability that a random norm fits one of them is about this number or
-less."""
+"""Sets of gradients are tested only if a random norm fits one of them with at most this probability."""
 
 Indices = Sequence[int]
 
@@ -61,7 +59,7 @@ def not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _tolerance(call: Observation, slack: float) -> float:
-    """Return the relative error of the norm that the results show."""
+    """Return the relative error with which the results determine the norm."""
     of_results = max((2.0 ** -FORMATS[each.dtype].precision for each in call.scalings.values()), default=0.0)
     return slack + (of_results if call.norm_is_expected else 0.0)
 
@@ -96,7 +94,7 @@ def _singles(
 
 
 def _ends(call: Observation, slack: float, which: str, cut: Callable[[int], Indices]) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm leaves out several gradients at one end of the list."""
+    """Yield hypotheses that the norm leaves out the first or the last gradients of the list."""
     sizes = range(2, len(call.counted) - 1)
     if fitting := [size for size in sizes if _explains(call, without(call, cut(size), ""), slack)]:
         number = f"{fitting[0]}" if len(fitting) == 1 else f"{fitting[0]} to {fitting[-1]}"
@@ -125,7 +123,7 @@ def _properties(call: Observation) -> Iterator[tuple[str, Indices]]:
 def repeated(call: Observation) -> Iterator[Hypothesis]:
     """Yield hypotheses about gradients that the list contains several times.
 
-    The norm might count such a gradient several times. The coefficient might also multiply the gradient several times.
+    The norm might count each repetition. The coefficient might also be applied for each repetition.
     """
     if max(call.times, default=1) < 2 or call.passed_norm is not None:
         return

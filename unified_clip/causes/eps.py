@@ -21,16 +21,16 @@ OR_WITH_EPS = ", or with eps of about "
 AND_WITH_EPS = ", and with eps "
 
 FEW_NORMS = 8
-"""With at least this number of distinct norms, a call distinguishes a wrong eps from rounding."""
+"""A call with fewer distinct norms cannot distinguish a small wrong eps from rounding."""
 
 IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
-"""Values of eps that a function might add to the sum of the squares."""
+"""Values of eps to test inside the root."""
 
 Interval = tuple[float, float]
 
 IntervalOf = Callable[[Observation, float, Interval], Interval]
-"""Returns the interval of numbers that explain one call. The arguments are the call, its norm, and the interval of its
-coefficients."""
+"""A function that takes a call, a norm and the interval of its coefficients. It returns the interval of the values that
+explain the call."""
 
 
 def other_eps(call: Observation) -> Iterator[Hypothesis]:
@@ -104,8 +104,8 @@ def eps_sentences(
 ) -> Iterator[str]:
     """Yield a sentence for each wrong eps that explains several calls.
 
-    wrong_value: A function that returns the wrong eps that explains the calls, or None. The arguments are a function
-        for the interval of one call, the correct eps, and the values of eps to try first.
+    wrong_value: A function that returns the wrong eps, or None. It takes an IntervalOf, the correct eps, and the values
+        to try first.
     """
     common = (*COMMON_EPS, *IN_ROOT)
     sentences: dict[IntervalOf, Callable[[float], str]] = {

@@ -30,7 +30,7 @@ from .sums import (
 )
 
 SCALED = 1e-3
-"""The smallest difference from 1 of a factor that rounding cannot cause."""
+"""Rounding cannot scale a gradient by 1 + SCALED or more."""
 
 CLIPPED_BY: dict[By, str] = {
     "global": "the total norm",
@@ -48,7 +48,7 @@ QUOTIENT = "as with the coefficient {}(1, norm / threshold) instead of min(1, th
 TWICE = "as when the coefficient is applied twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""Descriptions of the ways in which `_float32_norm` can add up squares."""
+"""The orders in which `_float32_norm` adds up squares."""
 
 
 def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
@@ -90,8 +90,8 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
     """Return the norm over the gradients with the indices `numbers`. The squares are added up in float32.
 
     values: The elements of each gradient, by index.
-    way: An index of SUMS. In the ways 0 to 3, each gradient has its own sum of squares. In the ways 1 and 3, the norm
-        of each gradient is rounded to float32. In the way 4, all gradients have one sum.
+    way: An index of SUMS. Ways 0 to 3 add up the squares of each gradient separately. Ways 1 and 3 also round the norm
+        of each gradient to float32. Way 4 adds up the squares of all gradients in one sum.
     """
     squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]
     if way < 4:

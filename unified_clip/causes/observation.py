@@ -15,33 +15,32 @@ from .cause import Cause, CauseKind, names_text
 from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm, scaling
 
 By = Literal["global", "per tensor", "per group", "per slice", "value"]
-"""The kinds of clips: by the total norm, by the norm per tensor, per group or per slice, and by value."""
 
 NORM_TOLERANCE = 1e-6
-"""If the returned norm differs from the exact norm by at most this fraction, the difference counts as rounding."""
+"""Up to this relative error, a returned norm is treated as correct except for rounding."""
 
 CLEAR_FACTOR = 8
-"""A difference counts as rounding if it is at most CLEAR_FACTOR times the allowed error."""
+"""A difference of up to CLEAR_FACTOR times the allowed error is treated as rounding."""
 
 
 NAMES = "{names}"
-"""In a sentence, this text stands for the gradients in `about`."""
+"""The placeholder in a sentence for the names of the gradients in `about`."""
 
 MOST_SENTENCES = 3
-"""If more sentences explain a call, the cause is unknown."""
+"""If more than this number of sentences explain a call, the cause is unknown."""
 
 
 class Hypothesis(NamedTuple):
     kind: CauseKind | Literal[""] = ""
-    """The kind of the cause. The kind '' stands for rounding. Rounding is not reported as a cause."""
+    """The kind of the cause, or '' for rounding, which is not reported."""
 
     sentence: str = ""
     norms: Sequence[float] = ()
-    """The norm from which each gradient's coefficient is computed. An empty sequence stands for the correct norms."""
+    """The norm from which each gradient's coefficient is computed. If empty, the correct norms are used."""
 
     returned: Sequence[float] | None = None
-    """The norms that the call might return. An empty sequence stands for the correct norm, and None stands for
-    `norms[0]`."""
+    """The norms that the call might return. The default None means `norms[0]`. An empty sequence means the correct
+    norm."""
 
     eps: float | None = None
     threshold: float | None = None
@@ -49,20 +48,17 @@ class Hypothesis(NamedTuple):
     """The relative error of the predicted coefficients."""
 
     coefs: Sequence[float] = ()
-    """The coefficient of each gradient. An empty sequence means that `norms` determine the coefficients."""
+    """The coefficient of each gradient. If empty, the coefficients are computed from `norms`."""
 
     about: Sequence[int] = ()
-    """The indices of the gradients that the cause affects. An empty sequence stands for all gradients."""
+    """The indices of the affected gradients. If empty, the cause affects all gradients."""
 
     is_rare: bool = False
     """Whether every other cause that explains the same calls is more likely."""
 
 
 def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | None:
-    """Return the cause of all these hypotheses.
-
-    Return None if the hypotheses have different kinds, or if the kind stands for rounding.
-    """
+    """Return the common cause of the hypotheses, or None if their kinds differ or the kind is ''."""
     fitting = [each for each in fitting if not each.is_rare] or fitting
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
@@ -101,19 +97,18 @@ class Observation:
     p: float = 2.0
     expected_norm: float | None = None
     norm: float | None = None
-    """`expected_norm` and `norm` are the expected and the observed norm. Both norms are None if the call returns no
-    norm."""
+    """`expected_norm` and `norm` are the expected and the observed norm. Both are None if the call returns no norm."""
 
     passed_norm: float | None = None
-    """The norm that the caller passes. None means that the call computes the norm."""
+    """The norm that the caller passes, or None if the call computes the norm."""
 
     names: Sequence[str] = ()
     groups: Sequence[object] = ()
     need_clip: Sequence[bool | int] = ()
-    """Whether each gradient is to be clipped. An empty sequence means that all gradients are clipped."""
+    """Whether each gradient is to be clipped. If empty, all gradients are clipped."""
 
     times: Sequence[int] = ()
-    """How many times the list contains each gradient. The sequence is empty if the list contains no gradient twice."""
+    """How many times the list contains each gradient. If empty, each gradient occurs once."""
 
     infinite_norm_gives_nan: bool = False
     are_norms: bool = False
@@ -126,7 +121,8 @@ class Observation:
         return names_text([self.names[number] if self.names else f"gradient {number}" for number in numbers])
 
     def sentence_of(self, hypothesis: Hypothesis, fitting: Sequence[Hypothesis] = ()) -> str:
-        """Replace NAMES by the names of the gradients of all hypotheses in `fitting` that have the same sentence."""
+        """Return the sentence of a hypothesis, in which the names of gradients replace NAMES. Name the gradients of all
+        hypotheses in `fitting` with this sentence."""
         sentence = hypothesis.sentence
         if NAMES not in sentence:
             return sentence
@@ -181,8 +177,7 @@ class Observation:
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
         """Return the norm over the gradients with these indices, rounded to `norm_dtype`.
 
-        own: A dict from the index of a gradient to the norm of this gradient, with the norm_type `p`. The default is
-            `self.own`.
+        own: The norm of each gradient, by index, computed with the norm_type `p`. The default is `self.own`.
         p: The norm_type, or 0 for the norm_type of the call. If you pass another norm_type, also pass `own_norms(p)`.
         """
         norms = [(own or self.own)[number] for number in numbers]
@@ -230,7 +225,7 @@ class Observation:
 
     @cached_property
     def expected_coefs(self) -> Sequence[float]:
-        """The correct coefficient of each gradient. The sequence is empty for a call without results."""
+        """The correct coefficient of each gradient, or () for a call without results."""
         return self.coefficients(Hypothesis()) if self.scalings else ()
 
     # -- tests
@@ -282,7 +277,7 @@ class Observation:
     def gradients_match_norm(self) -> bool:
         """Whether each coefficient matches the correct norm. The returned norm is not compared.
 
-        If the call clips by value or per slice, the property is whether every result is correct bit for bit.
+        For a clip by value or per slice, every result must be correct bit for bit.
         """
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong

@@ -43,7 +43,7 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
     If the threshold is infinite, the coefficient is 1, even if the norm is NaN. If the norm and the threshold are 0,
     the coefficient is 0.
 
-    infinite_norm_gives_nan: Whether the coefficient of an infinite norm is NaN, not 0.
+    infinite_norm_gives_nan: Return NaN instead of 0 for an infinite norm.
     """
     if threshold == math.inf:
         return 1.0

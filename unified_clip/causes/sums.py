@@ -1,4 +1,4 @@
-"""Yield hypotheses in which the total norm is wrong, for example a mean of the tensors' norms."""
+"""Yield hypotheses about a wrong total norm, for example a mean of the tensors' norms."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def rounding_noise(elements: int) -> float:
 
 
 COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
-    "the sum of the norms of the tensors": math.fsum,
-    "the largest norm of the tensors": max,
-    "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
-    "the root of the mean of the squared norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
-    "the root of half the sum of the squares": lambda norms: math.hypot(*norms) / math.sqrt(2),
+    "the sum of the tensors' norms": math.fsum,
+    "the largest norm of a tensor": max,
+    "the mean of the tensors' norms": lambda norms: math.fsum(norms) / len(norms),
+    "the root mean square of the tensors' norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
+    "the norm divided by the square root of 2": lambda norms: math.hypot(*norms) / math.sqrt(2),
     "half the sum of the squares": lambda norms: math.hypot(*norms) ** 2 / 2,
-    "the root of twice the sum of the squares": lambda norms: math.hypot(*norms) * math.sqrt(2),
+    "the norm times the square root of 2": lambda norms: math.hypot(*norms) * math.sqrt(2),
 }
 
 OF_MEAN_SQUARES: dict[str, Callable[[Sequence[float]], float]] = {
-    "the root of the sum of the mean squares of the tensors": lambda roots: math.hypot(*roots),
-    "the root of the mean of the mean squares of the tensors": lambda roots: math.hypot(*roots) / math.sqrt(len(roots)),
-    "the sum of the root mean squares of the tensors": math.fsum,
+    "the norm of the tensors' root mean squares": lambda roots: math.hypot(*roots),
+    "the root mean square of the tensors' root mean squares": lambda roots: math.hypot(*roots) / math.sqrt(len(roots)),
+    "the sum of the tensors' root mean squares": math.fsum,
 }
 
 
@@ -70,7 +70,7 @@ def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
     if call.p == 2 and not call.are_norms:
         roots = {number: call.own[number] / math.sqrt(size) for number, size in sizes.items()}
         measures |= {what: partial(combined, combine, roots) for what, combine in OF_MEAN_SQUARES.items()}
-        measures["the root of the mean of the squares"] = mean
+        measures["the root mean square of all elements"] = mean
     for what, measure in measures.items():
         yield Hypothesis("another norm type", f"as with {what} instead of the norm", call.norms_by(call.by, measure))
 
@@ -199,7 +199,7 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
     """Return {way: flag} for each way in WAYS that explains the results.
 
-    The flag is True if no norm near the exact norm explains the results.
+    The flag is True if the results are explained only by a norm whose squares are added up in `dtype`.
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)

@@ -21,23 +21,23 @@ CONDITIONS = {
     "the square of the norm is above the threshold": (2, 1),
     "the norm is above the square of the threshold": (1, 2),
 }
-"""Maps a wrong condition for clipping to the exponents of the norm and of the threshold."""
+"""Wrong conditions for clipping, with the exponents of the norm and of the threshold."""
 
 ROUNDING = 1e-5
-"""If a coefficient is larger than 1 by more than this number, the call does not limit its coefficients to 1."""
+"""A coefficient above 1 + ROUNDING proves that the call does not limit coefficients to 1."""
 
 MIN_LISTS = 2
-"""The smallest number of lists of gradients that prove a wrong factor on all norms."""
+"""A wrong factor on all norms is reported only for at least this number of lists of gradients."""
 
 MIN_CALLS = 2
-"""The smallest number of calls that prove a setting with any number of digits."""
+"""At least this number of calls with narrow intervals prove a setting with any number of digits."""
 
 NARROW = 0.05
-"""An interval is narrow enough to prove a setting if its width is below this fraction of the setting."""
+"""An interval is narrow if its width is below this fraction of the setting."""
 
 ONE_DIGIT = 0.005
-"""One call proves a setting of one digit if the interval is narrower than this fraction of the setting. Such an
-interval contains a number of one digit by chance with a probability of 2 %."""
+"""One call proves a setting of one digit if its interval is narrower than this fraction of the setting. With a
+probability of 2 %, such an interval contains a number of one digit by chance."""
 
 DIGITS = (1, 2, 3, 6, 17)
 
@@ -49,7 +49,7 @@ def wrong_settings(
 ) -> Iterator[Cause]:
     """Yield a cause for each setting that explains the calls. The simplest cause comes first.
 
-    this: The call whose difference is to be explained.
+    this: The call with the difference to explain.
     correct: Comparable calls without a difference.
     differing: Comparable calls with a difference. `differing` does not contain the call `this`.
     """
@@ -107,13 +107,13 @@ def _same_threshold(number: float) -> Cause:
 
 class _Calls(NamedTuple):
     required: Sequence[Observation]
-    """The calls whose results a setting must all explain."""
+    """A setting must explain all of these calls."""
 
     differing: Sequence[Observation]
-    """Further calls. A setting must explain most of these calls."""
+    """A setting must explain most of these calls."""
 
     def strict(self) -> _Calls:
-        """Return the same calls with the condition that a setting must explain every call."""
+        """Require that a setting explains every call."""
         return _Calls([*self.required, *self.differing], ())
 
     def common(self, interval_of: IntervalOf) -> Interval | None:
@@ -123,8 +123,8 @@ class _Calls(NamedTuple):
         """Return the wrong value of a setting that explains the calls. Return None if the correct value explains the
         calls, or if no value explains them.
 
-        For almost every single call, some value explains the call. So one call proves only a preferred value, or a
-        value with one digit.
+        Some value explains almost every single call. So one call proves only a preferred value, or a value with one
+        digit.
         """
         interval = self.common(interval_of)
         if interval is None or interval[0] <= correct <= interval[1]:
@@ -248,7 +248,7 @@ def _numbers(call: Observation, interval_of: IntervalOf) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the interval of the coefficients without the limit 1."""
+    """Return the interval of the coefficients before they are limited to 1."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if low <= 1 + ROUNDING and high >= 1 else high
 

@@ -50,9 +50,9 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
 def problems(
     case: Case, outcomes: Mapping[str, CallOutcome | Failure], interpreters: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Return (messages about missing frameworks, messages about results).
+    """Return messages about missing frameworks, and messages about wrong results.
 
-    The second list reports wrong results. If all results are correct, it reports frameworks with different bits.
+    If no result is wrong, the second list contains messages about frameworks with different bits.
     """
     right = oracle.expect(case)
     absent, wrong = [], []
@@ -61,7 +61,8 @@ def problems(
             python = interpreters[framework]
             remedy = f"Install {framework} for {python}, or correct this path in interpreters= or --clip-interpreter."
             if python == sys.executable:
-                remedy = f"Install it: {_install.command(framework)}. Or pass interpreters= with a Python that has it."
+                remedy = f"Install it: {_install.command(framework)}. "
+                remedy += f"Or pass interpreters= with a Python that has {framework}."
             absent.append(f"{framework} is missing: {outcome.detail}. {remedy}")
         elif not (verdict := compare_with_exact(case, right, outcome, HOST)).agrees:
             numbers = ""

@@ -11,8 +11,7 @@ from typing import Literal
 from ..tensors.types import Dense, Stage, digest
 
 LEARNING_RATE = 0.5
-"""The learning rate of SGD steps. This number is a power of two, so that multiplication is exact, and each step rounds
-only once."""
+"""The learning rate of SGD steps. It is a power of two, so that each step rounds only once."""
 
 FailureKind = Literal["crashed", "timed out", "out of memory", "missing", "unreadable", "not run"]
 
@@ -51,14 +50,14 @@ class ClipTensors:
 @dataclass(eq=False)
 class CallOutcome(ClipTensors):
     name: str = ""
-    """The name of the framework's function. For a call of unified_clip, the name is ''."""
+    """The name of the framework's function, or '' for a call of unified_clip."""
 
     structure: str = ""
     """The type of the returned container, such as "list of tuple", or '' if the type is not compared."""
 
     warned: bool = False
     raised: Sequence[str] = ()
-    """The names of the exception's class and of all base classes. The sequence is empty if there was no exception."""
+    """The names of the exception's class and base classes, or () if there was no exception."""
 
     message: str = ""
     """The class and the first line of the exception."""
@@ -73,7 +72,7 @@ class CallOutcome(ClipTensors):
     """Whether compiled kernels computed the norm inside a graph. If True, the norm must be exact."""
 
     same_objects: Sequence[bool] = ()
-    """Whether the clip class returned the same object, for each gradient."""
+    """For each gradient, whether the clip class returned the same object."""
 
     seconds: float = 0.0
     """The duration of the call. If several cases share a graph, this is the mean duration."""

@@ -40,7 +40,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--case": {
         "action": "append",
         "metavar": "NAME",
-        "help": "run this case only, print its results and write no report. In NAME, * stands for any text. Repeat the "
+        "help": "run this case only, print its results and write no report. In NAME, * matches any text. Repeat the "
         "option for several cases",
     },
     "--out": {"type": Path, "metavar": "DIR", "help": f"directory for the report (default: {OUT})"},
@@ -48,7 +48,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--without": {
         "metavar": "MODES",
         "help": "modes to leave out, separated by commas: host, device, native, graph, compiled, static, processes_2 "
-        "or processes_4. jax:device leaves out a mode of JAX only. The report names these modes",
+        "or processes_4. jax:device leaves out a mode of JAX only",
     },
     "--timeout": {
         "type": _seconds,
@@ -58,8 +58,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--accept": {
         "action": "store_true",
-        "help": "write the differences of the frameworks' functions into the suite's list of known differences, such "
-        "as known.toml",
+        "help": "update the suite's list of known differences, such as known.toml, to the results of this run",
     },
     "--baseline": {
         "type": Path,
@@ -69,13 +68,13 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--strict": {
         "action": "store_true",
-        "help": "fail the run if an entry of the list of known differences lacks a cause or a reason. With --baseline, "
-        "also fail the run for failures that the baseline already had, and for missing cases, frameworks and results",
+        "help": "also fail the run for a known difference without `cause`, or with an unknown cause and no `reason`. "
+        "With --baseline, also fail it for failures that the baseline already had, and for missing results",
     },
     "--strict-bits": {
         "action": "store_true",
-        "help": "with --baseline: fail the run if the bits of a result differ from the baseline, even if the versions "
-        "of packages or the processors differ",
+        "help": "with --baseline: fail the run if any bit of a result differs from the baseline, even with another "
+        "processor or other package versions",
     },
     "--format": {
         "choices": ("text", "github"),
@@ -171,7 +170,7 @@ def _print_advice(
     elif not files:
         print("You passed no gradient file, and this directory has none.")
     if not files:
-        print("So the suite has a worked example.")
+        print("So the suite contains an example.")
     if left_out or not files:
         chosen = f" --frameworks {options.frameworks}" if options.frameworks else ""
         again = shlex.join(map(str, [*files, *left_out])) or "gradients.npz"
@@ -295,7 +294,7 @@ def _accept(report: ParityReport, path: Path) -> int:
     if is_different or exit_status.is_incomplete(report):
         why = "results of unified_clip are wrong" if is_different else "results are missing, or nothing is tested"
         message = f"{path} was not changed: --accept accepts differences of the frameworks' functions, but {why}"
-        remedy = "Correct the problems that parity.md in the report lists. Then run the command with --accept again."
+        remedy = "Correct the problems that the report lists in parity.md. Then run the command with --accept again."
         reject(UsageError(f"{message}. {remedy}", "UC303"))
         # failures that the baseline has do not fail the run, but --accept needs a run without them
         return report.exit_code or DIFFERENT

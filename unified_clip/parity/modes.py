@@ -24,18 +24,18 @@ GRAPHS = {
     "jax": (COMPILED,),
     "mlx": (COMPILED,),
 }
-"""{framework: modes that the adapter's `run_in_graph` supports}. Adapters cannot contain this table,
-because the import of an adapter also imports the framework."""
+"""The modes that `run_in_graph` supports on each framework. This table is not in the adapters, because importing an
+adapter imports its framework."""
 
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
 KERNELS_IN_GRAPHS = {framework: modes for framework, modes in GRAPHS.items() if framework != "mlx"}
-"""{framework: modes whose graphs call the compiled kernels if norm_type is 1 or 2}."""
+"""The modes in which the graphs of a framework call the compiled kernels for norm_type 1 and 2."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}
 
 DISTRIBUTED = {"torch": "torch_dtensor"}
-"""{framework: module of `adapters` for distributed tensors}."""
+"""The module of `adapters` for the distributed tensors of a framework."""
 
 EXACT = (HOST, *PROCESSES)
 """The modes in which unified_clip returns the same bits on every framework."""

@@ -1,4 +1,4 @@
-"""The models of the report of `unified-clip parity`, whose JSON file is parity.json.
+"""The models of parity.json, the report of `unified-clip parity`.
 
 A new key needs a default, because `--baseline` reads the reports of earlier releases. If a key is removed or gets
 another meaning, SCHEMA needs a new number. To update the schema in the documentation:
@@ -170,7 +170,7 @@ class CaseResult(ReportModel):
     """The SHA-256 of the exact result at each stage."""
 
     differing_stages: list[Stage]
-    """The stages at which unified_clip's results differ between frameworks. The bits on the host path are compared."""
+    """The stages at which the bits of unified_clip's results on the host path differ between frameworks."""
 
     frameworks: dict[str, FrameworkResult]
     own_pairs: list[OwnPair] = Field(default=[])

@@ -33,10 +33,10 @@ from .workers.worker_files import WorkItem
 AT_ONCE = 2
 
 SLOW = ((COMPILED,), tuple(PROCESSES))
-"""The slowest modes. A separate worker runs each group of these modes, and starts early."""
+"""The slowest modes. Each group has its own worker, which starts early."""
 
 LAST = ((STATIC,),)
-"""The mode whose separate worker starts after all other workers."""
+"""The mode with its own worker, which starts after all other workers."""
 
 OTHERS = tuple(mode for mode in get_args(Mode) if mode not in {mode for group in (*SLOW, *LAST) for mode in group})
 TOGETHER = (*SLOW, OTHERS, *LAST)
@@ -126,7 +126,7 @@ def _notes_on_run(suite: Suite, results: Mapping[str, WorkerResults]) -> list[st
 def _processor() -> str:
     """Return the name of the processor and the number of cores that the process can use.
 
-    The order of a sum depends on the processor and on the number of cores. The last bits of a norm depend on the order.
+    Both determine the order of a sum, and therefore the last bits of a norm.
     """
     name = platform.processor() or platform.machine()
     with suppress(OSError):
@@ -221,7 +221,7 @@ def _has_number(gradient: Gradient) -> bool:
 def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[KnownDifferenceResult]:
     """Look up the frameworks' functions in the list of known differences, and return a result for each entry.
 
-    The result has no entries of a framework that failed in any case, because an entry for this case would look stale.
+    Leave out the entries of a framework that failed in any case, because entries for this case would look stale.
     """
     natives: dict[Place, NativeResult] = {}
     complete = set(results)

@@ -87,7 +87,7 @@ def test_a_number_that_is_no_longer_compared_fails_the_run() -> None:
         (found_change,) = baseline.changes(before, run("no norm", None))
         assert found_change.worse
         assert found_change.why.startswith(
-            "the baseline compared the norm, but the function no longer returns it. To write a"
+            "the baseline compared the norm, which the function no longer returns. To write a"
         )
         assert failure_messages(build.with_changes(run("no norm", None), [found_change])) == [found_change.why]
     assert not any(each.worse for each in baseline.changes(run("no norm", None), run("equal", 0.0)))
@@ -116,7 +116,7 @@ def test_another_error_of_a_known_difference_fails_the_run() -> None:
     (change,) = baseline.changes(run("no float64 at line 12"), run("another bug at line 12"))
     assert (change.worse, change.failure) == (True, "other error")
     assert change.why.startswith(
-        "this known difference raises another error message than in the baseline: 'RuntimeError: another bug at line "
+        "the error message of this known difference differs from the baseline: 'RuntimeError: another bug at line "
         "#' instead of 'RuntimeError: no float64 at line #'. If the new error is right, write a new baseline. "
     )
     assert baseline.changes(run("no float64 at line 12"), run("no float64 at line 13\nmore")) == []

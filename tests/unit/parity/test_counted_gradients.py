@@ -119,12 +119,12 @@ LAST = "as when 'gradient 24' is {} the norm"
         (
             lambda grads: [each / math.sqrt(2) for each in grads],
             ("model",),
-            ("another norm type", "as with the root of half the sum of the squares instead of the norm"),
+            ("another norm type", "as with the norm divided by the square root of 2 instead of the norm"),
         ),
         (
             lambda grads: [*grads, *grads],
             ("model",),
-            ("another norm type", "as with the root of twice the sum of the squares instead of the norm"),
+            ("another norm type", "as with the norm times the square root of 2 instead of the norm"),
         ),
     ],
 )

@@ -73,7 +73,7 @@ OUTCOMES = {
         change_outcome(GLOBAL, lambda t: t.__setitem__(2, with_element(t[2], NAN))),
         GLOBAL,
         "NaN",
-        "NaN in 'encoder.bias', where none should be: 1 of the 30 elements of 'encoder.bias', the first at [2]",
+        "unexpected NaN in 'encoder.bias': 1 of the 30 elements of 'encoder.bias', the first at [2]",
     ),
     "NaN everywhere": (
         CallOutcome(dense(NAN), [dense([NAN, NAN]), dense([[NAN], [NAN]])]),

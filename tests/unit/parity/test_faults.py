@@ -107,7 +107,7 @@ return n"""),
     ),
     "NaN in one tensor": (
         clip_function("n = right(grads, max_norm)\ngrads[1][3, 4] = np.nan\nreturn n"),
-        "NaN in 'gradient 1', where none should be: 1 of the 2000 elements of 'gradient 1', the first at [3, 4]",
+        "unexpected NaN in 'gradient 1': 1 of the 2000 elements of 'gradient 1', the first at [3, 4]",
     ),
     "clipped twice": (
         clip_function("n = right(grads, max_norm)\nright(grads, max_norm)\nreturn n"),
@@ -153,7 +153,7 @@ FAILURES = {
     "hangs": (
         clip_function("time.sleep(60)"),
         "timed out",
-        "no new result in 2 seconds (choose the number by --timeout); it was in clip (<string>, line 8), "
+        "no new result in 2 seconds (set by --timeout); it was in clip (<string>, line 8), "
         "called by call_public_name (invoke.py, line ",
     ),
     "garbage for a result": (

@@ -57,7 +57,7 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     "sum of norms": (
         lambda g, c: by_norm(sum(norms(g)), c),
         "another norm type",
-        "as with the sum of the norms of the tensors instead of the norm",
+        "as with the sum of the tensors' norms instead of the norm",
     ),
     "norm_type 1": (
         lambda g, c: by_norm(sum(np.abs(each).sum() for each in g), c),
@@ -67,7 +67,7 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     "largest norm": (
         lambda g, c: by_norm(max(norms(g)), c),
         "another norm type",
-        "as with the largest norm of the tensors instead of the norm",
+        "as with the largest norm of a tensor instead of the norm",
     ),
     "square": (
         lambda g, c: by_norm(math.hypot(*norms(g)) ** 2, c),
@@ -77,7 +77,7 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     "root of the mean": (
         lambda g, c: by_norm(math.hypot(*norms(g)) / math.sqrt(sum(each.size for each in g)), c),
         "another norm type",
-        "as with the root of the mean of the squares instead of the norm",
+        "as with the root mean square of all elements instead of the norm",
     ),
     "without min": (
         lambda g, c: (c / math.hypot(*norms(g)), math.hypot(*norms(g))),
@@ -367,7 +367,7 @@ def test_a_second_mistake_in_one_case_does_not_hide_the_cause_of_the_others() ->
 
     diagnoses = diagnose_function(clip)
     assert diagnoses.pop("three at 0.7").cause is None
-    words = "as with the sum of the norms of the tensors instead of the norm"
+    words = "as with the sum of the tensors' norms instead of the norm"
     assert {each.cause for each in diagnoses.values()} == {("another norm type", words)}
 
     def with_eps(gradients: Arrays, threshold: float) -> tuple[float, float]:
@@ -463,7 +463,7 @@ def test_the_report_names_the_cause_of_all_cases(run: Callable[..., tuple[int, s
     status, printed = run(CLIP)
     assert status == 1
     assert "clip.py:clip: 2 cases, first one element each: clip_by_global_norm(clip_norm=0.7): numbers" in printed
-    assert printed.count("; as with the sum of the norms of the tensors instead of the norm. Correct your") == 1
+    assert printed.count("; as with the sum of the tensors' norms instead of the norm. Correct your") == 1
     status, printed = run(CLIP, "--case", "two: clip_by_global_norm(clip_norm=0.7)")
     assert status == 1
     assert (

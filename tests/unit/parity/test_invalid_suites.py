@@ -339,10 +339,10 @@ KNOWN = """
             ("size = 0.1", ""),
             "known.toml, line 5, known 1, kind: kind = 'value' needs size or not_finite. Add the largest",
         ),
-        (('kind = "value"', 'kind = "raises"'), "known 1, kind: kind = 'raises' allows no size. Remove size"),
+        (('kind = "value"', 'kind = "raises"'), "known 1, kind: kind = 'raises' does not allow size. Remove size"),
         (
             ('kind = "value"', 'kind = "raises"\nnot_finite = "norm"'),
-            "allows no size or not_finite. Remove size and not_finite",
+            "does not allow size or not_finite. Remove size and not_finite",
         ),
         (
             ('framework = "numpy"', 'framework = "caffe"'),

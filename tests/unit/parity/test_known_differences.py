@@ -57,7 +57,7 @@ def test_a_known_difference_is_known() -> None:
 def test_an_entry_of_a_renamed_function_of_the_user_names_the_key_to_change() -> None:
     entry = KNOWN.model_copy(update={"function": "clip.py:clip"})
     deviations = {("torch", "long tensor"): NativeDeviation("clip.py:clip_grads", "value", 0.09)}
-    renamed = f"{STALE}. The run did not call this function: if it has a new name, write this name into the entry"
+    renamed = f"{STALE}. The run did not call this function. If you renamed it, write the new name into the entry"
     assert judge_deviations([entry], deviations)[1][1] == renamed
     called = {("torch", "long tensor"): NativeDeviation("clip.py:clip", "", 0.0)}
     assert judge_deviations([entry], called)[1] == [STALE]
@@ -138,14 +138,14 @@ def test_an_entry_for_a_version_applies_to_its_development_releases() -> None:
 def test_an_entry_for_versions_of_an_unreported_package_is_a_problem() -> None:
     entry = KNOWN.model_copy(update={"versions": "pytorch<2.13"})
     (problem,) = judge_deviations([entry], DEVIATIONS)[1]
-    unreported = "the worker of torch does not report the version of that package"
+    unreported = "the run does not report the version of pytorch"
     assert problem == f"`versions` names pytorch, but {unreported}. Give versions of torch instead"
 
 
 def test_two_entries_for_one_difference_are_a_problem() -> None:
     twice = KNOWN.model_copy(update={"reason": "a long tensor"})
     assert (
-        "2 known differences cover it ('a short accumulator' and 'a long tensor')"
+        "2 known differences cover this case ('a short accumulator' and 'a long tensor')"
         in judge_deviations([KNOWN, twice], DEVIATIONS)[1][0]
     )
 
@@ -178,7 +178,7 @@ def test_entries_for_inf_and_nan_and_for_finite_differences_do_not_cover_each_ot
     assert stale == STALE
     assert problem == (
         "numbers differ, by 400 %; the known difference 'inf / inf' covers differences with inf or NaN in the "
-        "gradients; the cause is unknown. Run the command with --accept to list this one"
+        "gradients; the cause is unknown. Run the command with --accept to list this difference"
     )
     for where in ("norm", "norm and gradients"):
         assert STALE in judge_deviations([nan], deviations_of_size(0.0, where))[1]
@@ -271,7 +271,8 @@ def test_an_entry_without_a_cause_is_reported_with_the_line_to_add() -> None:
     assert lacking.verdict.endswith("1 difference of the frameworks' functions, all known, 1 entry has no `cause`.")
     (note,) = build.notes_on_incomplete_entries(lacking.known)
     assert note.startswith(
-        "1 entry has no `cause` in the list of known differences. Such an entry accepts any difference up to its `size`"
+        "In the list of known differences, 1 entry has no `cause`. An entry without `cause` "
+        "accepts any difference up to its `size`"
     )
     assert f'add the lines: cause = "16 bits" (torch, torch.norm, {entry.reason!r}).' in note
     strict = build.with_strict(lacking)

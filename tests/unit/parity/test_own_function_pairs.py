@@ -31,9 +31,11 @@ def test_functions_of_two_frameworks_are_compared_with_each_other() -> None:
         ("close", "close, by 1.5e-06"): outcome_of(5.0, [0.3, 0.4000006], [0.1, 0.2]),
         ("different", "different, by 20 %"): outcome_of(5.0, [0.3, 0.5], [0.1, 0.2]),
         ("known", "known, by 17 %"): outcome_of(6.0, [0.3, 0.4], [0.1, 0.2]),
-        ("known", "known, only one of them has inf or NaN in the norm"): outcome_of(math.inf, [0.3, 0.4], [0.1, 0.2]),
-        ("known", "known, they return gradients of different shapes"): outcome_of(5.0, [0.3, 0.4, 0.1, 0.2]),
-        ("different", "different, only one of them raises an error"): outcome_of(5.0, raised=["KeyError"]),
+        ("known", "known, only one function returns inf or NaN in the norm"): outcome_of(
+            math.inf, [0.3, 0.4], [0.1, 0.2]
+        ),
+        ("known", "known, the functions return gradients of different shapes"): outcome_of(5.0, [0.3, 0.4, 0.1, 0.2]),
+        ("different", "different, only one function raises an error"): outcome_of(5.0, raised=["KeyError"]),
         ("known", "known, the list of gradients is long, so each result was compared with the exact result"): None,
     }
     for (verdict, words), second in second_outcomes.items():
@@ -55,7 +57,7 @@ def test_functions_that_return_the_same_numbers_in_other_shapes_differ() -> None
     (pair,) = own_function_pairs.compare(
         clip_case, natives, {"a": row, "b": column}, dict.fromkeys("ab", FrameworkTable())
     )
-    assert own_function_pairs.in_words(pair) == "known, they return gradients of different shapes"
+    assert own_function_pairs.in_words(pair) == "known, the functions return gradients of different shapes"
 
 
 def cases_with_own_results(*calls: tuple[str, str], pairs: Sequence[tuple[str, str]] = ()) -> list[CaseResult]:
@@ -78,13 +80,13 @@ def test_functions_that_were_not_compared_are_named() -> None:
     )
     assert note == (
         "Your functions that were not compared with each other: t.py:f (torch, clip_grad_norm_), j.py:f (jax, "
-        "clip_by_global_norm). Functions of two frameworks are compared in each case that runs both under one name. "
+        "clip_by_global_norm). Two functions are compared in each case that calls both under the same name. "
         "See docs/own-functions.md#your-functions-with-each-other."
     )
     same = {"torch": FrameworkTable(functions={"clip_by_global_norm": "t.py:f"}), "jax": jax}
     calls = [(name, "clip_by_global_norm") for name in same]
     (note,) = own_function_pairs.uncompared(cases_with_own_results(*calls), same)
-    assert "other: t.py:f (torch, clip_by_global_norm), j.py:f (jax, clip_by_global_norm). Functions of" in note
+    assert "other: t.py:f (torch, clip_by_global_norm), j.py:f (jax, clip_by_global_norm). Two functions" in note
     assert own_function_pairs.uncompared(cases_with_own_results(*calls, pairs=[("torch", "jax")]), same) == []
     assert own_function_pairs.uncompared(cases_with_own_results(("torch", "clip_grad_norm_")), both) == []
     adapted = {
@@ -100,7 +102,7 @@ def test_functions_that_were_not_compared_are_named() -> None:
         ("numpy", "clip_by_value")
     )
     (note,) = own_function_pairs.uncompared(cases, third)
-    assert "other: n.py:f (numpy, clip_by_value). Functions of" in note
+    assert "other: n.py:f (numpy, clip_by_value). Two functions" in note
     assert own_function_pairs.uncompared(cases_with_own_results(("jax", "clip_by_global_norm")), {"jax": jax}) == []
 
 

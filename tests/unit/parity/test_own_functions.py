@@ -173,7 +173,8 @@ def test_a_function_that_always_raises_fails_the_run_and_is_not_accepted(
     capsys.readouterr()
     assert cli.main(command) == (0 if is_compared else 3)
     printed = capsys.readouterr().out
-    why = "nothing of clip.py:raising (numpy) was compared: it raised an error in each case that should return a result"
+    why = "no result of clip.py:raising (numpy) was compared: the function raised an error in each case that should "
+    why += "return a result"
     assert (why in printed) != is_compared
     errors = list(fromstring((out / "parity.xml").read_text(encoding="utf-8")).iter("error"))
     assert len(errors) == (not is_compared)
@@ -262,7 +263,7 @@ WRONG_TABLES = [
     ),
     ("clip_by_norm = 'empty.py:clap'", "", "{}/empty.py has no function 'clap'. Correct the name, or the path"),
     ("clip_by_norm = 'cases.py:clip'", "", "cases.py is not valid Python: line 2: "),
-    ("clip_by_value = 'clip.py:clip'", "", "no case calls clip_by_value in the mode native on numpy. Add clip_by"),
+    ("clip_by_value = 'clip.py:clip'", "", "no case calls clip_by_value in the mode native on numpy. Remove this"),
 ]
 
 
@@ -360,10 +361,8 @@ def test_a_suite_without_a_list_of_known_differences_prints_results(
 ) -> None:
     where = write_suite(tmp_path, NAMES.replace("clip.py:clip'", "clip.py:off'"))
     (where / "known.toml").unlink()
-    note = (
-        "known.toml does not exist, so every difference fails. To write them into this file, run unified-clip parity "
-    )
-    note += f"--suite {where} --accept"
+    note = "known.toml does not exist, so every difference fails. To write the differences into this file, run "
+    note += f"unified-clip parity --suite {where} --accept"
     assert cli.main(["parity", "--suite", str(where), "--case", GLOBAL]) == 1
     printed = capsys.readouterr().out
     assert "numpy, your function: clip.py:off: different: numbers differ, by 0.18 %" in printed

@@ -102,7 +102,7 @@ def test_a_planted_fault_is_found_at_its_stage(fault: str) -> None:
     assert all(stage in first.detail for stage in SHOWS_AT[fault])
 
 
-LAST = "after the last case, and perhaps because of an earlier case: "
+LAST = "the worker failed after the last case, perhaps because of an earlier case: "
 CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
 
 

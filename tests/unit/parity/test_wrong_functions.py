@@ -152,7 +152,7 @@ LOST_SIGNS = (
 ALWAYS_SCALED = "as when gradients with a small norm are scaled up to the threshold"
 NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 BEYOND = "infinite elements in 'gradient 0', 'gradient 1' and 'gradient 2', which should be finite"
-MEAN_SQUARES = "the mean squares of the tensors"
+MEAN_SQUARES = "the tensors' root mean squares"
 INVERTED = "as when only gradients with a norm below the threshold are scaled to the threshold"
 SCALED_UP = {("scaled gradients", ALWAYS_SCALED), ("overflow", BEYOND)}
 AFTER = "the returned norm is the norm of the clipped gradients, not of the unclipped gradients"
@@ -231,7 +231,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
             [g * clip_arrays(total(grads) / len(grads) ** 0.5, limit) for g in grads],
             total(grads) / len(grads) ** 0.5,
         ),
-        {("another norm type", "as with the root of the mean of the squared norms instead of the norm")},
+        {("another norm type", "as with the root mean square of the tensors' norms instead of the norm")},
     ),
     **{
         f"averages over {count} micro-batches": (
@@ -279,13 +279,13 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     **{
         f"sum of norms, {returns_it=}": (
             clip_by_norm(sum_of_norms, returns_it=returns_it),
-            {("another norm type", "as with the sum of the norms of the tensors instead of the norm")},
+            {("another norm type", "as with the sum of the tensors' norms instead of the norm")},
         )
         for returns_it in (True, False)
     },
     "largest norm": (
         clip_by_norm(lambda grads: max(total([g]) for g in grads)),
-        {("another norm type", "as with the largest norm of the tensors instead of the norm")},
+        {("another norm type", "as with the largest norm of a tensor instead of the norm")},
     ),
     "largest element": (
         clip_by_norm(lambda grads: max(np.abs(g).max() for g in grads)),
@@ -305,11 +305,11 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
             {("another norm type", f"as with {words} instead of the norm")},
         )
         for words, combine in {
-            f"the root of the sum of {MEAN_SQUARES}": lambda grads: math.hypot(*map(root_mean_square, grads)),
-            f"the root of the mean of {MEAN_SQUARES}": lambda grads: root_mean_square(
+            f"the norm of {MEAN_SQUARES}": lambda grads: math.hypot(*map(root_mean_square, grads)),
+            f"the root mean square of {MEAN_SQUARES}": lambda grads: root_mean_square(
                 np.array([*map(root_mean_square, grads)])
             ),
-            "the sum of the root mean squares of the tensors": lambda grads: sum(map(root_mean_square, grads)),
+            f"the sum of {MEAN_SQUARES}": lambda grads: sum(map(root_mean_square, grads)),
         }.items()
         for returns_it in (True, False)
     },

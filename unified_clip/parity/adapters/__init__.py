@@ -1,1 +1,1 @@
-"""The adapters, one for each framework. A parity worker uses an adapter to make tensors and to call clip functions."""
+"""The adapters with which a parity worker makes a framework's tensors and calls its clip functions."""

@@ -1,4 +1,4 @@
-"""The base class `Adapter` for the operations of a framework, and `Invocation` for the arguments of a call."""
+"""Define `Adapter`, the operations of a framework, and `Invocation`, the arguments of a call."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Returned(NamedTuple):
 class Adapter(TensorConverter, Protocol):
     """The operations of a framework that a parity worker needs.
 
-    The module of each framework contains a subclass `Framework`. Every subclass has to define `sgd`.
+    Each framework's module defines a subclass `FrameworkAdapter`, which must define `sgd`.
     """
 
     packages: Sequence[str] = ()
     families: Sequence[str] = ()
-    """The frameworks whose clip rules the adapter's functions follow, as in `PublicCall.family`."""
+    """The values of `PublicCall.family` for which the framework has functions of its own."""
 
     writes: bool = False
     """Whether in-place functions write into the tensors. Otherwise, they replace the tensors in the container."""
@@ -103,7 +103,7 @@ class Adapter(TensorConverter, Protocol):
         return [self.make(gradient) for gradient in gradients]
 
     def all_gather_text(self, text: str) -> Sequence[str]:
-        """Return the text of each rank, in the order of the ranks.
+        """Return the texts of all ranks, ordered by rank.
 
         Raise SystemExit if a rank has ended or does not answer.
         """
@@ -129,7 +129,7 @@ class Adapter(TensorConverter, Protocol):
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
         """Clip each tensor by its norm.
 
-        axes: The axes of slices that are clipped by their own norms. If None, the whole tensor is clipped by one norm.
+        axes: If given, clip each slice over these axes by its own norm.
         """
         return None
 
@@ -224,7 +224,7 @@ class Invocation:
     """The name of the framework's function that the adapter called, or '' if there is no function."""
 
     cache: dict[str, Any] = field(default_factory=dict)
-    """The values that `once` caches. The lock of `functools.cached_property` cannot be traced into a graph."""
+    """The values that `once` caches. `functools.cached_property` is not used, because its lock cannot be traced."""
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self.cache:

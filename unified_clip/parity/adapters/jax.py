@@ -27,12 +27,12 @@ try:
     if not hasattr(optax, "tree"):
         problem = f"optax {optax.__version__} is too old: the suite needs optax>=0.2.5. Install a newer optax"
 except Exception as error:  # an optax for another version of JAX may raise any error
-    problem = f"optax, which has JAX's own functions, cannot be imported: {type(error).__name__}: {error}. Install "
+    problem = f"the suite needs optax for JAX, but optax cannot be imported: {type(error).__name__}: {error}. Install "
     problem += "optax and the packages that it needs"
 HAS_OPTAX = not problem
 if problem:
     optax = base.Unimportable(
-        f"{problem}. To leave these functions out, pass --without jax:native. Or remove native from `modes` under "
+        f"{problem}. To run without optax, pass --without jax:native. Or remove native from `modes` under "
         "[frameworks.jax] of the suite"
     )
 

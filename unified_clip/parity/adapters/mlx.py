@@ -1,4 +1,4 @@
-"""The parity worker's adapter for MLX, which has no sparse tensors, and whose functions return new arrays."""
+"""The parity worker's adapter for MLX. MLX has no sparse tensors, and its functions return new arrays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Compute the exact result of a case, as the contract defines it.
 
-This module must not import unified_clip's clip code or kernels, because the exact results are used to test the clip
-code and the kernels.
+This module must not import the code that it tests: unified_clip's clip code and kernels.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
     """Return the clipped gradients of a case.
 
-    n: The total norm. It is used only if the call clips by the total norm.
+    n: The total norm, for calls that clip by the total norm.
     extreme: 0 for the exact norm, -1 for the smallest allowed norm, or 1 for the largest allowed norm.
     """
     call, call_form = case.call, case.call_form
@@ -239,8 +238,7 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
 def clipped_by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
     """Return the clipped gradients of a case with adaptive gradient clipping.
 
-    extremes: Two values of `extreme`, as in `counted_norm`. The first value is for the gradients, and the second value
-        is for the parameters.
+    extremes: The values of `extreme`, as in `counted_norm`, for the gradients and for the parameters.
     """
     settings, limit = adaptive_calls.settings(case.arguments), float(case.arguments.get("clip_norm", math.inf))
     tensors = [densify(each) for each in case.gradients]

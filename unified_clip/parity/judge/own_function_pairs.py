@@ -43,16 +43,16 @@ def compare(
 
 def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str, float | None]:
     if left.raised or right.raised:
-        return ("" if left.raised and right.raised else "only one of them raises an error"), None
+        return ("" if left.raised and right.raised else "only one function raises an error"), None
     sizes = []
     for name, a, b in (("norm", _norm(left), _norm(right)), ("gradients", left.gradients, right.gradients)):
         if a is None or b is None:
             continue
         if [each and each.array.shape for each in a] != [each and each.array.shape for each in b]:
-            return "they return gradients of different shapes", None
+            return "the functions return gradients of different shapes", None
         distance = measured_difference(values(a), values(b), values(case.clipped_inputs) if name == "gradients" else [])
         if not distance.is_finite:
-            return f"only one of them has inf or NaN in the {name}", None
+            return f"only one function returns inf or NaN in the {name}", None
         sizes.append(distance.size)
     return "", max(sizes, default=0.0)
 
@@ -82,8 +82,8 @@ def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, FrameworkTa
         return []
     listed = ", ".join(f"{frameworks[framework].functions[name]} ({framework}, {name})" for framework, name in without)
     return [
-        f"Your functions that were not compared with each other: {listed}. Functions of two frameworks are compared in "
-        "each case that runs both under one name. See docs/own-functions.md#your-functions-with-each-other."
+        f"Your functions that were not compared with each other: {listed}. Two functions are compared in each case "
+        "that calls both under the same name. See docs/own-functions.md#your-functions-with-each-other."
     ]
 
 

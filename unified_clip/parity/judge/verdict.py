@@ -216,10 +216,7 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether an allowed error of the norms explains the result of an adaptive rule.
-
-    For `adagc`, the numbers in the result can have ADAGC_FACTOR times the allowed error of a norm.
-    """
+    """Return whether an allowed error of the norms explains the result of an adaptive rule."""
     if outcome.gradients is None or expected.gradients is None:
         return False
     if case.call.style == "units":
@@ -244,8 +241,7 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 ADAGC_FACTOR = 8
-"""The allowed error of a result of `adagc`, as a multiple of the allowed error of a norm. A result of `adagc` depends
-on four norms."""
+"""A result of `adagc` can have this multiple of the error of a norm, because it depends on four norms."""
 
 
 def _has_update(outcome: CallOutcome) -> bool:
@@ -271,7 +267,7 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 
 
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
-    """Return whether each element of `result` is equal to an element of a candidate at the same position.
+    """Return whether each element of `result` equals the element of a candidate at the same position.
 
     Rounding errors are allowed in elements with 64 bits and in sparse gradients.
 

@@ -19,7 +19,7 @@ from ..suite.schema import Name
 DifferenceKind = Literal["value", "touched", "raises", "error", "returns", "inputs", "silent", "form", "elements"]
 
 NotFinite = Literal["", "norm", "gradients", "norm and gradients"]
-"""The outputs whose inf and NaN are at other positions than in the exact result."""
+"""The outputs in which the positions of inf and NaN differ from the exact result."""
 
 KINDS: Mapping[str, str] = {
     "value": "numbers differ",
@@ -40,7 +40,7 @@ WITH_NUMBERS = (*SIZED, "form", "elements")
 """The kinds of differences whose numbers are compared."""
 
 ERRORS = ("raises", "error")
-"""The kinds of differences in which the function raises an error that it should not raise."""
+"""The kinds of differences in which the function raises an unexpected error."""
 
 WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
 
@@ -106,13 +106,12 @@ class KnownDifference(schema.SuiteTable):
     """The largest relative difference of finite numbers, or 0 if finite numbers differ only by rounding."""
 
     not_finite: NotFinite = ""
-    """The entry covers only differences for which `not_finite` has this value."""
+    """The entry covers only differences with this value of `not_finite`."""
 
     cause: str | Annotated[list[Name], Field(min_length=1)] = ""
-    """The causes that the entry covers. ANY stands for any cause, and UNKNOWN stands for an unknown cause.
+    """The causes that the entry covers. ANY covers any cause, and UNKNOWN covers an unknown cause.
 
-    Entries from earlier versions have no key `cause`. Such an entry covers any cause, and the report calls the entry
-    incomplete.
+    Entries from earlier versions have no key `cause`. They cover any cause, and are reported as incomplete.
     """
 
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
@@ -149,9 +148,11 @@ class KnownDifference(schema.SuiteTable):
     def _sized(self) -> Self:
         names = [name for name in ("size", "not_finite") if getattr(self, name)]
         if names and self.kind not in WITH_NUMBERS:
-            raise ValueError(f"kind = {self.kind!r} allows no {' or '.join(names)}. Remove {' and '.join(names)}")
+            raise ValueError(f"kind = {self.kind!r} does not allow {' or '.join(names)}. Remove {' and '.join(names)}")
         if not names and self.kind in SIZED:
-            added = "Add the largest relative difference, such as size = 0.01. If results have inf or NaN, add where"
+            added = (
+                "Add the largest relative difference, such as size = 0.01. If results have inf or NaN, name the output"
+            )
             raise ValueError(f"kind = {self.kind!r} needs size or not_finite. {added}, such as not_finite = 'norm'")
         return self
 
@@ -190,7 +191,7 @@ class KnownDifference(schema.SuiteTable):
         return same and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        """Return whether the entry applies to a difference. The size of the difference is ignored."""
+        """Return whether the entry applies to a difference of any size."""
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
         same = accepted and difference.not_finite == self.not_finite
         return same and self.is_for(framework, case, difference)

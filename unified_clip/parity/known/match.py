@@ -39,7 +39,7 @@ def match_deviations(
     """Return (judgements, entries).
 
     `judgements` contains (verdict, problem) for each difference. If the difference is known, the problem is ''.
-    `entries` contains a result for each entry of `known`. Entries for other versions are left out.
+    `entries` contains a result for each entry of `known` that applies to the installed versions.
 
     known: The list of known differences, or None if the suite has no list.
     accepting: Whether the run has the option `--accept`.
@@ -112,7 +112,7 @@ def _problem(
     if ".py:" in (deviation.function or ""):
         fix = ACCEPT.replace("Run", "Correct your function, or run")
     if not entries and others:
-        return f"{text}; {_listed(others, deviation)}{cause}", f"{fix} list this one"
+        return f"{text}; {_listed(others, deviation)}{cause}", f"{fix} list this difference"
     if not entries:
         versions = ""
         if limited:
@@ -120,10 +120,10 @@ def _problem(
         return f"{text}; not listed as a known difference{versions}{cause}", f"{fix} list it"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
-        several = f"{len(entries)} known differences cover it ({reasons})"
+        several = f"{len(entries)} known differences cover this case ({reasons})"
         remedy = (
-            "Keep one of these entries for this case. Exclude this case from the `cases` of all other entries. If an "
-            "entry has no other cases, remove the entry"
+            "Keep the case in one entry, and remove it from the `cases` of the other entries. Remove an entry that has "
+            "no case left"
         )
         return f"{text}: {several}. {remedy}", ""
     if not entries[0].bounds(deviation.finite_size):
@@ -144,7 +144,7 @@ def _listed(others: Sequence[KnownDifference], deviation: Deviation) -> str:
         unknown = (
             ", but this case has another difference now"
             if deviation.kind in SIZED
-            else ", but the cause of this one is unknown"
+            else ", but the cause of this difference is unknown"
         )
         unknown = unknown if recorded_cause(deviation) == UNKNOWN else ""
         return f"the known difference {same[0].reason!r} has the cause {causes}{unknown}"
@@ -160,7 +160,7 @@ def _judge_entry(
     *,
     accepting: bool,
 ) -> KnownDifferenceResult:
-    """Return the result of an entry. In a case with an unknown cause, another difference may hide the listed one.
+    """Return the result of an entry. A case with an unknown cause may contain the listed difference as well.
 
     cases: The differences that the entry covers.
     results: All results of the entry's function, by case.
@@ -172,12 +172,12 @@ def _judge_entry(
     if entry.lacks_cause and cases:  # the line that `--accept` writes
         incomplete = f"cause = {json.dumps(cause_value(cases.values()), ensure_ascii=False)}"
     if installed and (package := entry.unreported(installed)):
-        unreported = f"the worker of {entry.framework} does not report the version of that package"
+        unreported = f"the run does not report the version of {package}"
         problem = f"`versions` names {package}, but {unreported}. Give versions of {' or '.join(installed)} instead"
     elif not cases and len(entry.unmatched_patterns(hidden)) == len(entry.cases):
         problem, remedy = "no case shows this difference", f"{ACCEPT} remove the entry"
         if ".py:" in entry.function and not results:
-            remedy += ". The run did not call this function: if it has a new name, write this name into the entry"
+            remedy += ". The run did not call this function. If you renamed it, write the new name into the entry"
     elif unmatched := entry.unmatched_patterns([*cases, *hidden]):
         patterns = ", ".join(map(repr, unmatched))
         problem, remedy = f"no case that matches {patterns} shows this difference", f"{ACCEPT} update `cases`"

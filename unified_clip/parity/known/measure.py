@@ -85,7 +85,7 @@ class MeasuredDifference(NamedTuple):
     """Whether the result and the exact result have inf and NaN at the same positions."""
 
     has_nonzero: bool = False
-    """Whether an array has nonzero elements where the exact array and the input contain only zeros."""
+    """Whether a result is not 0, although the exact array and the input contain only zeros."""
 
 
 Arrays = Sequence[Float64s]
@@ -97,7 +97,7 @@ def measured_difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Measu
     Differences are divided by the largest finite element of the exact array. If this element is 0, they are divided by
     the largest element of the input or of all exact arrays, whichever is smaller.
 
-    inputs: The gradients before the clip, or an empty list if there are no gradients.
+    inputs: The gradients before the clip, or [] for norms.
     """
     overall = _largest(exact) or _largest(inputs)
     size, is_finite, has_nonzero = 0.0, True, False
@@ -122,7 +122,7 @@ def values(tensors: Sequence[Gradient]) -> list[Float64s]:
 
 
 def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -> list[Dense | None] | None:
-    """Convert the results to the shapes and dtypes of the exact results. Arrays of zeros replace None.
+    """Convert the results to the shapes and dtypes of the exact results. Replace None by zeros.
 
     Return None if the numbers of elements differ.
     """

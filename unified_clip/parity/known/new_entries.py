@@ -15,7 +15,7 @@ from .match import Place
 
 
 def new_entries(unlisted: Mapping[Place, NativeResult], old: list[Any]) -> list[Table]:
-    """Return entries for unlisted differences. Titles and reasons come from the entries before the run, `old`."""
+    """Return entries for unlisted differences, with the titles and reasons of matching entries in `old`."""
     groups: dict[tuple[str, str, str, str, str, str], dict[str, NativeResult]] = {}
     for (framework, case), each in unlisted.items():
         # An entry covers every smaller size, too: a large difference of one case must not hide the growth of another.
@@ -29,7 +29,6 @@ def _magnitude(native: NativeResult) -> str:
 
 
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
-    """Return an entry for differences. If an old entry matches, the new entry gets its title and reason."""
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
     same = [entry for entry in same if any(is_match(case, entry["cases"]) for case in natives)]
@@ -65,8 +64,8 @@ def set_numbers(table: Table, natives: Collection[NativeResult], within: float) 
 
 
 def _size(natives: Collection[NativeResult], within: float) -> float:
-    """Return the largest size of the results, rounded to three digits. It is not rounded if rounding would change it by
-    more than the factor `within`."""
+    """Return the largest size of the results, rounded to three digits. Do not round if rounding would change the size
+    by more than the factor `within`."""
     greatest = max(difference.finite_size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest

@@ -72,8 +72,7 @@ def _update(
 ) -> list[Table]:
     """Update the size and cases of an entry, and return new entries.
 
-    If the covered results have several values of `not_finite`, the entry keeps one of these values. For each other
-    value, a new entry is returned.
+    If the covered results differ in `not_finite`, the entry keeps one value. Return a new entry for each other value.
     """
     groups: dict[NotFinite, dict[Place, NativeResult]] = {}
     for place, native in covered.items():

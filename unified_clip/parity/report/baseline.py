@@ -135,7 +135,8 @@ def _is_left_out(change: Change, old: ParityReport, new: ParityReport, present: 
 def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[str]:
     whose = compared_functions.whose(new)
     if (why := _without_digests(old, new)) and not strict_bits:
-        return [f"The distances of {whose} were compared with the baseline. The bits were not compared, because {why}."]
+        not_compared = f"The bits of {whose} were not compared with the baseline, because {why}."
+        return [f"{not_compared} Only the sizes of differences were compared."]
     random = Counter((native.function, name) for name, native in new.natives() if native.second_call == "different")
     texts = [
         f"{function} ({framework}) is not deterministic: in {counted(count, 'case')}, a second call returned other "
@@ -147,7 +148,7 @@ def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) ->
         and not strict_bits
         and any(native.second_call for _, native in new.natives())
     ):
-        texts.append(f"If bits of {whose} differ from the baseline, this run does not fail, because {why}.")
+        texts.append(f"Changed bits of {whose} do not fail this run, because {why}.")
     return texts
 
 
@@ -155,11 +156,12 @@ def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
     if not (count := excused(new)):
         return []
     which = "this failure" if count == 1 else f"these {count} failures"
+    same = "failure" if count == 1 else "failures"
     return [
-        f"The baseline excuses {which}, because the baseline has {'it' if count == 1 else 'them'}, too. The "
-        f"verdict of the baseline: {old.verdict} To get a baseline that excuses nothing, correct the failures, or "
-        "accept the failures with --accept. Then use the report of the next run that passes. With --strict, a baseline "
-        "excuses no failure."
+        f"The baseline excuses {which}, because the earlier run had the same {same}. The verdict of the "
+        f"baseline: {old.verdict} To get a baseline that excuses nothing, correct the failures, or accept the failures "
+        "with --accept. Then use the report of the next passing run as the baseline. With --strict, a baseline excuses "
+        "no failure."
     ]
 
 
@@ -245,7 +247,7 @@ def _lost(old: _Entry, new: _Entry, strict_bits: bool) -> tuple[str, str]:
     """Return (kind of the failure, reason) for a result that is not wrong. Both are empty if the run does not fail."""
     is_same_entry = new.verdict == old.verdict and new.listing == old.listing
     if old.error != new.error and is_same_entry:
-        problem = "this known difference raises another error message than in the baseline"
+        problem = "the error message of this known difference differs from the baseline"
         reason = f"{problem}: {new.error!r} instead of {old.error!r}. If the new error is right, write a new baseline"
         return "other error", reason
     if new.exact:
@@ -256,7 +258,7 @@ def _lost(old: _Entry, new: _Entry, strict_bits: bool) -> tuple[str, str]:
         remedy = "So the function has changed. If the new result is right, write a new baseline"
         return "other bits of a known difference", f"{problem}. {remedy}"
     if new.agrees and (lost := [name for name in old.compared if name not in new.compared]):
-        reason = f"the baseline compared the {' and the '.join(lost)}, but the function no longer returns it"
+        reason = f"the baseline compared the {' and the '.join(lost)}, which the function no longer returns"
         return "not comparable", reason
     if strict_bits and not new.is_random:
         problem = "the bits of this result differ from the baseline, which --strict-bits does not allow"

@@ -74,14 +74,15 @@ def notes_on_incomplete_entries(known: Sequence[KnownDifferenceResult]) -> list[
     no_reason = [
         f"{entry.framework}, {entry.function}: {_first_of(entry.cases)}" for entry in known if _lacks_reason(entry)
     ]
-    advice = "Such an entry accepts any difference up to its `size`. Run the command with --accept, or add the lines"
+    advice = "An entry without `cause` accepts any difference up to its `size`. "
+    advice += "Run the command with --accept, or add the lines"
     texts = [
-        f"{_entries_without_cause(len(no_cause))} in the list of known differences. {advice}: {_first_few(no_cause)}",
+        f"In the list of known differences, {_entries_without_cause(len(no_cause))}. {advice}: {_first_few(no_cause)}",
         f"{counted(len(no_reason), 'known difference')} with an unknown cause and without your reason: "
         f"{_first_few(no_reason)}. {WRITE_REASON}",
     ]
     return [
-        f"{text}. With --strict, such an entry fails the run."
+        f"{text}. With --strict, the run fails."
         for text, lines in zip(texts, (no_cause, no_reason), strict=True)
         if lines
     ]
@@ -139,7 +140,9 @@ def _problems(report: ParityReport) -> list[Problem]:
         for each in baseline.losses(report)
     ]
     stale = [_stale(report, known, suffix) for known, suffix in baseline.numbered(report.known) if known.problem]
-    raising = [Problem(what=f"nothing of {name} was compared", detail=ALWAYS_RAISES) for name in always_raising(report)]
+    raising = [
+        Problem(what=f"no result of {name} was compared", detail=ALWAYS_RAISES) for name in always_raising(report)
+    ]
     return [*untested, *raising, *problems, *_joined((loss, "") for loss in losses), *stale]
 
 
@@ -152,7 +155,7 @@ def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> s
 
 NUMBERS = re.compile(r"(?<=by )[\d.e+-]+( %| times)?|(?<=a threshold of )[\d.e+-]+|(?<=instead of )[\d.e+-]+")
 NAMES = re.compile(r"'[^']*'(, '[^']*')*( and ('[^']*'|\d+ others))?( (is|are)\b)?")
-"""The numbers of a problem, and the names in its cause, may differ between lists of gradients with the same cause."""
+"""Problems with the same cause may differ in numbers and names."""
 
 
 def _joined(problems: Iterable[tuple[Problem, str]]) -> list[Problem]:
@@ -179,7 +182,8 @@ UNTESTED = (
 )
 
 ALWAYS_RAISES = (
-    "it raised an error in each case that should return a result. Correct the function, or install what it needs"
+    "the function raised an error in each case that should return a result. Correct the function, or install the "
+    "packages that it needs"
 )
 
 
@@ -262,7 +266,7 @@ SINCE_BASELINE = {
     "other bits": ("result", "with other bits than in"),
     "not comparable": ("result", "that cannot be compared with"),
 }
-"""For each value of `Change.failure`: (noun, description) for the summary sentence."""
+"""The noun and its description in the summary sentence, for each value of `Change.failure`."""
 
 
 def _are(number: int) -> str:
@@ -293,6 +297,6 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"
     if raising := always_raising(report):
-        yield f"nothing of {', '.join(raising)} was compared"
+        yield f"no result of {', '.join(raising)} was compared"
     if lost:
         yield f"{counted(len(lost), 'result')} missing ({', '.join(sorted(set(lost)))})"

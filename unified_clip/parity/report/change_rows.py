@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..._display import counted
 from ..results import Change
 
 KINDS = {
@@ -33,5 +34,6 @@ def rows(changes: Sequence[Change]) -> list[list[str]]:
 
 def headline(changes: Sequence[Change]) -> str:
     worse = sum(change.worse for change in changes)
-    counts = f"changes: {len(changes)}, of which {worse} fail the run" if changes else "nothing changed"
+    fail = "1 fails" if worse == 1 else f"{worse} fail"
+    counts = f"{counted(len(changes), 'change')}, of which {fail} the run" if changes else "nothing changed"
     return f"Against the baseline: {counts}."

@@ -18,15 +18,17 @@ MAX_BYTES = 1_000_000
 """The largest size of parity.md in bytes. GitHub rejects a job summary above 1024 KiB."""
 
 LEGEND = (
-    "unified_clip against exact arithmetic. `equal`: the same bits. Any other verdict comes with the largest distance "
-    "in units in the last place (ULP). A distance without a verdict means `close`: docs/contract.md allows the "
-    "distance. If modes have different verdicts, the verdicts are in the order of the modes. `-`: nothing ran."
+    "unified_clip against exact arithmetic. `equal`: the same bits. After any other verdict, a number is the largest "
+    "distance from the exact result in units in the last place (ULP). A number without a verdict means `close`: "
+    "docs/contract.md allows the distance. If modes have different verdicts, the verdicts are in the order of the "
+    "modes. `-`: nothing ran."
 )
 NATIVE_LEGEND = (
-    "{whose}: the verdict. If it is not `equal`, two numbers follow. The first is the relative distance of the norm "
-    "from the unrounded exact norm. The second is the largest difference of an element, relative to the largest "
-    "exact element of its gradient. `close`: within rounding. `no norm`: the gradients are equal, and the function "
-    "returned no norm. `-`: the framework has no such function, or the function returns no norm or no gradients."
+    "{whose}: the verdict. If the verdict is not `equal`, two numbers follow. The first number is the relative "
+    "difference of the norm from the unrounded exact norm. The second number is the largest difference of an element, "
+    "relative to the largest exact element of its gradient. `close`: within rounding. `no norm`: the gradients are "
+    "equal, and the function returned no norm. `-`: the framework has no such function, or the function returns no "
+    "norm or no gradients."
 )
 KNOWN_LEGEND = "Every difference of {whose} that is larger than rounding. Sizes are relative."
 OWN_PAIRS = "Cases in which your functions for two frameworks differ by more than rounding. Sizes are relative."

@@ -51,8 +51,8 @@ def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[G
         halves = [[each and each.shape for each in part] for part in (gradients[: count // 2], gradients[count // 2 :])]
         if halves[0] != halves[1]:
             yield (
-                "this function needs the gradients, and then a parameter of the same shape for each of them. Add the "
-                "parameters to the list, or correct their shapes"
+                "this function needs a list of the gradients, followed by a parameter of the same shape for each "
+                "gradient. Add the parameters to the list, or correct their shapes"
             )
         return
     steps = arguments["steps"]

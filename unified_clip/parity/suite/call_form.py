@@ -24,8 +24,7 @@ STRUCTURES = {
     "named": "list of pairs",
     "tensor": "tensor",
 }
-"""{container: type that a function returns, in the format of `structure()`}. For any other container, a function
-returns a list."""
+"""The type that a function returns for each container, in the format of `structure()`. The default is a list."""
 
 
 class CallForm(BaseModel):

@@ -36,9 +36,8 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
             for case in _cases(entry, lists, place, path.parent):
                 if case.name in cases:
                     raise SuiteError(
-                        f"{place}: this table makes the case {case.name!r} twice, or an earlier table makes it, too. "
-                        "Remove the value that is repeated: a call, rule, threshold, configuration, dtype or name of "
-                        "gradients"
+                        f"{place}: the suite already contains the case {case.name!r}. Remove the repeated value: a "
+                        "call, rule, threshold, configuration, dtype or name of gradients"
                     )
                 check(case, place)
                 cases[case.name] = case
@@ -46,7 +45,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
 
 
 def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
-    """Return a case with one call. In the dict `call`, the key "call" has the name of the function."""
+    """Return a case with one call. `call["call"]` is the name of the function."""
     table = CasesTable(gradients=[name], calls=[dict(call)])
     (case,) = _cases(table, {name: gradients}, name, Path())
     check(case, name)

@@ -99,7 +99,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     notes = []
     if known_file and not known_file.exists() and not accepting:
         command = f"unified-clip parity --suite {shlex.quote(str(path))} --accept"
-        notes = [f"{known_file} does not exist, so every difference fails. To write them into this file, run {command}"]
+        absent = f"{known_file} does not exist, so every difference fails"
+        notes = [f"{absent}. To write the differences into this file, run {command}"]
     saved = [table.name for _, each in tables for table in each.gradients if table.tensors is None]
     paths = known_file, str(path), directory
     return Suite(all_cases, frameworks, known, data.timeout, *paths, notes=notes, saved=saved, accepting=accepting)

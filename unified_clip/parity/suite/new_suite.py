@@ -26,13 +26,13 @@ RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "
 
 EXAMPLE = """\
 [[gradients]]
-name = "worked example" # in place of `tensors`, a file of your own: file = "gradients.npz"
+name = "worked example" # to use your own file, replace `tensors` by file = "gradients.npz"
 tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
 """
 
 TEXT = """\
-# `unified-clip parity` runs every rule with every threshold on every framework, by unified_clip and by the framework's
-# own function.
+# `unified-clip parity` runs every rule with every threshold on every framework, with unified_clip and with the
+# framework's own function.
 
 # With a list of known differences, any other difference of the frameworks' functions fails the run. So does a stale
 # entry. `unified-clip parity --accept` writes the list. Without a list, differences are only reported.
@@ -49,7 +49,7 @@ gradients = {names}
 rules = {rules}
 thresholds = {thresholds} # {why}
 
-# A small eps shows only in a tiny norm.
+# A small eps is visible only with a tiny norm.
 [[gradients]]
 name = "tiny norm"
 tensors = [{{ values = [2e-4] }}, {{ values = [3e-4] }}]
@@ -68,8 +68,8 @@ gradients = ["tiniest norm"]
 rules = {rules}
 thresholds = [1.2e-8]
 
-# The total norm is 55677.6. A threshold far below it shows an eps that is added to the coefficient. Thresholds just
-# below and just above it show a function that compares the norm with 1.001 or 0.999 times the threshold.
+# The total norm is 55677.6. A threshold far below it reveals an eps that is added to the coefficient. Thresholds
+# just below and above it reveal a function that compares the norm with 1.001 or 0.999 times the threshold.
 [[gradients]]
 name = "large norm"
 tensors = [{{ values = [1e4] }}, {{ values = [3e4, -4e4] }}, {{ values = [-1e4] }}, {{ values = [2e4] }}]
@@ -139,7 +139,7 @@ gradients = ["long"]
 rules = {rules}
 thresholds = [11.3]
 
-# 64 gradients show a norm over a part of the list. The total norm is 17.7.
+# 64 gradients reveal a norm over only a part of the list. The total norm is 17.7.
 [[gradients]]
 name = "many gradients"
 tensors = [

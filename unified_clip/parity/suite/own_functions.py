@@ -13,11 +13,10 @@ from .public_calls import CALLS
 from .schema import FrameworkTable, SuiteError, no_such
 
 STYLES = ("in place", "list", "each", "measure")
-"""The styles of calls for which users can write a function. For classes, hooks and adaptive rules, this is not
-possible."""
+"""The styles of calls that a user's function can replace. Classes, hooks and adaptive rules cannot be replaced."""
 
 WITH_NORM = ("in place", "list")
-"""A user's function for a call of these styles can return only the clipped gradients, without the norm."""
+"""For these styles, a user's function can return only the clipped gradients, without the norm."""
 
 REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES)
 
@@ -59,8 +58,8 @@ def check(name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case
             raise SuiteError(f"{place}: {path} has no function {function!r}. {advice}")
         if not any(uses_function(case, public_name, name) for case in cases):
             raise SuiteError(
-                f"{place}: no case calls {public_name} in the mode {NATIVE} on {name}. Add {public_name} to rules or "
-                f"calls of a [[cases]] table for the framework {name} and the mode {NATIVE}, or remove this line"
+                f"{place}: no case calls {public_name} in the mode {NATIVE} on {name}. Remove this line, or add "
+                f"{public_name} to `rules` or `calls` of a [[cases]] table for {name} and the mode {NATIVE}"
             )
     for public_name, returned in framework.returns.items():
         place = f"{file}, frameworks.{name}.returns.{public_name}"

@@ -201,10 +201,10 @@ class FrameworkTable(SuiteTable):
 
     modes: Annotated[list[Mode], Field(min_length=1)] = ["host", "device", "native"]
     left_out: dict[OnRequest, list[CaseKind]] = {}
-    """{mode: kinds of cases that do not run in this mode}."""
+    """The kinds of cases that do not run in a mode."""
 
     functions: dict[str, Annotated[str, PYTHON_FUNCTION]] = {}
-    """{public name: function of the user, as FILE.py:FUNCTION}. The path is relative to the suite's directory."""
+    """The user's functions as FILE.py:FUNCTION, by public name. Paths are relative to the suite's directory."""
 
     returns: dict[str, Literal["gradients", "nothing"]] = {}
     """What each function of the user returns, by public name. Functions that return a norm have no key.

@@ -73,9 +73,9 @@ def _check_mode(suite: Suite, mode: str) -> None:
 
 
 def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
-    """Return the suite with only the cases that `--case` names. In a name, `*` stands for any text.
+    """Return the suite with only the cases that `--case` names. In a name, `*` matches any text.
 
-    whole: The suite before `--frameworks` removes frameworks. Error messages need this suite.
+    whole: The suite before `--frameworks` removes frameworks, for error messages.
     """
     cases, every_case = ({case.name: case for case in each.cases} for each in (suite, whole))
     chosen: dict[str, Case] = {}
@@ -89,7 +89,7 @@ def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
             raise SuiteError(f"{problem}. Pass --frameworks {others}, or another case", "UC203")
         near = difflib.get_close_matches(name, every_case, n=MOST_NEAR)
         near += [other for other in every_case if name.casefold() in other.casefold() and other not in near]
-        hint = "To list all cases, run the suite without --case: parity.json and index.html in its report have them"
+        hint = "To list all cases, run the suite without --case, and open index.html of its report"
         if near:
             listed = ", ".join(map(shlex.quote, near[:MOST_NEAR]))
             hint = f"Pass {'one of these similar cases' if len(near) > 1 else 'the similar case'}: {listed}"

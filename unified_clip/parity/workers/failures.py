@@ -16,12 +16,12 @@ MAX_FAILED_FUNCTIONS = 4
 """After this number of consecutive failed functions, no further case runs."""
 
 FAILURE_WEIGHTS = {"timed out": 2}
-"""{kind of failure: number of failures that it counts as}. All other kinds count as one failure."""
+"""How often a failure of this kind is counted. All other kinds are counted once."""
 
 
 def failure_of(end: Exit, timeout: float) -> Failure | None:
     if end.code is None:
-        return Failure("timed out", f"no new result in {timeout:g} seconds (choose the number by --timeout); {end}")
+        return Failure("timed out", f"no new result in {timeout:g} seconds (set by --timeout); {end}")
     if end.code == 0:
         return None
     out_of_memory = [line for line in end.stderr if OUT_OF_MEMORY.search(line)]

@@ -25,8 +25,7 @@ from ..suite.public_calls import CALLS
 from .user_function import UserFunction, UserFunctionError
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Matches the address in the repr of an object. Addresses are removed from messages, so that repeated runs have equal
-messages."""
+"""The address of an object in its repr. Messages contain no addresses, so that they are equal in repeated runs."""
 
 
 @dataclass(eq=False)

@@ -55,7 +55,7 @@ def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
     if len(set(steps)) > 1:
         where = ", ".join(f"rank {rank} reached {each}" for rank, each in enumerate(steps))
         raise SystemExit(
-            f"the ranks are at different steps: {where}. Run the suite again. If they still differ, report a bug of "
-            "unified_clip"
+            f"the ranks are at different steps: {where}. Run the suite again. If the steps still differ, report a bug "
+            "of unified_clip"
         )
     return list(texts)

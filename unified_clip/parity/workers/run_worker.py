@@ -38,7 +38,7 @@ OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
 @dataclass(eq=False)
 class WorkerResults:
     by_case: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """{(mode, case name): return value of `on_result`}."""
+    """The return values of `on_result`, by (mode, case name)."""
 
     versions: dict[str, str] = field(default_factory=dict)
     printed: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ def run_worker(
 ) -> WorkerResults:
     """Run all items on one framework, and start the worker again after a crash.
 
-    timeout: The number of seconds to wait for a new result. Then the worker is ended.
+    timeout: After this number of seconds without a new result, the worker is ended.
     on_result: A function that gets each item and its outcome. The return values are stored.
     """
     run = _Run(dict(enumerate(items)), on_result, progress)
@@ -102,7 +102,7 @@ def run_worker(
             failure = failure or Failure("unreadable", NO_RESULT)
             run.fail_current(failure, current, had_results=had_results) if has_started else run.fail_all(failure)
         elif failure:
-            detail = f"after the last case, and perhaps because of an earlier case: {failure.detail}"
+            detail = f"the worker failed after the last case, perhaps because of an earlier case: {failure.detail}"
             run.keep(items[-1], dataclasses.replace(failure, detail=detail))
     return run.results
 

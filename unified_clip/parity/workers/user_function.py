@@ -24,8 +24,8 @@ FORMS = {
     "measure": "the norm",
     "each": "the clipped gradient",
 }
-"""{style of the call: result that a user's function has to return}. The key "gradients" is for functions that return no
-norm."""
+"""The result that a user's function must return, by the style of the call. The key "gradients" is for functions that
+return no norm."""
 
 
 class UserFunctionError(Exception):
