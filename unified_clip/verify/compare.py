@@ -178,8 +178,8 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
         calls = f"{other.run.script} makes {count} clip call{'s' * (count > 1)}"
         end = f"If the step never clips, the clips differ: {calls}" if count else "Without clips, nothing is compared"
         raise VerifyError(
-            f"No clip call of {script} on gradients was recorded. Recordings have the calls of unified_clip and of the "
-            "functions that docs/recording.md#the-frameworks-own-functions lists. Calls inside torch.compile or "
+            f"No clip call of {script} on gradients was recorded. Recordings contain the calls of unified_clip and of "
+            "the functions in docs/recording.md#the-frameworks-own-functions. Calls inside torch.compile or "
             "jit_compile=True are not recorded: turn these off. If the step clips by its own code, yield (parameters, "
             f"gradients, unclipped). {end}.",
             "UC603",
@@ -194,7 +194,7 @@ def reject_unpaired(
             raise VerifyError(
                 f"{old.script} yields {name!r} in the shape {old.shapes[name]}, and {new.script} yields {other_name!r} "
                 f"in {new.shapes[other_name]}. No order of axes makes these shapes equal. If these are different "
-                "parameters, map the names with --map. Otherwise, yield one parameter in the shape of the other.",
+                "parameters, map the names with --map. Otherwise, yield both in the same shape.",
                 "UC604",
             )
     for run, other, paired in ((old, new, set(names)), (new, old, set(names.values()))):

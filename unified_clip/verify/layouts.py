@@ -16,11 +16,11 @@ Values = Mapping[str, Float64s]
 
 class Layout(NamedTuple):
     names: Names
-    """{name of a parameter in the old training step: its name in the new training step}."""
+    """The names of the parameters in the new training step, by their names in the old training step."""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """{old name: order of axes}. Transposing the new tensor to this order gives the shape of the old tensor. The value
-    is None if no order gives this shape."""
+    """By old name: the order of axes that gives the new tensor the shape of the old tensor, or None if there is
+    none."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)

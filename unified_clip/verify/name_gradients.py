@@ -33,8 +33,8 @@ RecordedWeights = tuple[Parameters, RecordedCall]
 
 class NameMatch(NamedTuple):
     names: Mapping[str, str]
-    """Maps recorded names of gradients to new names. Most gradients without a match have no entry. If two gradients
-    would have the same name, one name ends in " of the call"."""
+    """Maps recorded names of gradients to names of parameters. A gradient without a match keeps its name, unless a
+    matched gradient has this name. Then " of the call" is appended."""
 
     yields_unclipped: bool
 
@@ -49,7 +49,7 @@ class NameMatcher:
         self._columns = {name: _columns(tensor.shape) for name, tensor in parameters.items()}
 
     def match(self, line: RecordedCall, directory: Path, others: Sequence[RecordedWeights] = ()) -> NameMatch | None:
-        """Find the name of each gradient of a call by the gradient's norm, weight and shape.
+        """Find the name of each gradient of a call by norm, weight and shape.
 
         Return None if the call clips a single tensor that is not a gradient.
 
@@ -132,7 +132,7 @@ def _matches(
 
 
 def _misfit(calls: Sequence[RecordedWeights], own: str, name: str) -> tuple[float, bool]:
-    """Return (difference of the recorded weights, whether the names differ), which are 0 and False for a perfect fit.
+    """Return (difference of the recorded weights, whether the names differ).
 
     A recorded name can have additional parts in front: "net/bn/beta" fits "bn.beta".
     """

@@ -35,7 +35,7 @@ class NormalizedRecording:
     """The steps at which the training step yields unclipped gradients."""
 
     not_gradients: Counter[str] = field(default_factory=Counter)
-    """{function: number of calls on tensors that are not gradients}. The field `lines` does not contain these calls."""
+    """The number of calls on tensors that are not gradients, by function. `lines` does not contain these calls."""
 
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)
 
@@ -46,7 +46,7 @@ class NormalizedRecording:
     """The calls of each step, before consecutive calls are merged."""
 
     common_names: Mapping[str, str] = field(default_factory=dict)
-    """{name in this run: common name in both runs}."""
+    """The common names of both runs, by the name in this run."""
 
     def optimizer_steps_at(self, step: int) -> list[OptimizerStep]:
         return [each for each in self.optimizer_steps if each.step == step]
@@ -67,7 +67,7 @@ def normalize(
     - Calls are merged, sorted and assigned to steps. Calls on tensors that are not gradients are removed.
     - For a run without clip calls, the clips are computed from the yielded gradients.
 
-    names: {name of a parameter in the old run: name of the parameter in the new run}.
+    names: The names of parameters in the new run, by their names in the old run.
     """
     common_names = {new_name: name for name, new_name in names.items()}
     recordings = [_read_calls(run, weights, steps, each) for run, each in ((old, {}), (new, common_names))]
@@ -172,7 +172,7 @@ def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) ->
 
 
 def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
-    """Yield a clip call for each step of a training step that clips without a clip function.
+    """Yield a clip call for each step of a run that clips without a clip function.
 
     The call clips by the total norm if one coefficient explains all gradients of each step. Otherwise, the call clips
     each tensor by its norm.

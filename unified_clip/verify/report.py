@@ -25,7 +25,7 @@ MAX_ROWS = 12
 """Tables with at most this number of rows are printed in full."""
 
 FIRST_ROWS = 3
-"""A longer table shows this number of rows at its start, and this number of rows from the first difference on."""
+"""A longer table shows this number of rows at its start and at the first difference."""
 
 MOST_PARAMETERS = 3
 
@@ -202,7 +202,8 @@ def _cells(row: StepComparison, max_ulp: float, with_losses: bool) -> list[str]:
 
 
 def _numbers(numbers: Sequence[float | None], which: Any) -> str:
-    """Format the smallest or the largest coefficient. A coefficient is None if no coefficient explains the gradients.
+    """Format the largest norm or the smallest coefficient. A coefficient is None if no coefficient explains the
+    gradients.
 
     which: `min` or `max`.
     """

@@ -34,8 +34,8 @@ class TensorPair(NamedTuple):
     old: Float64s
     new: Float64s
     scale: float
-    """Distances are measured in ULP of this number. For gradients, the number is the absolute value of the largest
-    gradient element. For updates, the number is the absolute value of the largest parameter element."""
+    """Distances are measured in ULP of this number: the largest absolute value of the gradients, or, for updates, of
+    the parameters."""
 
     ulp_scale: float
     """One ULP of the parameter's dtype, divided by one ULP of float32."""
@@ -224,8 +224,7 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return two distances of the tensors: in ULP of float32, and divided by the largest element.
 
-    scale: The unit is the ULP of this number. For a difference above rounding, the unit can be the smaller ULP of the
-        largest element.
+    scale: The unit is the ULP of this number, or the ULP of the largest element for a difference above rounding.
     ulp_scale: One ULP of the parameter's dtype, divided by one ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))

@@ -136,7 +136,7 @@ def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> 
     global_ = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
     norm, value = case([*WORKED], "clip_grad_norm_", max_norm=0.5), case([*WORKED], "clip_grad_value_", clip_value=0.5)
     error = call_function(tmp_path, with_norm, global_, "gradients")["unreadable"]
-    assert "returned a norm, too. Remove clip_by_global_norm from [frameworks.numpy.returns]" in error
+    assert "also returned a norm. Remove clip_by_global_norm from [frameworks.numpy.returns]" in error
     assert call_function(tmp_path, with_norm, global_)["name"] == "clip.py:clip"
     for clip_case in (norm, value):
         for returns in ("", "gradients"):

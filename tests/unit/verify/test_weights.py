@@ -254,7 +254,7 @@ def test_a_mistake_in_the_data_is_not_called_an_untransposed_weight(
     new = PORT.replace("LOAD", "").replace('batch["y"]) /', 'batch["y"] + 1) /')
     finding = data_of(tmp_path, new, options, capsys)["finding"]
     assert finding["mistake"] == "other data or loss"
-    assert "at step 1, both sides begin with the same parameters, and their gradients differ" in finding["text"]
+    assert "at step 1, both sides begin with the same parameters, but the gradients differ" in finding["text"]
 
 
 def test_a_clip_that_lacks_some_gradients_is_named_with_their_names(

@@ -119,7 +119,7 @@ class UserFunction(NamedTuple):
         name, table = self._public_name, self._table
         if invocation.call.style == "list":
             return UserFunctionError(
-                f"{self.text} returned a norm, too. Remove {name} from {table}, or return {FORMS['gradients']}"
+                f"{self.text} also returned a norm. Remove {name} from {table}, or return {FORMS['gradients']}"
             )
         remedy = (
             "Write a function that calls yours and returns only the clipped gradients. List the new function in place "

@@ -33,7 +33,7 @@ from ..._atomic_write import atomic_write
 from ..._core.backend import Backend
 from ..._core.distributed import INFERRED
 from ..._core.types import Leaf
-from ..._display import describe_exception
+from ..._display import counted, describe_exception
 from ...tensors.files import memmap
 from ...tensors.types import STORAGE, Dense, Gradient, Sparse, encode
 from ..adapters.base import Adapter, FunctionsMissingError
@@ -44,7 +44,7 @@ from .invoke import CallResult
 from .user_function import UserFunction, UserFunctionError
 
 PATHS = {DEVICE: "framework"}
-"""{mode: value of the environment variable UNIFIED_CLIP_PATH}, for modes that need this variable."""
+"""The value of the environment variable UNIFIED_CLIP_PATH, for modes that need it."""
 
 MOST_GRAPHS = 20
 """The largest number of graphs for one mode. Compiling a graph takes seconds, so cases share graphs."""
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--functions", type=json.loads, default={}, help="{public name: FILE.py:FUNCTION}")
     parser.add_argument("--returns", type=json.loads, default={}, help='{public name: "gradients" or "nothing"}')
-    parser.add_argument("--root", type=Path, default=Path(), help="the directory to which these files are relative")
+    parser.add_argument("--root", type=Path, default=Path(), help="the directory of the files in --functions")
     options = parser.parse_args()
     _workers.prepare()
     warnings.simplefilter("ignore")
@@ -198,7 +198,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
     results = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
     if not any("unreadable" in result for result, _ in results):  # each case runs alone: only their shared graph fails
         results[0] = (
-            {"unreadable": f"fails in a graph with other cases ({len(cases) - 1}), but not alone: {message}"},
+            {"unreadable": f"fails in a graph with {counted(len(cases) - 1, 'other case')}, but not alone: {message}"},
             {},
         )
     return results

@@ -13,7 +13,7 @@ from ..launch.outputs import ScriptRun
 from ..step_pairing import StepPairing
 
 MOST_RUNS = 4
-"""The largest number of times that the new step runs again."""
+"""The new step is repeated at most this number of times."""
 
 Rerun = Callable[[Collection[str]], ScriptRun | None]
 """Transposes some weights, and repeats the first step of the new run. The result is None if the run fails."""

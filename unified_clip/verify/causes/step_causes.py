@@ -30,7 +30,7 @@ BY_ELIMINATION = {*OUTSIDE_THE_CLIP, "another optimizer"}
 DECAY: CauseKind = "weight decay before the clip"
 
 SMALL = 1e-6
-"""Relative differences of gradients below SMALL count as rounding, except in float64."""
+"""If gradients have smaller relative differences, the advice is to compare constants such as eps."""
 
 
 def find_cause(
@@ -100,7 +100,7 @@ def _other_gradients(
         if cause or (rerun and (cause := untransposed_square(pairing, rerun))):
             return cause
         are_equal = weights.are_equal()
-    begin = "both sides begin with the same parameters, and their gradients differ"
+    begin = "both sides begin with the same parameters, but the gradients differ"
     losses, advice = "", "Compare the data, the forward pass and the loss. Turn dropout off on both sides"
     if not are_equal:
         begin = "the gradients differ"

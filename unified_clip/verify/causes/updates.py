@@ -104,14 +104,12 @@ def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> 
     if all(sides):
         names = [set().union(*(each.settings for each in side)) for side in sides]
         same = f"The recorded settings are equal: {', '.join(sorted(names[0] & names[1]))}"
-        only = f" ({', '.join(sorted(names[0] ^ names[1]))} of one side only)" if names[0] ^ names[1] else ""
-        return (
-            f"{same}{only}. Compare which parameters each group of an optimizer has, and the states of the optimizers"
-        )
+        only = f" (recorded on one side only: {', '.join(sorted(names[0] ^ names[1]))})" if names[0] ^ names[1] else ""
+        return f"{same}{only}. Compare the parameter groups and the states of the optimizers"
     hidden = " and ".join(str(each.run.script) for each, side in zip(recordings, sides, strict=True) if not side)
     return (
         f"No step of an optimizer was recorded in {hidden}, so settings were not compared. Compare the learning rate, "
-        "momentum and weight decay of both sides, and the place at which they add epsilon"
+        "momentum and weight decay of both sides, and where they add epsilon"
     )
 
 

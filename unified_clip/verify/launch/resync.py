@@ -27,8 +27,8 @@ POLL = 0.005
 """The number of seconds to wait before the worker looks again for the output of the old step."""
 
 HOW = (
-    "Yield the parameters themselves (parameters and buffers of torch.nn.Module or views of them, tf.Variable, "
-    "parameters of Paddle). If the step computes with arrays, use the old weights that yield returns: "
+    "Yield the parameters themselves: a tf.Variable, a Paddle parameter, or a parameter, buffer or view of a "
+    "torch.nn.Module. If the step computes with arrays, use the old weights that yield returns: "
     "weights = (yield weights, gradients) or weights"
 )
 

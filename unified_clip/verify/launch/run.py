@@ -26,7 +26,7 @@ from .worker import NAMES
 def make_directory(path: Path) -> Path:
     names = ("old", "new", "old.jsonl", "new.jsonl")
     if present := [name for name in names if os.path.lexists(path / name)]:  # also links to missing files
-        remedy = "Pass another directory to --out. If an earlier run wrote them, you can also remove them."
+        remedy = "Pass another directory to --out. If an earlier run wrote these files, you can also remove them."
         raise VerifyError(f"--out {path} contains {', '.join(present)} already. {remedy}", "UC206")
     try:
         path.mkdir(parents=True, exist_ok=True)
