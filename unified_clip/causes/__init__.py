@@ -1,5 +1,5 @@
-"""Find why the result of a clip call differs from the correct result.
+"""Find why the result of a clip call differs from the exact result (`parity`) or from the other run (`compare`,
+`verify`).
 
-For `parity`, the correct result is the exact result. For `compare` and `verify`, the correct result is the result of
-the call in the other run. The package `recording/causes` finds the causes of differences between whole runs.
+The package `recording/causes` finds the causes of differences between whole runs.
 """

@@ -181,8 +181,8 @@ def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
     """Return the diagnosis of a call.
 
-    The function may have a separate branch for lists of one gradient. So if all lists of several gradients are correct,
-    they do not disprove a cause in lists of one gradient, and vice versa.
+    The function may have a separate branch for lists of one gradient. So a cause in these lists remains possible if all
+    lists of several gradients are correct, and vice versa.
     """
     diagnosis = _diagnose_among(this, everything, failing)
     rest = [each for each in everything if each.is_single != this.is_single and each.is_regular]

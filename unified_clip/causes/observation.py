@@ -17,7 +17,7 @@ from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm, scaling
 By = Literal["global", "per tensor", "per group", "per slice", "value"]
 
 NORM_TOLERANCE = 1e-6
-"""Up to this relative error, a returned norm is treated as correct except for rounding."""
+"""A returned norm with at most this relative error is treated as correct."""
 
 CLEAR_FACTOR = 8
 """A difference of up to CLEAR_FACTOR times the allowed error is treated as rounding."""
@@ -54,7 +54,7 @@ class Hypothesis(NamedTuple):
     """The indices of the affected gradients. If empty, the cause affects all gradients."""
 
     is_rare: bool = False
-    """Whether every other cause that explains the same calls is more likely."""
+    """Whether to ignore this hypothesis if another hypothesis explains the call."""
 
 
 def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | None:

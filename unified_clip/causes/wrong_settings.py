@@ -230,7 +230,7 @@ def _common(
 
 
 def count_lists(calls: Iterable[Observation]) -> int:
-    """Count the different lists of gradients. Lists with the same total norm count once."""
+    """Count the lists of gradients with different total norms."""
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 

@@ -58,7 +58,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--accept": {
         "action": "store_true",
-        "help": "update the suite's list of known differences, such as known.toml, to the results of this run",
+        "help": "update the suite's list of known differences, such as known.toml, to match this run",
     },
     "--baseline": {
         "type": Path,
@@ -69,7 +69,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--strict": {
         "action": "store_true",
         "help": "also fail the run for a known difference without `cause`, or with an unknown cause and no `reason`. "
-        "With --baseline, also fail it for failures that the baseline already had, and for missing results",
+        "With --baseline, missing results and failures that the baseline already had also fail the run",
     },
     "--strict-bits": {
         "action": "store_true",
@@ -256,7 +256,7 @@ def _suite(options: argparse.Namespace) -> Suite:
     if options.accept and not suite.known_file:
         advice = load.known_list_advice(load.file_of(options.suite))
         raise SuiteError(
-            f"--accept needs a file for the known differences, and the suite names none. {advice}.", "UC303"
+            f"--accept needs a file for the known differences, but the suite names none. {advice}.", "UC303"
         )
     if options.accept and options.without:
         raise UsageError("--accept needs the results of every mode. Remove --without.")
@@ -304,7 +304,7 @@ def _accept(report: ParityReport, path: Path) -> int:
         remedy = "Make it writable, or free disk space. Then run the command with --accept again."
         raise UsageError(f"{path} cannot be written: {error.strerror}. {remedy}", "UC205") from None
     counts = ", ".join(f"{count} {name}" for name, count in changes._asdict().items())
-    print(safe(f"{path}: {counts}. Read it before you commit it."))
+    print(safe(f"{path}: {counts}. Read the file before you commit it."))
     if losses := baseline.losses(report):
         verb = "may fail" if changes.changed or changes.added else "fails"  # a changed entry accepts other bits
         print(safe(f"If you pass this baseline again, the next run {verb}: {losses[0].why}."))
@@ -317,6 +317,6 @@ def _accept(report: ParityReport, path: Path) -> int:
             "use the report of the next run. The report of this run still contains the accepted failures."
         )
     if lacking:
-        what = f"{counted(lacking, 'known difference')} without `reason`, and the cause is unknown"
+        what = f"{counted(lacking, 'known difference')} with an unknown cause and without `reason`"
         print(safe(f"{path}: {what}. {build.WRITE_REASON}. With --strict, the next run fails without a reason."))
     return report.exit_code or DIFFERENT if fails else 0

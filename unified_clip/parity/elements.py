@@ -15,7 +15,7 @@ Side = Literal["ours", "native"]
 SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
 
 WIDTH = 13
-"""The width of the column of names in a text report."""
+"""The width of the first column in a text report."""
 
 
 class Number(ReportModel):
@@ -33,7 +33,7 @@ class Number(ReportModel):
 
 
 class WorstElement(ReportModel):
-    """The element with the largest distance from the exact result. It belongs to the first stage that differs."""
+    """The element with the largest distance from the exact result, at the first stage that differs."""
 
     stage: Stage
     """The first stage that differs."""
@@ -63,10 +63,8 @@ class WorstElement(ReportModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def nearer(self) -> Side | None:
-        """The side whose number is closer to the exact number.
-
-        The value is null if both numbers are equally close, or if one side has no number.
-        """
+        """The side with the number closer to the exact number. The value is null if both numbers are equally close, or
+        if one side has no number."""
         if self.ours is None or self.native is None or self.ours.ulps == self.native.ulps:
             return None
         return "ours" if self.ours.ulps < self.native.ulps else "native"

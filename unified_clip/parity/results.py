@@ -82,7 +82,7 @@ class NativeResult(Result):
     """The largest relative difference of finite numbers, or 0 if finite numbers differ only by rounding."""
 
     not_finite: NotFinite = ""
-    """The parts of the result in which only one side has inf or NaN."""
+    """The parts of the result in which inf or NaN are at other positions than in the exact result."""
 
     cause: str
     """The cause of the difference. The text is empty if no cause was found or needed."""
@@ -202,7 +202,7 @@ class KnownDifferenceResult(ReportModel):
     """The largest relative difference of finite numbers in this run."""
 
     not_finite: NotFinite = ""
-    """The parts of the result in which only one side has inf or NaN."""
+    """The parts of the result in which inf or NaN are at other positions than in the exact result."""
 
     cause: str = ""
     """The causes that the entry covers, separated by commas. If the entry has no cause, the text is empty."""

@@ -33,8 +33,8 @@ RecordedWeights = tuple[Parameters, RecordedCall]
 
 class NameMatch(NamedTuple):
     names: Mapping[str, str]
-    """Maps recorded names of gradients to names of parameters. A gradient without a match keeps its name, unless a
-    matched gradient has this name. Then " of the call" is appended."""
+    """Maps recorded names of gradients to names of parameters. Gradients without a match keep their names. If a matched
+    gradient has the same name, " of the call" is appended."""
 
     yields_unclipped: bool
 

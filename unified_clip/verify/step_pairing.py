@@ -34,8 +34,8 @@ class TensorPair(NamedTuple):
     old: Float64s
     new: Float64s
     scale: float
-    """Distances are measured in ULP of this number: the largest absolute value of the gradients, or, for updates, of
-    the parameters."""
+    """Distances are measured in ULP of this number. It is the largest absolute value of the gradient, or, for an
+    update, of the parameter."""
 
     ulp_scale: float
     """One ULP of the parameter's dtype, divided by one ULP of float32."""

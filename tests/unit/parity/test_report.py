@@ -116,7 +116,7 @@ def test_only_differences_have_numbers(failed_report: ParityReport) -> None:
 def test_the_verdict_is_a_sentence_with_counts(passed_report: ParityReport, failed_report: ParityReport) -> None:
     assert passed_report.verdict == "PASS: 6 cases on numpy, torch: 18 results of unified_clip are exact."
     assert failed_report.verdict == (
-        "FAIL: 6 cases on numpy, torch: 1 wrong result of unified_clip, of 18; "
+        "FAIL: 6 cases on numpy, torch: 1 of 18 results of unified_clip is wrong; "
         "1 case where frameworks differ from each other on the host path; "
         "4 results of the frameworks' functions not listed as known differences; 2 results missing (torch)."
     )

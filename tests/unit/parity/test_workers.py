@@ -261,9 +261,7 @@ worker.MOST_GRAPHS = 2
 
 def test_a_graph_of_several_cases_that_fails_is_a_verdict() -> None:
     first, second = run_both(GRAPHS.format("if len(calls) == 1: raise MemoryError('so large')"), GRAPH)
-    assert first == Failure(
-        "out of memory", "fails in a graph with 1 other case, but not alone: MemoryError: so large"
-    )
+    assert first == Failure("out of memory", "fails in a graph with 1 other case, but not alone: MemoryError: so large")
     assert isinstance(second, CallOutcome)
 
 

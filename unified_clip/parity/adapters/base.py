@@ -140,7 +140,8 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_units(self, invocation: Invocation, rule: AGC) -> Returned | None:
-        """Apply adaptive gradient clipping. `invocation.gradients` contains all gradients, and then all parameters."""
+        """Apply adaptive gradient clipping. `invocation.gradients` contains all gradients, followed by all
+        parameters."""
         return None
 
     def has_native(self, invocation: Invocation) -> bool:

@@ -1,7 +1,4 @@
-"""The parity worker's adapter for JAX.
-
-JAX has no clip functions. So unified_clip is compared with the functions of optax.
-"""
+"""The parity worker's adapter for JAX, which compares unified_clip with optax, because JAX has no clip functions."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ class ShardedAdapter(FrameworkAdapter):
             torch.distributed.all_gather_object(texts, text, self._own)
         except RuntimeError as error:
             raise SystemExit(
-                f"another rank has ended, or gave no answer for {WAIT.seconds} seconds ({error}). Read that rank's "
-                "error above, and correct its cause. If no error is above, run the suite again"
+                f"another rank ended, or gave no answer for {WAIT.seconds} seconds ({error}). Correct the error that "
+                "the rank printed above. If there is none, run the suite again"
             ) from None
         return texts
 

@@ -179,7 +179,7 @@ def unit_threshold(
 ) -> tuple[float, float]:
     """Return (threshold, smallest norm) for a unit of the rule `agc`.
 
-    For a gradient with a smaller norm, the smallest norm is used instead.
+    If the norm of a gradient is smaller, the smallest norm replaces it.
     """
     eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
     smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm

@@ -23,7 +23,7 @@ from ..suite.public_calls import Arguments, PublicCall
 from . import adaptive_rules
 
 MAX_KEPT = 1 << 20
-"""Cases with fewer elements keep their results in memory."""
+"""The results of cases with fewer elements are kept in memory."""
 
 
 @dataclass(eq=False)
@@ -200,8 +200,8 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
 def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
     """Return the exact result of several clips with an adaptive rule.
 
-    The norm in the result is a float64 vector. It contains the total norm of each step, and then the state after the
-    last step.
+    The norm in the result is a float64 vector of the total norms of all steps, followed by the state after the last
+    step.
 
     totals: The total norm of each step. If None, the exact norms are computed.
     """

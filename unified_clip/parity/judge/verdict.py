@@ -147,7 +147,7 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _copied_unchanged_gradient(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error message if a clip class returned a copy of a gradient that it did not change, or ''."""
+    """Return an error message if a clip class copied an unchanged gradient, or ''."""
     if case.call.by_value:
         return ""
     inputs, right = map(densify, case.gradients), expected.gradients or []

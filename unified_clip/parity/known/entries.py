@@ -25,7 +25,7 @@ KINDS: Mapping[str, str] = {
     "value": "numbers differ",
     "touched": "gradients that should be unchanged are changed",
     "raises": "it raises an error, but should return a result",
-    "error": "it raises another error than it should",
+    "error": "it raises the wrong error",
     "returns": "it returns a result, but should raise an error",
     "inputs": "it changes its input gradients, but should not",
     "silent": "it issues no warning",
@@ -111,7 +111,7 @@ class KnownDifference(schema.SuiteTable):
     cause: str | Annotated[list[Name], Field(min_length=1)] = ""
     """The causes that the entry covers. ANY covers any cause, and UNKNOWN covers an unknown cause.
 
-    Entries from earlier versions have no key `cause`. They cover any cause, and are reported as incomplete.
+    Entries from earlier versions have no key `cause`, cover any cause, and are reported as incomplete.
     """
 
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN

@@ -42,7 +42,7 @@ class _Entry:
     text: str
     size: float = 0.0
     numbers: object = None
-    """The numbers of the result or their digests, and the error."""
+    """The numbers or digests of the result, and its error."""
 
     wrong: bool = False
     cause: str = ""

@@ -178,7 +178,7 @@ NO_RESULTS = "unified_clip itself did not run"
 
 UNTESTED = (
     "in each of its cases, the exact result equals the gradients before the clip, so a function that does nothing "
-    "would pass. Add a case whose gradients have a norm above the threshold"
+    "would pass. Add a case with a norm above the threshold"
 )
 
 ALWAYS_RAISES = (
@@ -277,7 +277,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
     results, natives = report.results(), report.natives()
     lost = [name for name, each in [*results, *natives] if each.is_failure and is_problem(report, name, each)]
     if wrong := sum(each.verdict == "different" for _, each in results):
-        yield f"{counted(wrong, 'wrong result')} of unified_clip, of {len(results)}"
+        yield f"{wrong} of {counted(len(results), 'result')} of unified_clip {_are(wrong)} wrong"
     if differing := sum(bool(case.differing_stages) for case in report.cases):
         yield f"{counted(differing, 'case')} where frameworks differ from each other on the host path"
     if unlisted := sum(bool(each.problem) for _, each in natives):
@@ -289,7 +289,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if without_cause:
         yield f"{counted(without_cause, 'known difference')} without `cause`"
     if without_reason:
-        yield f"{counted(without_reason, 'known difference')} without `reason`, and the cause is unknown"
+        yield f"{counted(without_reason, 'known difference')} with an unknown cause and without `reason`"
     for failure, (noun, what) in SINCE_BASELINE.items():
         if losses := [each for each in baseline.losses(report) if each.failure == failure]:
             why = f": {losses[0].why.partition('. ')[0]}" if failure == "not comparable" else ""

@@ -1,6 +1,6 @@
 """Write the report of a run: a page for the browser, JSON, Markdown and JUnit XML.
 
-Only the JUnit XML contains times. If the results of two runs are equal, all other files are equal, too.
+Only the JUnit XML contains times. All other files of two runs are equal if the results are equal.
 """
 
 from __future__ import annotations

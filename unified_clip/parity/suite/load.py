@@ -47,7 +47,7 @@ class Suite:
     """Whether the run has the option `--accept`."""
 
     chosen_cases: bool = False
-    """Whether the run has the option `--case`. Such a run reports no stale entries."""
+    """Whether the run has the option `--case`, with which no entry is reported as stale."""
 
     def worker_arguments(self, framework: str) -> tuple[Any, ...]:
         table = self.frameworks[framework]

@@ -34,8 +34,8 @@ TEXT = """\
 # `unified-clip parity` runs every rule with every threshold on every framework, with unified_clip and with the
 # framework's own function.
 
-# With a list of known differences, any other difference of the frameworks' functions fails the run. So does a stale
-# entry. `unified-clip parity --accept` writes the list. Without a list, differences are only reported.
+# With a list of known differences, the run fails if a framework's function has another difference, or if an entry of
+# the list is stale. `unified-clip parity --accept` writes the list. Without a list, differences are only reported.
 # known = "known.toml"
 
 {frameworks}

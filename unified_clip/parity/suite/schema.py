@@ -23,7 +23,7 @@ from .call_form import CONTAINERS, CallForm
 DEFAULT_FILE = Path("parity", "suite.toml")
 
 TOLERANCE = 1e-5
-"""Relative differences up to this size are rounding, unless the suite contains the key `tolerance`."""
+"""Relative differences up to this size are rounding. The key `tolerance` of a suite overrides this number."""
 
 TIMEOUT = 120.0
 """The default number of seconds to wait for the next result of a worker."""
@@ -149,8 +149,8 @@ class CaseOptions(SuiteTable):
 
     warns: bool = False
     update: bool = False
-    """Whether to also run an SGD step with the clipped gradients, and to compare the parameters. This is possible
-    only for float32 and float64."""
+    """Whether to also compare the parameters after an SGD step with the clipped gradients. The gradients must be
+    float32 or float64."""
 
     subnormal: bool = False
     """Whether the result depends on subnormal numbers, which TensorFlow and XLA replace by 0 on their devices."""

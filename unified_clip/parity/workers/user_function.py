@@ -62,7 +62,7 @@ class UserFunction(NamedTuple):
             if any(new is not old for new, old in zip(self._items(gradients, invocation), items, strict=False)):
                 example = "set parameter.grad = clipped" if marks else "write gradient[...] = clipped"
                 raise UserFunctionError(
-                    f"{self.text} replaced items of its first argument. This does not change the gradients of "
+                    f"{self.text} replaced items of its first argument, which does not change the gradients of "
                     f"the caller. For each item, {example}. {self._or_gradients()}"
                 )
             return self._checked(returned, invocation)

@@ -38,7 +38,7 @@ def weight_copier(
 ) -> Callable[[int, Any], Mapping[str, Any] | None]:
     """Return a function that copies the old weights into the new training step.
 
-    The function takes the number and the output of a step. It returns the value of `yield` in the new training step.
+    The function takes the number and the output of a step, and returns the value of `yield` in the new training step.
 
     names: The contents of the file of `--map`.
     """

@@ -52,7 +52,8 @@ def run(
     timeout: The number of seconds after which both processes are ended.
     resync: {old name: new name} from --map. After each step, the old weights are copied into the new training step. If
         None, no weights are copied.
-    advance: A function that shows progress. It takes the side ("old" or "new") and the number of finished steps.
+    advance: A function that shows progress, called with the side ("old" or "new") and the number of newly finished
+        steps.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
