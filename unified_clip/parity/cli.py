@@ -170,7 +170,7 @@ def _print_advice(
     elif not files:
         print("You passed no gradient file, and this directory has none.")
     if not files:
-        print("So the suite contains an example.")
+        print("So the suite contains a worked example.")
     if left_out or not files:
         chosen = f" --frameworks {options.frameworks}" if options.frameworks else ""
         again = shlex.join(map(str, [*files, *left_out])) or "gradients.npz"

@@ -116,7 +116,7 @@ def test_a_pattern_chooses_several_cases(tmp_path: Path) -> None:
         (["--case", "worked example: get_total_nrom()"], f"Pass the similar case: '{NORM_OFF}'\n"),
         (["--case", "GET_total"], shlex.quote("<script>throw Error('case')</script>: get_total_norm()")),
         (["--case", "a: global_nrom()"], "no case 'a: global_nrom()'. Pass the similar case: 'a: global_norm()'\n"),
-        (["--case", NORM_OFF, "--case", "xyzzy"], "parity.json and index.html in its report have them"),
+        (["--case", NORM_OFF, "--case", "xyzzy"], "and open index.html of its report"),
         (["--case", "xyzzy*"], "the suite has no case 'xyzzy*'. To list all cases"),
         (
             ["--frameworks", "numpy", "--case", "a: *"],

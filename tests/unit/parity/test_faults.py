@@ -129,7 +129,7 @@ def test_a_difference_has_its_cause(parity: Parity, fault: str) -> None:
     assert (status, result["verdict"]) == (1, "different")
     assert words in result["detail"]
     assert result["detail"] in printed
-    assert "wrong result of unified_clip" in printed
+    assert "of unified_clip is wrong" in printed
 
 
 def test_global_for_per_tensor_has_its_cause(parity: Parity) -> None:

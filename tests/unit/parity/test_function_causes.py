@@ -159,13 +159,13 @@ def test_a_threshold_that_explains_unchanged_gradients_of_another_case_is_named(
     assert diagnoses["all equal at 1.23"].cause == ("another threshold", "as with a threshold of 2.46 instead of 1.23")
 
 
-SQUARES = ("mean squares of the tensors", "squares")
+MEANS = ("of the tensors' root mean squares", "of all elements")
 
 
 def test_a_threshold_is_named_beside_a_mean_that_is_not_returned() -> None:
     lists = {"two": [[3.0, 4.0], [1.0, 2.0]], "one": [[3.0, -4.0, 1.5, 2.0]]}
     diagnoses = diagnose_function(lambda g, c: by_norm(math.hypot(*norms(g)), 2 * c), lists)
-    means = "".join(f", or with the root of the mean of the {squares} instead of the norm" for squares in SQUARES)
+    means = "".join(f", or with the root mean square {of_what} instead of the norm" for of_what in MEANS)
     for threshold in THRESHOLDS[:2]:
         sentence = f"as with a threshold of {2 * threshold} instead of {threshold}{means}"
         assert diagnoses[f"two at {threshold}"].cause == ("another threshold", sentence)

@@ -177,7 +177,7 @@ def toml_with_tensor(text: str) -> str:
         (cases_toml(NORM, "modes = ['gpu']"), "modes 1: it is 'gpu'. Give 'host', 'device',"),
         (
             cases_toml("{ call = 'global_norm' }, { call = 'global_norm' }"),
-            "this table makes the case 'a: global_norm.*' twice, or an earlier table makes it, too",
+            "the suite already contains the case 'a: global_norm.*'. Remove the repeated value",
         ),
         (
             cases_toml(NORM, "dtypes = ['int8']"),

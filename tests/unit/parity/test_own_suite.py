@@ -51,7 +51,7 @@ def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
         ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0. Give 0 or more.$"),
         (
             "rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]",
-            "or an earlier table makes it, too. Remove the value that is repeated",
+            "the suite already contains the case .*. Remove the repeated value",
         ),
     ],
 )
@@ -154,7 +154,7 @@ def test_init_without_files_writes_an_example_and_how_to_test_gradients_of_a_mod
     assert cli.main(["parity", "init"]) == 0
     _, reason, example_line, advice = capfd.readouterr().out.splitlines()
     assert reason == "You passed no gradient file, and this directory has none."
-    assert "the suite has a worked example" in example_line
+    assert "the suite contains a worked example" in example_line
     np.savez("gradients.npz", weight=np.ones(2, np.float32))
     example_suite = Path("parity/suite.toml").rename("example.toml")
     assert cli.main(shlex.split(advice.partition("run: unified-clip ")[2])) == 0
