@@ -162,7 +162,7 @@ def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
         if threshold != convert(threshold):
             yield Hypothesis("another threshold", sentence, threshold=float(convert(threshold)))
     if threshold == 0:
-        sentence = "as when a threshold of 0 switches clipping off"
+        sentence = "as if a threshold of 0 switches clipping off"
         yield Hypothesis("not clipped", sentence, coefs=[1.0] * len(call.before))
 
 

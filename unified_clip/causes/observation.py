@@ -67,8 +67,8 @@ def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | No
     is_either = first.kind == "another eps of the clip" and first.eps and others
     if first.kind == "16 bits":  # if bfloat16 and float16 fit, the first dtype is named
         dtype = first.sentence.split()[-1]
-        ways = [each.sentence.removeprefix("as when ") for each in fitting if each.sentence.endswith(dtype)]
-        return Cause(first.kind, f"as when {', or when '.join(dict.fromkeys(ways))}")
+        ways = [each.sentence.removeprefix("as if ") for each in fitting if each.sentence.endswith(dtype)]
+        return Cause(first.kind, f"as if {', or if '.join(dict.fromkeys(ways))}")
     if first.kind in ("another norm type", "left out", "not scaled", "repeated parameter"):
         by_set = {frozenset(each.about) or each.sentence: each for each in reversed(fitting)}
         unique = list(reversed(by_set.values()))

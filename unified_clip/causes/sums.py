@@ -79,10 +79,10 @@ def another_number_returned(call: Observation) -> Iterator[Hypothesis]:
     if call.by != "global":
         return
     square = nearest_float(call.total_norm**2, call.norm_dtype)
-    sentence = "as when the square of the norm is returned in place of the norm"
+    sentence = "as if the square of the norm is returned in place of the norm"
     yield Hypothesis("another norm type", sentence, returned=[square])
     if call.expected_coefs:
-        sentence = "as when the coefficient is returned in place of the norm"
+        sentence = "as if the coefficient is returned in place of the norm"
         coef = next((call.expected_coefs[number] for number in call.counted), math.nan)
         yield Hypothesis("coefficient", sentence, returned=[coef])
 
@@ -105,17 +105,17 @@ def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable
 
     The function takes the indices of gradients, and returns their norm.
     """
-    sentence = f"as when the squares are added up in {dtype}"
+    sentence = f"as if the squares are added up in {dtype}"
     sums = {number: _sums(gradient.values().reshape(-1), dtype) for number, gradient in call.counted.items()}
     for way in range(min(map(len, sums.values()), default=0)):
         yield sentence, partial(_root_of_sums, {number: each[way] for number, each in sums.items()}, dtype)
     squares = {number: rounded(rounded(each.values(), dtype) ** 2, dtype) for number, each in call.counted.items()}
     roots = {number: math.sqrt(float(np.sum(each))) for number, each in squares.items()}
-    yield f"as when each square is rounded to {dtype}", partial(call.norm_over, own=roots)
+    yield f"as if each square is rounded to {dtype}", partial(call.norm_over, own=roots)
     if call.elements <= LONGEST_SEQUENCE:
         yield sentence, partial(_root_of_sequence, call, dtype)
     norms = {number: nearest_float(norm, dtype) for number, norm in call.own.items()}
-    yield f"as when the norm of each tensor is rounded to {dtype}", partial(call.norm_over, own=norms)
+    yield f"as if the norm of each tensor is rounded to {dtype}", partial(call.norm_over, own=norms)
 
 
 def _sums(values: Float64s, dtype: str) -> list[float]:
@@ -173,7 +173,7 @@ def steps_in_16_bits(call: Observation) -> Cause | None:
     for way in WAYS:
         if all(way in ways for ways in explained):
             sums = f"the squares are added up in {dtype}, and " if any(ways[way] for ways in explained) else ""
-            return Cause("16 bits", f"as when {sums}{way} in {dtype}")
+            return Cause("16 bits", f"as if {sums}{way} in {dtype}")
     return None
 
 

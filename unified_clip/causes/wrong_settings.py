@@ -74,10 +74,10 @@ def wrong_settings(
     elif (constant := calls.wrong_value(_constant, this.threshold)) is not None:
         yield _same_threshold(constant)
     elif (norm := calls.wrong_value(_clipped_norm, this.threshold)) is not None:
-        sentence = f"as when gradients above the threshold are scaled to a norm of {norm:.6g}"
+        sentence = f"as if gradients above the threshold are scaled to a norm of {norm:.6g}"
         yield Cause("another threshold", sentence)
     if conditions := list(_conditions(lambda powers: _common(*calls, partial(_ratios, powers=powers)))):
-        sentence = f"as when gradients are scaled to the threshold only if {', or if '.join(conditions)}"
+        sentence = f"as if gradients are scaled to the threshold only if {', or if '.join(conditions)}"
         yield Cause("another condition", sentence)
 
 
@@ -141,7 +141,7 @@ def _calls(this: Observation, correct: Sequence[Observation], differing: Sequenc
 
 
 def scaled_gradients(factor: float) -> Cause:
-    return Cause("scaled gradients", f"as when every gradient is {factor:.6g} times as large")
+    return Cause("scaled gradients", f"as if every gradient is {factor:.6g} times as large")
 
 
 def _scaled_norm(

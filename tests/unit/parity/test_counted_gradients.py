@@ -79,7 +79,7 @@ def causes(function: Function, *lists: str, thresholds: tuple[float, ...] = (0.7
 
 
 FLAT = "all gradients with 1 axis"
-LAST = "as when 'gradient 24' is {} the norm"
+LAST = "as if 'gradient 24' is {} the norm"
 
 
 @pytest.mark.parametrize("returns_it", [True, False])
@@ -89,12 +89,12 @@ LAST = "as when 'gradient 24' is {} the norm"
         (
             lambda grads: [each for each in grads if each.ndim != 1],
             ("model", "next step", "one axis"),
-            ("left out", f"as when {FLAT} are left out of the norm"),
+            ("left out", f"as if {FLAT} are left out of the norm"),
         ),
         (
             lambda grads: [each for each in grads if each.ndim > 1],
             ("model", "one axis", "scalar"),
-            ("left out", "as when all gradients with at most 1 axis are left out of the norm"),
+            ("left out", "as if all gradients with at most 1 axis are left out of the norm"),
         ),
         (
             lambda grads: grads[: len(grads) // 8 * 8],
@@ -104,12 +104,12 @@ LAST = "as when 'gradient 24' is {} the norm"
         (
             lambda grads: grads[: len(grads) // 7 * 7],
             ("model", "next step"),
-            ("left out", "as when the last 4 gradients are left out of the norm"),
+            ("left out", "as if the last 4 gradients are left out of the norm"),
         ),
         (
             lambda grads: grads[3:],
             ("model",),
-            ("left out", "as when the first 3 gradients are left out of the norm"),
+            ("left out", "as if the first 3 gradients are left out of the norm"),
         ),
         (
             lambda grads: [*grads, grads[-1]],
@@ -177,7 +177,7 @@ def test_an_eps_beside_the_norm_of_each_gradient_is_named_if_it_is_visible(eps: 
         return [clip([each], limit, total([each]) + eps)[0] for each in grads], total(grads)
 
     LISTS["small"] = [each * 1e-4 for each in LISTS["model"]]
-    sentence = "as when each gradient is clipped by its own norm instead of the total norm"
+    sentence = "as if each gradient is clipped by its own norm instead of the total norm"
     named = causes(function, "model", "small", thresholds=(1e-5, 3e-5))
     assert {name: sentence for name, (_, sentence) in named.items()} == {
         f"{name} at {limit}": f"{sentence}{words if name == 'small' else ''}"
@@ -191,7 +191,7 @@ def test_a_gradient_is_named_that_explains_all_lists() -> None:
     LISTS["equal norms"] = [-each for each in LISTS["model"]]
     LISTS["equal norms"][4] = LISTS["equal norms"][4] * total(LISTS["model"][-1:]) / total(LISTS["model"][4:5])
     function = by_norm_of(lambda grads: grads[:-1])
-    both = {"as when one of 'gradient 4' and 'gradient 24' is left out of the norm"}
+    both = {"as if one of 'gradient 4' and 'gradient 24' is left out of the norm"}
     assert {sentence for _, sentence in causes(function, "equal norms").values()} == both
     named = causes(function, "equal norms", "model")
     assert set(named.values()) == {("left out", LAST.format("left out of"))}
@@ -238,4 +238,4 @@ def test_a_list_that_is_sorted_as_strings_is_named_in_spite_of_rounding(names: l
     ]
     cause = diagnose.diagnose(this, exact, CallOutcome(exact.norm, results))
     assert cause
-    assert re.search(f"are in another order, as when {place}$", cause.sentence)
+    assert re.search(f"are in another order, as if {place}$", cause.sentence)

@@ -43,7 +43,7 @@ MISTAKES = {
         "another eps of the clip",
         "as with eps 1e-06 instead of 0",
     ),
-    "not counted": (GLOBAL, Mistake(not_counted=2), "left out", "as when 'encoder.bias' is left out of the norm"),
+    "not counted": (GLOBAL, Mistake(not_counted=2), "left out", "as if 'encoder.bias' is left out of the norm"),
     "not counted, and no norm": (NO_NORM, Mistake(not_counted=0), "left out", "'embedding' is left out of the norm"),
     "dropped": (
         GLOBAL,
@@ -67,7 +67,7 @@ MISTAKES = {
     "float32": (GLOBAL, Mistake(float32=True), "float32", "the squares are added up in float32, one after the other"),
     "bfloat16": (GLOBAL, Mistake(rounded_to="bfloat16"), "16 bits", "the norm is rounded to bfloat16"),
     "float16, and no norm": (NO_NORM, Mistake(rounded_to="float16"), "16 bits", "the norm is rounded to float16"),
-    "twice": (GLOBAL, Mistake(times=2), "clipped twice", "as when the coefficient is applied twice"),
+    "twice": (GLOBAL, Mistake(times=2), "clipped twice", "as if the coefficient is applied twice"),
     "not clipped": (NO_NORM, Mistake(times=0), "not clipped", "nothing is clipped"),
     "threshold": (GLOBAL, Mistake(threshold=2.0), "another threshold", "as with a threshold of 0.2 instead of 0.1"),
     "threshold of each": (
@@ -140,7 +140,7 @@ def test_an_eps_that_looks_like_a_second_clip_is_named_beside_it() -> None:
     clip_case = named_case("clip_grad_norm_", [dense([3e-3, 4e-3])], max_norm=2.5e-3)
     coef = np.float32(2.5e-3 / (5e-3 + 2e-6))
     gradients_out = [dense((each.values().astype(np.float32) * coef).tolist()) for each in clip_case.gradients]
-    sentence = "as when all gradients are clipped twice, or with eps of about 2e-06"
+    sentence = "as if all gradients are clipped twice, or with eps of about 2e-06"
     assert diagnose_outcome(clip_case, CallOutcome(exact_outcome(clip_case).norm, gradients_out)) == (
         "clipped twice",
         sentence,
@@ -205,7 +205,7 @@ def test_a_clip_per_tensor_in_bfloat16_is_named() -> None:
         clip_case, CallOutcome(None, [dense(values_out, "bfloat16"), dense([0.1, 0.2], "bfloat16")])
     )
     steps = "the gradients are multiplied by the threshold and divided by the norm in bfloat16"
-    assert (kind, sentence) == ("16 bits", f"as when {steps}")
+    assert (kind, sentence) == ("16 bits", f"as if {steps}")
 
 
 def test_no_cause_is_named_if_two_fit() -> None:
@@ -217,7 +217,7 @@ def test_no_cause_is_named_if_two_fit() -> None:
 
 def test_one_of_equal_gradients_is_left_out() -> None:
     clip_case = named_case("global_norm", [dense([3.0, 4.0, 0.0]), dense([1.0]), dense([4.0, 0.0, 3.0])])
-    sentence = "as when one of 'embedding' and 'encoder.bias' is left out of the norm"
+    sentence = "as if one of 'embedding' and 'encoder.bias' is left out of the norm"
     assert diagnose_outcome(clip_case, CallOutcome(dense(math.sqrt(26)))) == ("left out", sentence)
 
 
@@ -228,13 +228,13 @@ def test_a_gradient_has_an_effect_for_each_time_that_the_list_contains_it(times:
     scaled = [oracle.scaled(each, 0.1 / (norm + 1e-6)) for each in gradients()]
     if times == 2:
         scaled[1] = oracle.scaled(scaled[1], 0.1 / (norm + 1e-6))
-    sentence = f"as when the norm includes 'encoder.weight' {words}as often as the list contains 'encoder.weight'"
+    sentence = f"as if the norm includes 'encoder.weight' {words}as often as the list contains 'encoder.weight'"
     assert diagnose_outcome(clip_case, CallOutcome(dense(norm), scaled)) == ("repeated parameter", sentence)
 
 
 def test_all_gradients_with_one_axis_are_left_out() -> None:
     norm = exact_norm([g for g in gradients() if len(g.shape) == 2], 2, "float32")
-    sentence = "as when all gradients with 1 axis are left out of the norm"
+    sentence = "as if all gradients with 1 axis are left out of the norm"
     assert diagnose_outcome(named_case("global_norm"), CallOutcome(dense(norm))) == ("left out", sentence)
 
 
@@ -279,7 +279,7 @@ def test_an_unlisted_difference_of_a_frameworks_function_has_its_cause() -> None
     assert native is not None
     judgements, _ = match.match_deviations([], {("torch", PER_TENSOR.name): native}, {"torch": {}})
     assert judgements["torch", PER_TENSOR.name][1].endswith(
-        "; not listed as a known difference; as when each gradient is clipped by the total norm instead of its own norm"
+        "; not listed as a known difference; as if each gradient is clipped by the total norm instead of its own norm"
         ". Run the command with --accept to list it"
     )
     exact = dataclasses.replace(exact_outcome(PER_TENSOR), name="native")

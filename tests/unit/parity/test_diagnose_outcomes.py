@@ -151,7 +151,7 @@ OUTCOMES = {
         change_outcome(BELOW_THRESHOLD, lambda t: t.__setitem__(slice(None), [oracle.scaled(each, 2.0) for each in t])),
         BELOW_THRESHOLD,
         "scaled gradients",
-        "as when every gradient is 2 times as large",
+        "as if every gradient is 2 times as large",
     ),
     "touched": (
         change_outcome(BELOW_THRESHOLD, lambda t: t.__setitem__(0, oracle.scaled(t[0], 1 - 2.0**-24))),
@@ -201,7 +201,7 @@ OUTCOMES = {
         CallOutcome(dense(0.3), [dense([0.9, 1.2])]),
         named_case("clip_by_global_norm", [dense([3.0, 4.0])], clip_norm=1.5),
         "coefficient",
-        "as when the coefficient is returned in place of the norm",
+        "as if the coefficient is returned in place of the norm",
     ),
     "underflow": (
         CallOutcome(dense(0.0)),
@@ -249,7 +249,7 @@ OUTCOMES = {
         change_outcome(GLOBAL, lambda t: t.__setitem__(1, oracle.scaled(t[1], COEFFICIENT))),
         GLOBAL,
         "clipped twice",
-        "as when the coefficient is applied twice to 'encoder.weight'",
+        "as if the coefficient is applied twice to 'encoder.weight'",
     ),
     "the square of the norm": (
         CallOutcome(dense(25.0)),
@@ -261,7 +261,7 @@ OUTCOMES = {
         CallOutcome(None, [dense([[1.6], [0.0]])]),
         named_case("clip_by_norm", [Sparse(np.array([0, 0]), dense([[3.0], [4.0]]), (2, 1))], clip_norm=8 / 7),
         "rows",
-        "as when repeated rows are not summed before the norm is measured",
+        "as if repeated rows are not summed before the norm is measured",
     ),
     "float32, by other blocks": (
         CallOutcome(dense(100.001)),
@@ -297,7 +297,7 @@ OUTCOMES = {
         CallOutcome(None, exact_outcome(named_case("clip_grad_norm_", max_norm=0.1)).gradients),
         named_case("clip_grads_with_norm_", max_norm=0.1, total_norm=2.0),
         "given norm",
-        "as when the function measures the norm instead of using the passed norm",
+        "as if the function measures the norm instead of using the passed norm",
     ),
 }
 """A result, the case, and the cause that is named."""
