@@ -19,8 +19,8 @@ class Layout(NamedTuple):
     """The names of the parameters in the new training step, by their names in the old training step."""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """By old name: the order of axes that gives the new tensor the shape of the old tensor, or None if there is
-    none."""
+    """The order of axes that gives a new tensor the shape of the old tensor, by old name. The value is None if there is
+    no such order."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)

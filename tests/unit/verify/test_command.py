@@ -113,7 +113,7 @@ def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
             ),
             (
                 "def step(weights, batches): return {'w': 'x'}, {}",
-                "output 1 of the function, parameters: 'w' has dtype str32. Leave it out if it is not trained",
+                "output 1 of the function, parameters: 'w' has dtype str32. Convert it to float32, or",
             ),
             ("def step(weights, batches): yield weights, {}", f"yielded 1 time for {STEPS} batches"),
             (

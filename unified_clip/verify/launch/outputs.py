@@ -34,8 +34,8 @@ def store_output(out: Path, step: int, output: Any) -> None:
         is_sequence = isinstance(output, tuple | list)
         what = f"has {len(output)} values" if is_sequence else f"is of type {type(output).__name__}"
         raise InvalidStepError(
-            f"output {step} of the function {what}. Yield or return (parameters, gradients) or (parameters, gradients, "
-            "unclipped), dicts of tensors by name. You can append the loss as a number."
+            f"output {step} of the function {what}. Yield or return a tuple of dicts of tensors by name: (parameters, "
+            "gradients) or (parameters, gradients, unclipped). You can append the loss as a number."
         )
     stored: dict[str, tuple[str, Any]] = {}
     for part, tensors in zip(OUTPUT_PARTS, output, strict=False):
@@ -65,8 +65,8 @@ def dtype_and_array(part: str, name: Any, step: int, tensor: Any) -> tuple[str, 
     dtype = PARTS.get(dense.dtype, dense.dtype)
     if dtype not in _safetensors.CODES:
         raise InvalidStepError(
-            f"output {step} of the function, {part}: {name!r} has dtype {dense.dtype}. Leave it out if it is not "
-            "trained. Else convert it to float32."
+            f"output {step} of the function, {part}: {name!r} has dtype {dense.dtype}. Convert it to float32, or "
+            "leave it out if it is not trained."
         )
     return dtype, dense.array
 

@@ -24,7 +24,7 @@ from ..layouts import Layout, match_layout
 from .outputs import ENDED, OUTPUT, RESYNCED, dtype_and_array, read_parts
 
 POLL = 0.005
-"""The number of seconds to wait before the worker looks again for the output of the old step."""
+"""The number of seconds between two checks for the output of the old step."""
 
 HOW = (
     "Yield the parameters themselves: a tf.Variable, a Paddle parameter, or a parameter, buffer or view of a "
