@@ -75,7 +75,7 @@ def test_a_result_of_a_wrong_type_is_unreadable(tmp_path: Path) -> None:
 
 
 WRONG_RESULTS_IN_PLACE = {
-    "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of its first argument. This does not change "
+    "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of its first argument, which does not change "
     "the gradients of the caller. For each item, write gradient",
     "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, and write the "
     "clipped values into the gradients, as clip_grad_norm_ does. Or, if your function returns no norm",

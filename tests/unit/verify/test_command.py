@@ -101,11 +101,11 @@ def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
             ("def step(weights): pass", "the function 'step' must accept two arguments, weights and batches"),
             (
                 "def step(weights, batches): return 1",
-                "output 1 of the function is of type int. Yield or return (parameters, gradients)",
+                "output 1 of the function is of type int. Yield or return a tuple of dicts of tensors",
             ),
             (
                 "def step(weights, batches): return {}, {}, {}, {}",
-                "output 1 of the function has 4 values. Yield or return (parameters, gradients)",
+                "output 1 of the function has 4 values. Yield or return a tuple of dicts of tensors",
             ),
             (
                 "def step(weights, batches): return [], {}",
