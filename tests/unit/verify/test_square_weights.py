@@ -51,7 +51,7 @@ def test_a_dense_kernel_beside_an_embedding_is_named(
     data: dict[str, Any] = verify_as_json(tmp_path, capsys, OLD, UNTRANSPOSED, *options)
     assert cause_kinds(data) == ["untransposed weight"]
     assert (
-        "the first updates of the old and the new step agree if 'dense' is transposed for the new step. Transpose it "
+        "the first updates of both steps agree if 'dense' is transposed for the new step. Transpose it "
         "where" in (data["finding"]["text"])
     )
 

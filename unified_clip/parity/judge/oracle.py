@@ -200,8 +200,7 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
 def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
     """Return the exact result of several clips with an adaptive rule.
 
-    The norm in the result is a float64 vector of the total norms of all steps, followed by the state after the last
-    step.
+    The norm in the result is a float64 vector: the total norm of each step, and then the state after the last step.
 
     totals: The total norm of each step. If None, the exact norms are computed.
     """

@@ -29,7 +29,7 @@ from . import oracle
 from .oracle import Expected
 
 NORM_ULPS, NORM_RELATIVE = 1, 1e-12
-"""The allowed error of a norm on the device path: an error in ULP for float32, and a relative error for float64."""
+"""The allowed error of a norm on the device path, in ULP for float32, and relative for float64."""
 
 VerdictKind = Literal["equal", "close", "flushed", "different", FailureKind]
 

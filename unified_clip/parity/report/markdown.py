@@ -18,7 +18,7 @@ MAX_BYTES = 1_000_000
 """The largest size of parity.md in bytes. GitHub rejects a job summary above 1024 KiB."""
 
 LEGEND = (
-    "unified_clip against exact arithmetic. `equal`: the same bits. After any other verdict, a number is the largest "
+    "unified_clip against exact arithmetic. `equal`: the same bits. A number after any other verdict is the largest "
     "distance from the exact result in units in the last place (ULP). A number without a verdict means `close`: "
     "docs/contract.md allows the distance. If modes have different verdicts, the verdicts are in the order of the "
     "modes. `-`: nothing ran."

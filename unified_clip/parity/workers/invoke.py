@@ -234,7 +234,7 @@ def _first_state(invocation: Invocation) -> Any:
 def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> CallResult:
     """Clip the gradients of each step.
 
-    The norm in the result is a list of the norms of all steps, followed by the state after the last step.
+    The norm in the result is a list: the norm of each step, and then the state after the last step.
     """
     state, norms, gradients = _first_state(invocation), [], []
     for step in adaptive_calls.split_steps(invocation.gradients, invocation.arguments["steps"]):

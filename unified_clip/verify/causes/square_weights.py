@@ -29,7 +29,7 @@ def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
             them = "them" if len(names) > 1 else "it"
             return Cause(
                 "untransposed weight",
-                f"the first updates of the old and the new step agree if {names_text(names)} "
+                f"the first updates of both steps agree if {names_text(names)} "
                 f"{'are' if len(names) > 1 else 'is'} transposed for the new step. Transpose {them} where the new step "
                 f"loads {them}",
             )

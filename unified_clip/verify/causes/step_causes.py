@@ -269,7 +269,7 @@ def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -
     return Cause(
         "clipping after the step",
         f"at step {row.step}, {recording.run.script} makes only {late[0] - 1} of its {old_calls} clip calls before "
-        f"optimizer step {late[0]}, so this optimizer step uses unclipped gradients"
+        f"optimizer step {late[0]}. So this optimizer step uses unclipped gradients"
         f"{f' of {names_text(names)}' if names else ''}. {other.run.script} clips before this optimizer step",
     )
 
