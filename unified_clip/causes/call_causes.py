@@ -1,9 +1,9 @@
 """Find out why a clip call returned a wrong result.
 
 First, find causes that are visible in the tensors, such as swapped results. Then test the hypotheses of the module
-`hypotheses`, each of which predicts a norm and coefficients. A hypothesis fits if its predictions explain the returned
-norm and every element of the results. The cause stays unknown if no hypothesis fits, or if hypotheses of different
-kinds fit.
+`hypotheses`. Each hypothesis predicts a norm and coefficients. A hypothesis fits if its predictions explain the
+returned norm and every element of the results. The cause stays unknown if no hypothesis fits, or if hypotheses of
+different kinds fit.
 """
 
 from __future__ import annotations

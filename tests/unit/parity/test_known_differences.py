@@ -229,7 +229,7 @@ def test_an_entry_with_a_cause_covers_no_other_and_no_unknown_cause() -> None:
     assert stale == STALE
     (unknown,) = judge_deviations([entry], deviations_with_cause(""))[1]  # the entry is not stale
     another = "but this case has another difference now; the cause is unknown. Run the command with --accept to list"
-    assert f"has the cause 'not clipped', {another} this one" in unknown
+    assert f"has the cause 'not clipped', {another} this difference" in unknown
     several_cases = entry.model_copy(update={"cases": ["long tensor", "b"]})
     other_case = deviations_with_cause("") | {
         ("torch", "b"): deviations_with_cause("not clipped")["torch", "long tensor"]
