@@ -167,7 +167,7 @@ def step(weights, batches):
     ("rate", "off", "mistake", "says"),
     [
         ("0.2505", "np.float32(0)", "another optimizer", "After this, the gradients of the next clip differ"),
-        ("0.25", "np.float32(0.01)", "other data or loss", "their gradients differ before the clip"),
+        ("0.25", "np.float32(0.01)", "other data or loss", "the gradients differ before the clip"),
     ],
 )
 def test_gradients_after_a_different_update_of_the_same_step_are_not_other_data(
