@@ -295,7 +295,7 @@ def test_gradients_are_unscaled_before_they_are_clipped() -> None:
     (step,) = clip_by_numpy(config, gradients(1))
     scaled = {name: grad * 1024 for name, grad in step.gradients.items()}
     inner, fixed = keras.optimizers.SGD(1.0), keras.optimizers.SGD(1.0, loss_scale_factor=1024.0)
-    with pytest.raises(TypeError, match=r"a LossScaleOptimizer, which has scaled .* Attach to its inner_optimizer"):
+    with pytest.raises(TypeError, match=r"a LossScaleOptimizer, which gets scaled .* Attach to its inner_optimizer"):
         config.attach_to(keras.optimizers.LossScaleOptimizer(inner))
     outer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
     for optimizer, handle in ((outer, config.attach_to(inner)), (fixed, config.attach_to(fixed))):
@@ -373,7 +373,7 @@ def test_nonfinite_raise_raises_eagerly_and_is_rejected_in_graphs() -> None:
 def test_a_multi_optimizer_is_rejected_and_its_optimizers_clip() -> None:
     config, weight = ClipConfig(rule="global_norm", threshold=1.0, eps=0.0), keras.Variable([0.0, 0.0])
     outer = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(1.0)))
-    with pytest.raises(TypeError, match=r"a MultiOptimizer, which passes .* Attach to each of its `optimizers`"):
+    with pytest.raises(TypeError, match=r"a MultiOptimizer, which passes .* Attach to each optimizer in its list `optimizers`"):
         config.attach_to(outer)
     for optimizer in outer.optimizers:
         handle = config.attach_to(optimizer)
