@@ -6,8 +6,7 @@ import hashlib
 from typing import Any
 
 PIECES = 4
-"""The number of 16-bit pieces in a digest. The ranks add up the squares of a piece. On up to 2**30 ranks, this sum fits
-into int64.
+"""The number of 16-bit pieces in a digest. On up to 2**30 ranks, the sum of the squares of a piece fits into int64.
 """
 
 

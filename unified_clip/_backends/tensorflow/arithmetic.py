@@ -13,11 +13,10 @@ from tensorflow.python.ops import control_flow_util
 from ..._core.types import Scalar, Tensor
 
 EAGER = tf.__internal__.EagerTensor
-"""The type of eager tensors. Creating a tensor to read its type would start the runtime, which can then no longer be
-configured."""
+"""The type of eager tensors. Creating a tensor for its type would start the runtime before users configure it."""
 
 PIECE = 1 << 18
-"""The number of elements of a piece. In float64, a piece takes 2 MiB, which fit into a cache."""
+"""The number of elements of a piece. In float64, a piece takes 2 MiB, which fits into a cache."""
 
 
 LANES = 4

@@ -29,8 +29,7 @@ def groups_of(group: Any) -> list[Any]:
 
 
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
-"""All `MeshGroups` objects. The key of the outer dict is the first group. The key of the inner dict is a tuple with the
-ids of all groups.
+"""All `MeshGroups` objects, by their first group and by the ids of all their groups.
 """
 
 

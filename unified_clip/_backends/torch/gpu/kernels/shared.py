@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 INF: Any = tl.constexpr(0)
-"""The value of `order` for p = inf. The norm is the largest magnitude."""
+"""The value of `order` for p = inf, where the norm is the largest magnitude."""
 
 RUNTIME = ("tensors", "first_chunk", "end_chunk", "low", "high")
 """The names of arguments whose values change from call to call. Triton does not compile a kernel again for new values
