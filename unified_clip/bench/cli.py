@@ -15,10 +15,10 @@ def add_parser(commands: Any) -> None:
     bench = commands.add_parser(
         "bench",
         help="compare the speed of unified_clip and the frameworks' own functions",
-        description="Measure unified_clip and the frameworks' own functions in turns, one process for each framework. "
-        "Write bench.json, ratios.svg and growth.svg.",
+        description="Time unified_clip and the frameworks' own functions alternately. Each framework runs in its own "
+        "process. Write bench.json, ratios.svg and growth.svg.",
     )
-    lists = ". A path stands for the shapes of the tensors in a file, such as model.safetensors or gradients.npz"
+    lists = ". A path selects the tensor shapes in a file, such as model.safetensors or gradients.npz"
     for name, names, more in (
         ("frameworks", Options.frameworks, ""),
         ("lists", Options.lists, lists),
@@ -27,13 +27,13 @@ def add_parser(commands: Any) -> None:
         text = f"comma-separated{more} (default: {','.join(names)})"
         option = bench.add_argument(f"--{name}", metavar="NAMES", help=text)
         option.type = lambda text: list(dict.fromkeys(comma_separated(text)))
-    threads = f"threads of every function (default: {Options.threads})"
+    threads = f"number of threads for each function (default: {Options.threads})"
     bench.add_argument("--threads", type=int, metavar="N", help=threads)
     bench.add_argument(
         "--seconds",
         type=float,
         metavar="N",
-        help=f"seconds for each measurement, which has at least 7 repeats (default: {Options.seconds:g})",
+        help=f"seconds for each measurement, which repeats each call at least 7 times (default: {Options.seconds:g})",
     )
     bench.add_argument(
         "--device",
@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
         help=f"cpu, or cuda to measure PyTorch on a GPU. With cuda, the default of --lists is {','.join(LISTS_ON_GPU)} "
         f"(default: {Options.device})",
     )
-    growth = "also measure how the time grows with elements and tensors (default: yes on the CPU, no on a GPU)"
+    growth = "also measure the time for more and more elements and tensors (default: yes on the CPU, no on a GPU)"
     bench.add_argument("--growth", action=argparse.BooleanOptionalAction, help=growth)
     bench.add_argument(
         "--out", type=Path, default=Path("report/bench"), metavar="DIR", help="output directory (default: report/bench)"

@@ -27,7 +27,7 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
     import unified_clip.torch as uc
 
     if not torch.cuda.is_available():
-        raise NoDeviceError("PyTorch finds no CUDA device. Use a machine that has one, and a CUDA build of PyTorch.")
+        raise NoDeviceError("PyTorch finds no CUDA device. Use a machine with a GPU and a CUDA build of PyTorch.")
     masters, _, restore = torch_gradients(arrays, "cuda")
     has_kernels = _has_kernels(masters)
     labels = {True: "Triton kernels", False: "operations"} if has_kernels else {False: "operations"}
@@ -93,7 +93,7 @@ def _by(call: Call, kernels: bool) -> Call:
 def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
     """Capture a call in a CUDA graph, and return a function that replays the graph.
 
-    Each replay uses the memory of the inputs from the capture, so `prepare` runs only once.
+    `prepare` runs only once, because each replay uses the captured inputs.
     """
     import torch
 

@@ -17,7 +17,7 @@ Array = npt.NDArray[np.generic]
 
 
 def create_gradients(shapes: Sequence[Shape], dtype: str) -> list[Array]:
-    """Return gradients of normally distributed numbers. All gradients repeat the same random block, to save time."""
+    """Return gradients of normally distributed numbers. To save time, each gradient repeats the same random numbers."""
     block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
     if dtype == "bfloat16":
         import ml_dtypes
@@ -29,13 +29,13 @@ def create_gradients(shapes: Sequence[Shape], dtype: str) -> list[Array]:
 def shapes_in(path: Path) -> list[Shape]:
     """Return the shapes of the floating-point tensors in a file, such as the weights of a model.
 
-    If the file cannot be read, or has no element, raise UnreadableError.
+    Raise UnreadableError for an unreadable file, or if all tensors are empty.
     """
     gradients = files.read(path, files.scratch()).values()
     all_shapes: list[Shape] = [gradient.shape for gradient in gradients if gradient is not None]
     shapes = [shape for shape in all_shapes if prod(shape)]
     if not shapes:
-        raise UnreadableError(f"{path}: no tensor has an element. Pass a file with the weights of a model.")
+        raise UnreadableError(f"{path}: the file has no tensor with elements. Pass a file with the weights of a model.")
     return shapes
 
 

@@ -48,7 +48,7 @@ GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
     "elements": {10**power: [(10**power,)] for power in range(3, 9)},
     "tensors": {10**power: [(100,)] * 10**power for power in range(1, 5)},
 }
-"""Lists that show how the time grows: one growing tensor, and a growing number of tensors with 100 elements."""
+"""The shapes for `--growth`: one tensor of growing size, and a growing number of tensors with 100 elements."""
 
 
 def elements(shapes: Sequence[Shape]) -> int:

@@ -18,7 +18,7 @@ from .gradients import Array
 
 WARM_UP = 2
 LEAST, MOST = 7, 300
-"""The smallest and the largest number of times that a call is repeated."""
+"""How often a call is repeated, at least and at most."""
 
 PROCESS = Path("/proc/self")
 
@@ -33,12 +33,11 @@ class Pair(NamedTuple):
     """
 
     native_name: str
-    """The name of the framework's function, or '' without such a function."""
+    """The name of the framework's function, or '' if there is none."""
 
     prepare: Callable[[], Any]
     unified: Call
     native: Call | None = None
-    """The framework's function, or None without such a function."""
 
     in_place: bool = False
 
@@ -59,10 +58,10 @@ def compare(
 ) -> dict[str, Any]:
     """Call both functions alternately, and return an entry of bench.json with the quartiles of their times.
 
-    The ratio is the native time divided by unified_clip's time. A ratio above 1 means that unified_clip is faster. Each
-    function is called at least LEAST and at most MOST times.
+    The ratio is the time of the framework's function divided by unified_clip's time. A ratio above 1 means that
+    unified_clip is faster.
 
-    seconds: The total time for all calls.
+    seconds: The total time for all calls. Each function is called at least LEAST and at most MOST times.
     """
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -93,13 +92,13 @@ def quartiles(values: list[float]) -> list[float]:
 def limits(
     views: Sequence[Array], prepare: Callable[[], Any], threads: int, seconds: float, clock: Clock = time.perf_counter
 ) -> dict[str, Any]:
-    """Measure how fast threads read the gradients, and how fast threads read and write the gradients.
+    """Measure how fast threads read the gradients, and how fast they read and rewrite the gradients.
 
     Return an entry of bench.json with the number of bytes and the quartiles of the times in milliseconds.
 
     views: Views of the gradients' memory. Read-only views are copied before the measurement.
     prepare: A function that runs before each repeat.
-    seconds: The duration of each of the two measurements.
+    seconds: The duration of each measurement.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 
@@ -134,7 +133,7 @@ def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
 
 
 def extra_memory(call: Call, inputs: Any) -> int | None:
-    """Return the peak memory growth of the process during a call, in bytes. Return None on systems other than Linux."""
+    """Return by how many bytes the peak memory of the process grows during a call. Return None outside Linux."""
     if sys.platform != "linux":
         return None
     gc.collect()

@@ -24,7 +24,7 @@ DTYPES_OF: Mapping[str, Sequence[str]] = {
 
 
 class OptionsError(CodedError, code="UC203"):
-    """An option has an invalid value. The message contains the option and the remedy."""
+    """An option has an invalid value."""
 
 
 DEVICES: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ DEVICES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """A list of gradients in one dtype. The worker of a framework measures it, and prints the results in one line."""
+    """A list of gradients in one dtype. The worker prints its results in one line."""
 
     shapes: Sequence[Shape]
     dtype: str
@@ -57,12 +57,12 @@ class Options:
     threads: int = 2
     growth: bool = True
     seconds: float = 1.0
-    """The number of seconds for the measurement of one pair of functions. A slow pair takes longer, because each pair
-    is called at least 7 times."""
+    """The number of seconds to measure one pair of functions. Slow functions take longer, because each runs at least 7
+    times."""
 
     device: str = "cpu"
     own_lists: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
-    """The shapes of further lists, which `lists` can name."""
+    """The shapes of lists from files. `lists` can contain their names, too."""
 
     def __post_init__(self) -> None:
         for option, known, more in (
@@ -76,7 +76,7 @@ class Options:
         if self.device not in DEVICES:
             raise OptionsError(f"--device is {self.device!r}. Choose from {', '.join(DEVICES)}.")
         if self.device == "cuda" and set(self.frameworks) != {"torch"}:
-            raise OptionsError("--device cuda measures torch only. Pass --frameworks torch, or no --frameworks.")
+            raise OptionsError("--device cuda measures torch only. Pass --frameworks torch, or leave --frameworks out.")
         if not any(True for name in self.frameworks for _ in self.measurements(name)):
             names, dtypes = ", ".join(self.frameworks), ", ".join(self.dtypes)
             supported = dict.fromkeys(dtype for name in self.frameworks for dtype in DTYPES_OF[name])

@@ -19,15 +19,14 @@ MOST_COMPILED_BY_TORCH = 200
 
 class Pairs(NamedTuple):
     clips: Callable[[float], list[Pair]]
-    """A function that returns the pairs that clip by the global norm. The first pair has the framework's usual
-    function."""
+    """Return the pairs that clip by the global norm. The first pair calls the framework's usual function."""
 
     norm: Pair
     memory: Callable[[], list[Array]]
-    """A function that returns views of the gradients' memory. The views do not keep the gradients alive."""
+    """Return views of the gradients' memory, which do not keep the gradients alive."""
 
     in_graphs: Callable[[float], list[Pair]] = lambda threshold: []
-    """A function that returns the pairs that clip inside compiled graphs."""
+    """Return the pairs that clip inside compiled graphs."""
 
 
 def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
@@ -47,8 +46,7 @@ def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place:
 def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
     """Return a pair of functions that clip to a threshold.
 
-    clips: One or two functions with the parameters (gradients, threshold). The first is unified_clip's function, and
-        the second is the framework's function.
+    clips: unified_clip's function, and the framework's function if there is one. Both take (gradients, threshold).
     """
     return pair(name, prepare, [clip_to(threshold, clip) for clip in clips], in_place)
 
@@ -300,15 +298,14 @@ def _tensorflow_threads(threads: int) -> None:
 class Framework(NamedTuple):
     pairs: Callable[[Sequence[Array]], Pairs]
     packages: Sequence[str]
-    """The packages that the framework and its clip functions need. The report has their versions."""
+    """The packages that the clip functions need. The report lists their versions."""
 
     use_threads: Callable[[int], None] = lambda threads: None
-    """A function that sets the number of threads, for a framework that ignores the environment variables in
-    `run.THREADS`."""
+    """Set the number of threads, for a framework that ignores the environment variables in `run.THREADS`."""
 
     milliseconds: Callable[[Call, Any, Clock], float] = on_host
     describe_device: Callable[[], dict[str, Any]] | None = None
-    """A function that returns the names of the device and its software. The field is None for the CPU."""
+    """Return the name and the CUDA version of the device. This field is None for the CPU."""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {

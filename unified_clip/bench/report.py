@@ -14,15 +14,14 @@ NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
 
 SLACK = 0.5
-"""A load of background processes up to this number hardly changes the results."""
+"""A load of other processes up to this number hardly changes the results."""
 
 BUSY = (
-    "The times and ratios are unreliable, because the machine was busy: other processes had a load average of {load:g} "
-    "on {cpus} processors, and bench uses {threads}. Run bench again on an idle machine, or pass fewer --threads."
+    "The machine was busy, so the times and ratios are unreliable. Bench used {threads} of {cpus} processors, and "
+    "other processes had a load average of {load:g}. Run bench again on an idle machine, or pass fewer --threads."
 )
 
 Table = tuple[Sequence[str], list[list[str]]]
-"""The header and the rows of a table."""
 
 
 def write(data: Mapping[str, Any], out: Path) -> None:
@@ -109,7 +108,7 @@ def problems(data: Mapping[str, Any]) -> list[str]:
         "Install unified_clip with a C++ compiler, unset UNIFIED_CLIP_NATIVE, and run outside unified_clip's source "
         "directory."
     )
-    problem = f"unified_clip ran without its compiled kernels on {', '.join(slow)}. {remedy}"
+    problem = f"unified_clip ran without its compiled kernels for {', '.join(slow)}. {remedy}"
     load, cpus = data["machine"].get("other_load", 0), data["machine"]["cpus"]
     busy = BUSY.format(load=load, cpus=cpus, threads=data["threads"])
     is_busy = load + data["threads"] > cpus + SLACK
@@ -132,5 +131,5 @@ def show(data: Mapping[str, Any], out: Path) -> None:
                 table.add_row(*map(cell, row))
             console.print(table)
     plots = "ratios.svg and growth.svg" if data["growth"] else "and ratios.svg"
-    for line in [*problems(data), f"The results: {out / 'bench.json'}, {plots}."]:
+    for line in [*problems(data), f"Results: {out / 'bench.json'}, {plots}."]:
         console.print(cell(line), soft_wrap=True)

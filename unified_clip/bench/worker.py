@@ -23,10 +23,10 @@ from .options import Measurement, Options
 from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 
 Tables = dict[str, list[dict[str, Any]]]
-"""{name of a table of bench.json: rows}."""
+"""Maps each table of bench.json to its rows."""
 
 LONG = 10**6
-"""The speed of the memory is only measured for lists with more than this number of elements."""
+"""The worker measures the memory speed only for lists with more elements."""
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
     for name in ("a", "b"):
         compare.add_argument(name, metavar=name.upper(), type=Path, help="a recording, such as run.jsonl")
     compare.add_argument(
-        "--map", type=Path, metavar="FILE", help='TOML file of parameters: "name in one run" = "name in the other"'
+        "--map", type=Path, metavar="FILE", help='TOML file with a line "name in A" = "name in B" for each parameter'
     )
     add_format(compare, "text", "json", old=["json"])
     compare.add_argument(

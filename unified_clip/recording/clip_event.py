@@ -71,7 +71,7 @@ class ByParameter:
         return self._by_id.get(id(parameter))
 
     def in_order(self, clip: Clip) -> Sequence[str]:
-        """Return all names for a plain list with one gradient for each parameter. For other calls, return []."""
+        """Return the names in order, if the call clips one gradient for each parameter. Otherwise, return []."""
         leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
             return []
@@ -94,7 +94,7 @@ def _check_names(names: Sequence[Any]) -> None:
             raise TypeError(f"position {position} of names has the type {type(name).__name__}. Pass strings.")
         if name in names[:position]:
             raise ValueError(
-                f"position {position} of names is {name!r}, which an earlier position has, too. Rename one of the two."
+                f"position {position} of names repeats the name {name!r}. Give each gradient another name."
             )
 
 
@@ -322,7 +322,7 @@ def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Convert the parameter groups of one call to lines of the recording.
 
-    Consecutive groups share a line if they have the same settings and no total norm.
+    Put consecutive groups with equal settings on one line. A clip by the total norm always gets its own line.
     """
     lines: list[dict[str, Any]] = []
     for fields in groups:

@@ -46,18 +46,18 @@ class RecordingComparison:
     """Numbers that differ by up to this many units in the last place are treated as equal."""
 
     pairs: Sequence[CallPair]
-    """The compared calls, in pairs of one call from each run."""
+    """The compared calls. Each pair has one call from each run."""
 
     divergences: Mapping[Divergence, Sequence[Cause]]
-    """The reported differences, each with its causes, in order of time. A difference is between two clip calls or
-    between two optimizer steps. The mapping is empty if the runs agree."""
+    """The reported differences between two clip calls or two optimizer steps, each with its causes, in order of time.
+    Empty if the runs agree."""
 
     agreements: Sequence[Agreement]
     """How closely the runs agree in each number, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None
-    """The first two coefficients that differ because of eps, and the cause. None means that the runs have the same eps,
-    or that eps changes no coefficient. `max_ulp` has no effect on this field."""
+    """The first two coefficients that differ because of eps, and the cause. None if the runs have the same eps, or if
+    eps changes no coefficient. `max_ulp` has no effect here."""
 
     @property
     def runs(self) -> tuple[RecordedRun, RecordedRun]:
@@ -75,7 +75,7 @@ class RecordingComparison:
 
     @property
     def unreported_eps(self) -> tuple[Divergence, Cause] | None:
-        """The field `other_eps`, or None if a reported cause is already about eps."""
+        """`other_eps`, or None if a reported cause is already about eps."""
         return None if any(each.kind == "another eps of the clip" for each in self.findings) else self.other_eps
 
     @property
@@ -99,22 +99,22 @@ def compare(
         a: The file of a recording.
         b: The file of the other recording.
         names: Maps parameter names of one run to parameter names of the other run. All keys belong to the same run.
-        max_ulp: Numbers that differ by up to this many ULP at their size are treated as equal.
-        labels: Names of the two runs in printed sentences. If a label is None, the name of the file is used, with
-            enough folders to distinguish the two files.
+        max_ulp: Treat numbers as equal if they differ by up to this many ULP. See `Divergence.exceeds`.
+        labels: Names of the two runs in printed sentences. None means the name of the file, with enough folders to
+            distinguish the two files.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
         has_effect: A function that returns whether the updates of two runs differ, at a step or later. `verify` passes
-            this function. If `has_effect` returns False for a step, different optimizer settings at this step are not
-            reported. With `has_effect`, `max_ulp` is the limit for all ULP, the calls keep the step numbers of the
-            recordings, and even large differences of weights can count as noise.
+            this function. If `has_effect` returns False for a step, `compare` does not report different optimizer
+            settings at this step. With `has_effect`, `max_ulp` is a strict limit, and the calls keep the step numbers
+            of the recordings. Even large differences of weights can be noise.
 
     Returns:
         The reported differences, the causes of each difference, and the agreement of the runs.
 
     Raises:
-        RunError: A file cannot be read, or is not a recording. A run contains no successful clip call. No number is in
-            both recordings. A name in `names` is in neither run. Some keys of `names` belong to the first run, and
-            other keys belong to the second run.
+        RunError: A file cannot be read, or is not a recording. A run contains no successful clip call. The recordings
+            have no number in common. A name in `names` is in neither run. Some keys of `names` belong to the first
+            run, and other keys belong to the second run.
 
     Example:
         >>> import tempfile
@@ -180,7 +180,7 @@ class _PairedRuns(NamedTuple):
     missing: MissingCalls | None
     skipped: list[StepDifference]
     is_one_schedule: bool
-    """Whether both runs have the same learning rates. The value is used only if a run skips steps."""
+    """Whether both runs have the same learning rates. Used only if a run skips steps."""
 
 
 def _pair_runs(left: RecordedRun, right: RecordedRun, names: Names, has_effect: Effect | None) -> _PairedRuns:
@@ -223,7 +223,7 @@ def check_clipped(run: RecordedRun) -> None:
     reasons = [f"{len(errors)} raised an error ({errors[0]})"] if errors else []
     reasons += [f"{without} got no gradient"] if without else []
     remedies = ["Correct the error, and record the run again."] if errors else []
-    remedies += ["Record calls that get gradients, after the backward pass."] if without else []
+    remedies += ["Clip after the backward pass, and pass parameters that have gradients."] if without else []
     problem = f"{run.path}: None of the {len(run.lines)} recorded calls has a result: {', '.join(reasons)}"
     raise RunError(f"{problem}. {' '.join(remedies)}", "UC502")
 
@@ -239,17 +239,15 @@ def _to_report(
 ) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each divergence, in order.
 
-    Of each of the following kinds, the first divergence is reported. A pair of calls has at most one of them. The first
-    kinds are preferred:
+    Report the first divergence of each kind in this list. If one pair of calls has several of them, report the kind
+    that comes first in the list:
 
     - a divergence beyond accumulated rounding errors, or a coefficient that the norms do not explain
     - a divergence that exceeds rounding
     - any divergence
 
-    The first divergence of each setting, such as the threshold, is also reported.
-
-    Rounding noise is reported only if nothing else differs. If calls without a partner remain, the result also contains
-    a divergence "calls" with the index `len(pairs)`.
+    Also report the first divergence of each setting, such as the threshold. Report rounding noise only if nothing else
+    differs. If calls without a partner remain, also return a divergence "calls" with the index `len(pairs)`.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}

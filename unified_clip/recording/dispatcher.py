@@ -23,7 +23,7 @@ class RunningCall:
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recorders = [recording.begin(name) for recording in recordings]
         self.overhead = 0.0
-        """The seconds that the recordings took for this call."""
+        """How many seconds the recordings took for this call."""
 
 
 class Dispatcher:
@@ -35,7 +35,7 @@ class Dispatcher:
         self.recorded_calls = 0
         self.natives: tuple[Recording, ...] = ()
         self.on_jax_clips: Callable[[int], None] = lambda count: None
-        """Gets the number of lines for each call of unified_clip on JAX, when JAX runs or traces the call."""
+        """A function that gets the number of lines for JAX after each call of unified_clip."""
 
     def add(self, recording: Recording) -> None:
         self._change(lambda recordings: (*recordings, recording))

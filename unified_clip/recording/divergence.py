@@ -40,7 +40,7 @@ class Divergence:
 
     ulps: float | None = None
     relative: float | None = None
-    """`ulps` and `relative` are the distance of two numbers. For values that are not numbers, both fields are None."""
+    """The distance of two numbers, or None for values that are not numbers."""
 
     ulps_at_its_size: float | None = None
     """The distance of the two numbers, in ULP of the following number:
@@ -56,10 +56,11 @@ class Divergence:
     """Whether a part of the parameter's gradient is rounding noise. See `NoiseTracker`."""
 
     def exceeds(self, max_ulp: float, *, is_strict: bool = False) -> bool:
-        """Return whether two numbers differ by more than `max_ulp` ULP at their size, or by more than GROWTH times
-        `max_ulp` ULP.
+        """Return whether the distance of two numbers is above a limit.
 
-        is_strict: Whether the numbers must not differ by more than `max_ulp` ULP.
+        The limit is `max_ulp` for `ulps_at_its_size`, and GROWTH times `max_ulp` for `ulps`.
+
+        is_strict: Whether `max_ulp` is also the limit for `ulps`.
         """
         return (self.ulps_at_its_size or 0.0) > max_ulp or (self.ulps or 0.0) > max_ulp * (1 if is_strict else GROWTH)
 
@@ -106,7 +107,7 @@ class DivergencePoint:
     def gradients(self) -> list[tuple[str, float, float]]:
         """Return (name, norm in run a, norm in run b) for each gradient.
 
-        If no norms of gradients were recorded, return the norms of a clip per tensor.
+        If no norms of gradients were recorded, return the norms of a per-tensor clip.
         """
         pair = self.pairs[self.index]
         norms = list(numbers(pair, "gradient"))
@@ -115,7 +116,7 @@ class DivergencePoint:
         return [(name or "the gradient", a, b) for name, a, b in norms]
 
     def cause(self, kind: CauseKind, sentence: str, run: RecordedRun | None = None) -> Cause:
-        """Return a cause whose sentence begins with "RUN differs from OTHER:".
+        """Return a cause that begins with "RUN differs from OTHER:".
 
         RUN is the name of `run`. The default is the second run.
         """
@@ -128,11 +129,9 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float, *, is_strict: bool = False) -> Iterator[list[Divergence]]:
-    """For each pair of calls, yield its divergences in the order of the stages, so that causes come before
-    consequences.
+    """Yield the divergences of each pair of calls in the order of the stages: causes before consequences.
 
-    max_ulp: Numbers agree unless their difference `exceeds` this number of ULP. If `max_ulp` is at least ROUNDING,
-        rounding noise is not yielded.
+    max_ulp: The limit for `Divergence.exceeds`. If it is at least ROUNDING, rounding noise is left out.
     """
     for differences in _all_divergences(pairs, max_ulp, is_strict):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
@@ -196,10 +195,10 @@ def _agreement(stage: Stage, compared: Sequence[Divergence], max_ulp: float, is_
 
 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
-    """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
+    """Yield (parameter, number in call a, number in call b) for each number of a stage that both calls recorded.
 
-    The parameter is a name from call a, or "position N" for numbers without names. For a number of all gradients, such
-    as the total norm, the parameter is None. If the calls have different dtypes, the numbers are rounded to float32.
+    The parameter is a name from call a, or "position N" for numbers without names. It is None for a number of all
+    gradients, such as the total norm. If the calls have different dtypes, the numbers are rounded to float32.
     Coefficients are rounded to float32 unless both calls are in float64.
     """
     dtypes = {pair.a.dtype, pair.b.dtype}

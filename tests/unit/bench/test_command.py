@@ -95,7 +95,10 @@ def test_a_file_is_measured_with_the_shapes_of_its_tensors(
     ("content", "message"),
     [
         ({"steps": np.arange(9)}, "model.npz: no tensor has a floating-point dtype. Save float32 tensors"),
-        ({"weight": np.zeros((0, 3))}, "model.npz: no tensor has an element. Pass a file with the weights of a model."),
+        (
+            {"weight": np.zeros((0, 3))},
+            "model.npz: the file has no tensor with elements. Pass a file with the weights of a model.",
+        ),
         (None, "model.npz: the file is empty. Save it again"),
     ],
 )

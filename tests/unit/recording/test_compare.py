@@ -104,7 +104,7 @@ BOUNDED = {**clip_line(1, rule="value", norm_type=None, norm=None, coef=None, pa
             [],
             "b.jsonl: No clip calls were recorded. Recordings",
         ),
-        ([EMPTY], [EMPTY], "a.jsonl: None of the 1 recorded calls has a result: 1 got no gradient. Record calls"),
+        ([EMPTY], [EMPTY], "a.jsonl: None of the 1 recorded calls has a result: 1 got no gradient. Clip after"),
         (
             [clip_line(1)],
             [EMPTY, {**EMPTY, "error": "ValueError: no"}],

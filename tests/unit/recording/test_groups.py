@@ -77,7 +77,7 @@ def test_a_norm_per_group_is_named_even_if_the_gradients_differ(compare_runs: An
 def test_other_initial_weights_are_named_beside_a_norm_per_group(compare_runs: Any) -> None:
     comparison = compare_runs(per_group(), by_total_norm(factor=0.7, weight=2.0))
     assert cause_kinds(comparison) == ["per group for global", "other initial weights"]
-    assert "the norms over all weights are 1.73205081 and 3.46410162" in str(comparison.findings[1])
+    assert "the total norms of the weights are 1.73205081 and 3.46410162" in str(comparison.findings[1])
 
 
 def test_a_loop_of_clips_is_per_tensor_even_if_the_gradients_differ(compare_runs: Any) -> None:

@@ -54,7 +54,7 @@ def test_noise_is_named_and_weights_agree_apart_from_it(tmp_path: Path, moved: f
         for noise, distance in ((1e-8, 0.0), (3e-8, moved))
     )
     text = print_comparison(tmp_path, old, new, max_ulp=0)
-    assert "Rounding noise: only the noise of 'noise' differs." in text
+    assert "Rounding noise: only rounding noise in 'noise' differs." in text
     assert "Rounding: " not in text
     assert "Weights are equal in all 2 calls that were compared, apart from rounding noise of 'noise'." in text
     assert "Gradients' norms are equal in all 2 calls that were compared, apart from rounding noise of 'noise'." in text

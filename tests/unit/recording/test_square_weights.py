@@ -45,7 +45,7 @@ def test_a_square_weight_is_a_possible_cause_if_losses_and_gradients_differ(comp
     (cause,) = compare_runs(*runs).findings
     assert "one run transposes the weights of 'wide', but not the square weights of 'hidden'" in (cause.sentence)
     assert "a possible cause" in cause.sentence
-    assert "If the square weights are right, compare data, forward pass and loss" in cause.sentence
+    assert "If the square weights are correct, compare data, forward pass and loss" in cause.sentence
 
 
 def test_a_square_weight_is_right_if_the_losses_agree(compare_runs: Any) -> None:

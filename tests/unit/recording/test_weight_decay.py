@@ -51,7 +51,11 @@ def test_a_regularizer_in_the_loss_of_one_run_is_named(
     assert cause.sentence.startswith(f"{name} adds 0.25 times the weight to the gradients of {names} before the clip")
     assert f"{other_name} does not. Weight decay" in cause.sentence
     advice = "add 0.125 times the sum of the squares of these weights to the loss, and set the weight decay of the "
-    advice = f"{advice}optimizer to 0" if is_old else "remove this from the loss, and set the weight decay of the "
+    advice = (
+        f"{advice}optimizer to 0"
+        if is_old
+        else "remove this regularizer from the loss, and set the weight decay of the "
+    )
     assert cause.sentence.endswith(f"In b.jsonl, {advice}" + ("" if is_old else "optimizer to 0.25"))
 
 

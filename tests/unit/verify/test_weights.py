@@ -197,8 +197,8 @@ SQUARES = "0.05 * sum(each.square().sum() for each in w.values())"
 @needs_torch
 @pytest.mark.usefixtures("quick_pytorch_workers")
 @pytest.mark.parametrize(("decays", "advice"), [
-    (("0.1", "0.0"), "remove this from the loss, and set the weight decay of the optimizer to 0.1"),
-    (("0.1", "0.1"), "remove this from the loss"),
+    (("0.1", "0.0"), "remove this regularizer from the loss, and set the weight decay of the optimizer to 0.1"),
+    (("0.1", "0.1"), "remove this regularizer from the loss"),
     (("0.0", "0.1"), "add 0.05 times the sum of the squares of these weights to the loss, and set the weight decay of "
      "the optimizer to 0"),
 ])  # fmt: skip

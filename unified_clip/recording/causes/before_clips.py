@@ -36,8 +36,8 @@ def repeated_parameter(point: DivergencePoint, pair: CallPair) -> Cause | None:
         if line.repeated and not other.repeated:
             count = f"{line.repeated} parameter{'s' * (line.repeated != 1)}"
             sentence = (
-                f"{run.name} passes {count} more than once to {line.call}, which counts and scales the gradient each "
-                "time. Pass each parameter once"
+                f"{run.name} passes {count} more than once to {line.call}. This call counts and scales a repeated "
+                "gradient each time. Pass each parameter once"
             )
             return Cause("repeated parameter", sentence)
     return None
@@ -49,7 +49,7 @@ def zero_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
             sentence = (
                 f"at step {line.step}, all gradients of {run.name} are 0 before the clip, and some gradients of the "
                 "other run are not 0. Check whether zero_grad() runs between backward() and the clip. Also check "
-                "whether the loss depends on the clipped parameters: it does not after detach() or stop_gradient"
+                "for a detach() or stop_gradient between the loss and the clipped parameters"
             )
             return Cause("other gradients", sentence)
     return None
@@ -67,10 +67,10 @@ def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 MOST_GROWTH = 1000
-"""The largest factor between the relative differences of a network's weights and of another network's gradients."""
+"""Weights with a relative difference of x change the gradients of another network by at most this factor times x."""
 
 UNNAMED = "the other clip calls"
-"""Stands for the weights of clip calls whose parameters have positions as names."""
+"""Text for parameters that the recording names only by position."""
 
 FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tensorflow": "trainable=False"}
 
@@ -83,9 +83,8 @@ def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> s
         return hint
     return (
         f"{hint}. If {run.name} sets need_clip=False for these parameters, do the same in {other.name}. "
-        "With unified_clip, set parameter.need_clip = False after the model is complete, because copy.deepcopy of a "
-        "PyTorch model loses this attribute. PyTorch's own functions ignore need_clip: leave these parameters out of "
-        "the call"
+        "With unified_clip, set parameter.need_clip = False after the last copy.deepcopy of a PyTorch model, because "
+        "the copy loses this attribute. PyTorch's own functions ignore need_clip, so do not pass them these parameters"
     )
 
 
@@ -176,7 +175,7 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
     sentence = (
         f"one run transposes the weights of {names_text(rest)}, but not the square weights of {names_text(square)}. "
         "This is a possible cause. Transpose square weights too, unless they are embeddings. If the square weights are "
-        "right, compare data, forward pass and loss"
+        "correct, compare data, forward pass and loss"
     )
     return Cause("untransposed weight", sentence)
 
@@ -197,7 +196,7 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
 
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
-    """Return the cause that follows from equal and different numbers at this point.
+    """Return the cause that remains after all other causes are ruled out.
 
     If the weights agree and the gradients differ, the cause is the loss, the data, or a second network. If the
     gradients agree and the next weights differ, the cause is the optimizer.
@@ -213,7 +212,7 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
     if point.first.stage == "weight" and point.index and _clips_agree(point.pairs[point.index - 1]):
         step = point.pairs[point.index - 1].a.step
         sentence = (
-            f"the gradients and coefficients of step {step} agree, and the weights differ after it: compare the "
+            f"at step {step}, the gradients and coefficients agree, but the weights differ after the step: compare the "
             f"optimizers, their learning rates and their other settings{_precision_of_settings(point, pair)}"
         )
         return Cause("another optimizer", sentence)
@@ -237,8 +236,8 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
         )
         return Cause("other gradients", f"{place}: {advice}")
     if missing:
-        advice = f"Two things were not compared: the weights of {missing}, and the clearing of gradients"
-        to_compare = "Compare these weights, the clearing of gradients, the data, the forward pass and the loss"
+        advice = f"Two things were not compared: the weights of {missing}, and whether the runs clear their gradients"
+        to_compare = "Compare both. Also compare the data, the forward pass and the loss"
         if missing == UNNAMED:
             to_compare += (
                 ". Some recorded parameters have no names. To compare all weights, record with "
@@ -248,7 +247,7 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
     hint = gradient_hints.hint(point, pair)
     if not is_clearing_known(point.a, point.b, pair.a.step):
         advice = (
-            "compare data, forward pass, loss, and the weights that are not clipped. Also compare whether each "
+            "compare data, forward pass, loss, and the weights that are not clipped. Also check whether each "
             "optimizer clears its gradients before the backward passes"
         )
         return Cause("other gradients", f"{place}. The recording does not show why: {advice}{hint}")
@@ -313,7 +312,7 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
 
 
 def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
-    """Return whether the run also clips parameters of another network, which the call `line` does not clip."""
+    """Return whether other calls of the run clip parameters that the call `line` does not clip."""
     own = {(name, tuple(each.shape)) for name, each in separate(line)}
     every = {(name, tuple(each.shape)) for call in run.lines for name, each in call.parameters.items()}
     return bool(every - own)

@@ -11,7 +11,7 @@ from ..rounding import PRODUCT, ROUNDING, distance, single
 from ..rounding_noise import noise_floor, total_norm
 
 TINY = 1e-10
-"""Different data causes differences of float64 gradients that are larger than this fraction of the total norm."""
+"""With different data, float64 gradients differ by more than this fraction of the total norm."""
 
 
 def largest_difference(pair: CallPair) -> float:
@@ -57,8 +57,7 @@ def _by_size(point: DivergencePoint, pair: CallPair) -> str:
 
 
 def _only_some(point: DivergencePoint, pair: CallPair) -> tuple[str, bool]:
-    """Return (a text about the gradients that differ, whether the text explains them). If most gradients differ, the
-    text is empty."""
+    """Return (hint, whether the hint explains the difference). If most gradients differ, the hint is empty."""
     factors = {name or "": b / a if a else math.nan for name, a, b in _differing(pair)}
     if not factors or 2 * len(factors) > len(list(numbers(pair, "gradient"))):
         return "", False

@@ -19,22 +19,22 @@ STAGES_BEFORE_CLIP = ("steps", "gradients cleared", "backward passes", "clips")
 """Stages of an optimizer step before its clip. The stage "clips" reveals a missing clip."""
 
 CHANGED = NUMBERS[:-1]
-"""The stages at which numbers depend on earlier optimizer steps. Coefficients depend only on norms and clip
-settings."""
+"""The recorded numbers that an earlier optimizer step can change. Coefficients are left out, because they depend only
+on norms and clip settings."""
 
 SPECIFIC_CAUSES: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
-"""Maps a general cause to specific causes. A report with a specific cause leaves out the general cause."""
+"""Maps a general cause to specific causes. A report leaves out the general cause next to a specific cause."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
-"""Causes that can follow from earlier differences between updates."""
+"""Differences with these causes can be consequences of earlier differences between updates."""
 
 ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
 
 Effect = Callable[..., bool]
-"""A function (step, at_once=False) that returns whether the updates of two runs differ, at `step` or later.
+"""A function (step, at_once=False) that returns whether the updates of two runs differ at `step` or later.
 
 If `at_once` is True, the function checks only `step`.
 """
@@ -45,8 +45,8 @@ def join(
 ) -> dict[Divergence, Sequence[Cause]]:
     """Return the divergences of calls and of optimizer steps, each with its causes, in order of time.
 
-    Consequences of an earlier difference are left out. If clip calls and optimizer steps have the same cause, only the
-    divergences of the clip calls are returned.
+    Leave out consequences of earlier differences. If a clip call and an optimizer step have the same cause, return only
+    the divergence of the clip call.
     """
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
@@ -78,10 +78,9 @@ def effective(
 ) -> Iterator[StepDifference]:
     """Yield the differences between optimizer steps that change recorded norms by more than ROUNDING ULP.
 
-    If no norms were recorded, all differences are yielded. Different momentum rules are not yielded if the next weights
-    agree.
+    If no norms were recorded, yield all differences. Leave out different momentum rules if the next weights agree.
 
-    has_effect: A function that returns whether the updates differ. With this function, norms are not compared.
+    has_effect: A function that returns whether the updates differ. It replaces the comparison of norms.
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
@@ -116,10 +115,10 @@ def effective(
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Keep only one cause if the runs have different numbers of backward passes in a step.
+    """Remove one of two causes for a factor between the gradients.
 
-    If these numbers explain the factor between the gradients, the cause "scaled gradients" is removed. Otherwise, the
-    cause about backward passes is removed.
+    If the numbers of backward passes explain the factor, remove the cause "scaled gradients". Otherwise, remove the
+    cause about backward passes.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]

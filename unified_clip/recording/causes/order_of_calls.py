@@ -100,10 +100,9 @@ def other_networks(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) ->
             unit, count = ("elements", elements) if pair.a.parameters else ("gradients", count_of)
             sizes = [f"{count(line):.0f}" for line in (pair.a, pair.b)]
             sentence = (
-                f"at step {pair.a.step}, {a.name} clips {sizes[0]} {unit}, and {b.name} clips {sizes[1]} {unit}. At "
-                "other steps, each run clips the gradients that the other run clips here. Compare the order of the "
-                "steps, the first step of each network, and how often each network is trained. Later steps were not "
-                "compared"
+                f"at step {pair.a.step}, {a.name} clips {sizes[0]} {unit}, and {b.name} clips {sizes[1]} {unit}. "
+                "Both runs clip both lists of gradients, but at different steps. Compare the order of the steps, the "
+                "first step of each network, and how often each network is trained. Later steps were not compared"
             )
             cause = Cause("another order of networks", sentence)
             yield StepDifference(
@@ -124,9 +123,9 @@ def another_network(point: DivergencePoint, pair: CallPair) -> Cause | None:
         if networks and own and own < shapes:
             sentence = (
                 f"at step {line.step}, the clip call of {run.name} gets {shapes.total()} gradients, and the clip call "
-                f"of {other.name} gets {own.total()} gradients. The shapes of the additional gradients are the shapes "
-                f"of another network, which {other.name} clips at step {networks[0].step}. One of the runs passes "
-                "wrong parameters. Pass the same parameters to this clip call in both runs"
+                f"of {other.name} gets {own.total()} gradients. The additional gradients have the shapes of another "
+                f"network, which {other.name} clips at step {networks[0].step}. One of the runs passes wrong "
+                "parameters. Pass the same parameters to this clip call in both runs"
             )
             return Cause("parameters of another network", sentence)
     return None
@@ -241,7 +240,7 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
         return Cause(
             "per group for global" if _are_groups(parts) else "per tensor for global",
             f"before step {point.first.step} of the optimizer, {other.name} clips {counts_text} gradients in "
-            f"{len(parts)} calls by {len(parts)} norms. {run.name} clips {count_of(line)} gradients by their total "
+            f"{len(parts)} calls, each by its own norm. {run.name} clips {count_of(line)} gradients by their total "
             f"norm. The gradients differ, too: their total norms are {combined:.9g} and {total:.9g}",
         )
     return None

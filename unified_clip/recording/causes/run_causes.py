@@ -26,12 +26,12 @@ from . import before_clips, order_of_calls, recurrent, weight_decay
 from .eps_causes import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
 
 FACTORS = 2**24
-"""The largest factor between the gradients of two runs that a loss scale or a sum over batches can explain."""
+"""A loss scale, or a sum over batches, changes gradients by at most this factor."""
 
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""For each stage, the name of the number whose ULP is the unit of differences."""
+"""At each stage, differences are measured in ULP of this number."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
@@ -124,7 +124,7 @@ def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     run, few, many = (point.b, b, a) if b < a else (point.a, a, b)
     sentence = (
-        f"it clips {few} gradients instead of {many}, or it packs several weights into one. To see which, record both "
+        f"it clips {few} gradients instead of {many}, or it packs several weights into one. To find out, record both "
         "runs with norms=True, or --norms"
     )
     return point.cause("left out", sentence, run)
@@ -144,7 +144,7 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
     """Search the norms of two runs for missing, swapped or scaled gradients.
 
-    floors: The largest norm that counts as rounding noise, for each run.
+    floors: For each run, norms up to this number are rounding noise.
     """
     expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
     observed = [0.0 if norm <= floors[1] else norm for norm in observed]
@@ -191,7 +191,7 @@ def _other_weights_of_groups(point: DivergencePoint) -> Cause | None:
     if any(map(math.isnan, totals)) or math.isclose(*totals, rel_tol=PRODUCT):
         return None
     values = f"{totals[0]:.9g} and {totals[1]:.9g}"
-    return Cause("other initial weights", f"before the first step, the norms over all weights are {values}")
+    return Cause("other initial weights", f"before the first step, the total norms of the weights are {values}")
 
 
 def _rule(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -214,14 +214,14 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
         yield point.cause("another threshold", instead(what, new, old, ""))
     if not same(a.norm_type, b.norm_type) and a.rule == b.rule == "global" and _can_be_of_one_list(a, b):
         values = f"{b.norms()[0]:.9g} and {a.norms()[0]:.9g}"
-        sentence = f"{instead('norm_type', b.order, a.order)}. The same gradients can have both norms ({values})"
+        sentence = f"{instead('norm_type', b.order, a.order)}. The same gradients could have both norms: {values}"
         yield point.cause("another norm type", sentence)
     if eps := another_eps(point, pair):
         yield eps
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the same gradients can have both total norms, which have different norm types."""
+    """Return whether the same gradients could have both total norms. The norms have different norm types."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -262,7 +262,7 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Return the call `line` as an observation. The results of the call `reference` are the expected results."""
+    """Return an observation of the call `line`, which expects the results of the call `reference`."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):
@@ -292,7 +292,7 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
 def _noise(point: DivergencePoint) -> Cause:
     names = names_text(noise(point.pairs, 0.0))
     sentence = (
-        f"only the noise of {names} differs. These gradients, or parts of them, are at most {ROUNDING} ULP of the "
+        f"only rounding noise in {names} differs. These gradients, or parts of them, are at most {ROUNDING} ULP of the "
         "total norm. Their true value might be 0. Two examples are a bias before BatchNorm and the bias of attention "
         "keys. Adam divides each gradient by its own size, so noise changes these weights by up to the learning rate. "
         f"To ignore noise, pass --max-ulp {ROUNDING}"
@@ -326,8 +326,8 @@ def _grown_rounding(point: DivergencePoint) -> Cause | None:
         return None
     return Cause(
         "rounding that has grown",
-        f"the difference is {at_its_size:.3g} ULP of {SIZES[point.first.stage]}, after {before:.3g} at step {-step}. "
-        f"From one step to the next, rounding errors grow by a factor below {GROWTH}. A small difference between the "
-        "optimizers grows as fast. To rule out such a difference, compare the updates in the report of `unified-clip "
-        "verify`",
+        f"the difference is {at_its_size:.3g} ULP of {SIZES[point.first.stage]}. At step {-step}, it was "
+        f"{before:.3g} ULP. From one step to the next, rounding errors grow by a factor below {GROWTH}. A small "
+        "difference between the optimizers grows as fast. To rule out a difference between the optimizers, compare the "
+        "updates in the report of `unified-clip verify`",
     )

@@ -20,7 +20,7 @@ FACTOR_ERROR = 0.01
 """The largest relative error of a weight decay that is measured in gradients."""
 
 CLOSE = 1.5
-"""A bound is near the optimizer's weight decay if their quotient is below this number."""
+"""A bound is close to the optimizer's weight decay if their quotient is below this number."""
 
 Norms = Mapping[str, tuple[float, float, float]]
 """Maps each weight to (norm of the weight, norm of its gradient with weight decay, norm of its gradient without)."""
@@ -62,8 +62,8 @@ def _regularizer(
 ) -> tuple[float, Evidence] | None:
     """Return (weight decay that one run adds to its gradients, evidence), or None.
 
-    If `decay` is 0, the losses give the weight decay. The double and the half of `decay` are also tried, because a port
-    might forget that the derivative of w**2 is 2 w.
+    If `decay` is 0, compute the weight decay from the losses. Otherwise, also try `2 * decay` and `decay / 2`, because
+    a port might forget that the derivative of w**2 is 2 w.
 
     own: The step of the run that adds the weight decay.
     decay: The weight decay of the other run's optimizer.
@@ -119,10 +119,10 @@ def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms:
 
 
 def _by_norms(decay: float, norms: Norms) -> Evidence | None:
-    """Return the weights whose norms agree with this weight decay, or None.
+    """Return the weights with norms that agree with this weight decay, or None.
 
     The gradient of one run is g + c w. The norms give a lower bound of c, (|g + c w| - |g|) / |w|, and an upper bound,
-    (|g + c w| + |g|) / |w|. The weight decay must be near both bounds.
+    (|g + c w| + |g|) / |w|. The weight decay must be close to both bounds.
     """
     names = _differing(norms)
     unknown = _without_effect(decay, norms)
@@ -167,7 +167,7 @@ def regularizer_cause(
         f"{'these weights are' if len(unknown) > 1 else 'this weight is'} about 0 at this step. Check the loss of "
         f"{run}. "
     )
-    change = "remove this from the loss"
+    change = "remove this regularizer from the loss"
     if is_first:
         change = f"add {decay / 2:.6g} times the sum of the squares of these weights to the loss"
     if None in decays:

@@ -17,11 +17,11 @@ def add_parser(commands: Any) -> None:
     record = commands.add_parser(
         NAME,
         help="run a training command, and record its clip calls",
-        description="Run a command, and record the clip calls of all its Python processes to FILE, without any change "
-        "of the script. Compare two recordings with `unified-clip compare`.",
+        description="Run a command, and record the clip calls of all its Python processes to FILE. The script needs no "
+        "change. Compare two recordings with `unified-clip compare`.",
         epilog="Example: unified-clip record run.jsonl -- torchrun --nproc-per-node 2 train.py --epochs 1",
     )
-    record.add_argument("file", metavar="FILE", type=Path, help="the recording, which must not exist")
+    record.add_argument("file", metavar="FILE", type=Path, help="the file to write, which must not exist")
     record.add_argument("--norms", action="store_true", help="record the exact norm of each gradient and weight")
     record.add_argument(
         "--watch",

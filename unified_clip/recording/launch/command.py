@@ -75,8 +75,8 @@ def _create(file: Path, parts: Path) -> None:
         removal = ", or remove this one" if file.is_symlink() or os.path.isfile(file) else ""  # noqa: PTH113
         raise UsageError(f"{file} exists. Pass another file{removal}: a recording needs a new file.", "UC206")
     if os.path.lexists(parts):
-        problem = f"{parts} exists. Another run writes to this directory, or was killed before it removed the directory"
-        raise UsageError(f"{problem}. If no such run is left, remove this directory. Or pass another file.", "UC206")
+        problem = f"{parts} exists. Another run writes to this directory, or left it behind when it was killed"
+        raise UsageError(f"{problem}. If no run writes to it, remove it. Otherwise, pass another file.", "UC206")
     try:
         parts.mkdir()
         try:
@@ -112,7 +112,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSErro
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
     """Pass signals to the processes that the `with` block adds to the list.
 
-    Ctrl-C is not passed on if the terminal itself sends Ctrl-C to the processes.
+    Do not pass on Ctrl-C if the terminal itself sends it to the processes.
     """
     processes: list[subprocess.Popen[bytes]] = []
 

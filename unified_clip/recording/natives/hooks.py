@@ -19,7 +19,7 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
-"""Maps a module that a program can import to (module with hooks, function that adds the hooks)."""
+"""Maps each module with clip functions to (module with hooks, function that adds the hooks)."""
 
 Home = tuple[Any, str]
 """(module or class, name of a function)."""
@@ -38,14 +38,15 @@ class Hooks:
         self._replaced: list[tuple[Home, Any]] = []
         self._is_on = False
         self._missing: dict[str, tuple[str, str]] | None = None
-        """The entries of `WATCHED` whose hooks were not added yet, or None before the first recording."""
+        """The part of `WATCHED` that still lacks hooks, or None before the first recording."""
         self.on_failure: Callable[[str, Exception], object] = lambda what, error: None
-        """Called with the error if the hooks of a framework cannot be added. The dispatcher sets this attribute."""
+        """A function that gets the error if the hooks of a framework cannot be added. The dispatcher sets this
+        attribute."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
-        homes: All places of the function. If a place contains another function, the place stays unchanged.
+        homes: Where the function is stored. A place that contains another function stays unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:
@@ -61,8 +62,7 @@ class Hooks:
             on()
 
     def switch(self, is_on: bool) -> None:
-        """Put the hooks in place, or restore the functions. Modules that imported a function by `from ... import`
-        change too."""
+        """Put the hooks in place, or restore the functions, also in modules with `from ... import`."""
         if is_on == self._is_on:
             return
         self._is_on = is_on
@@ -81,7 +81,7 @@ class Hooks:
     def add_imported(self, *ended: str) -> None:
         """Add the hooks of all frameworks that are completely imported.
 
-        ended: Modules that count as completely imported, although Python still marks them as incomplete.
+        ended: Modules that are completely imported, although Python still marks them as incomplete.
         """
         if self._missing is None:
             return

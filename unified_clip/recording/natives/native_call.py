@@ -22,15 +22,15 @@ from ...tensors.types import PARTS, Dense, densify, from_numpy
 from ..clip_event import unique_name
 
 SLACK = 2.0**-50
-"""The relative rounding error of a bound. The lower and upper bounds of coefficients are computed in float64."""
+"""The relative rounding error of the bounds of coefficients, which are computed in float64."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
-"""The allowed rounding errors of a clipped element, in ULP. `coefficient` tries the values in this order. A product has
-an error of at most 0.5 ULP. A division makes the error larger."""
+"""The allowed rounding errors of a clipped element, in ULP, in the order in which `coefficient` tries them. A product
+has an error of at most 0.5 ULP. A division has a larger error."""
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
-"""The function computes its coefficient from the first of these fields that has a norm."""
+"""The fields that can contain the norm in the function's formula. If several have a norm, the first one applies."""
 
 
 @dataclass(frozen=True)
@@ -70,23 +70,21 @@ class ObservedTensors:
     """The gradients before and after a call, with their weights. Gradients that are None are left out."""
 
     before: Sequence[Dense]
-    """The gradients before the call. On TensorFlow, the arrays are empty if the recordings need only the returned
-    norm."""
+    """The gradients before the call. On TensorFlow, the arrays are empty if recordings need only the returned norm."""
 
     after: Sequence[Dense]
-    """The gradients after the call. The list is empty if no recording stores the clipped gradients."""
+    """The gradients after the call. Empty if no recording stores the clipped gradients."""
 
     weights: Sequence[Dense | None] = ()
 
     names: Sequence[str] = ()
-    """The framework's name of each gradient. Without names, positions are used as names."""
+    """The framework's name of each gradient. Without names, use positions."""
 
     is_gradient: bool | None = True
-    """Whether the tensors are gradients. `tf.clip_by_value` also clips other tensors. None means that the answer is
-    unknown."""
+    """Whether the tensors are gradients, or None if that is unknown. `tf.clip_by_value` also clips other tensors."""
 
     sources: Sequence[Any] = ()
-    """The framework's variable for each gradient, as far as the variables are known."""
+    """The framework's variable for each gradient, if known."""
 
     sparse: int = 0
     rows: Mapping[int, tuple[Dense, Dense | None]] = field(default_factory=dict)
@@ -139,7 +137,7 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients. Return None if this norm is the exact norm.
+    """Return the norm over the stored rows of sparse gradients, or None if it is equal to the exact norm.
 
     For the rule "each", return a list with the norm of each gradient.
     """
@@ -157,7 +155,7 @@ def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[fl
 def _multiplied(observed: ObservedTensors) -> tuple[list[Dense], list[Dense]]:
     """Return (tensors before the multiplication by the coefficient, tensors after the multiplication).
 
-    The tensor of a sparse gradient is its stored rows, because repeated rows are added after the multiplication.
+    For a sparse gradient, return its stored rows, because repeated rows are added after the multiplication.
     """
     before, after = list(observed.before), list(observed.after)
     for index, (rows, clipped_rows) in observed.rows.items():
@@ -192,8 +190,8 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
     """Return the coefficient that turned `before` into `after`. Return None if no coefficient explains all elements.
 
-    Because of rounding, each element agrees with an interval of coefficients. Return the number in all intervals that
-    is nearest to `formula`. If `formula` is None, return the middle of these numbers.
+    Because of rounding, each element allows an interval of coefficients. Return the number in all intervals that is
+    nearest to `formula`. If `formula` is None, return the middle of the common interval.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

@@ -25,8 +25,8 @@ class CallTensors(NamedTuple):
 class NativeEvent:
     """The fields of a recorded call of a framework's clip function.
 
-    `norm` is the norm that the caller passed or the function returned. The exact norm is measured if there is no such
-    norm, or if the norm of each gradient is recorded. `coef` follows from the function's formula.
+    `norm` is the norm that the function returned or the caller passed. If there is no such norm, or if the norm of each
+    gradient is recorded, the exact norm is measured instead. `coef` follows from the function's formula.
     """
 
     in_graph = False

@@ -38,8 +38,8 @@ class NativeCallObserver:
 
     @contextmanager
     def outermost(self) -> Iterator[bool]:
-        """Yield whether to record a call. A call inside a recorded call or inside a function of unified_clip is not
-        recorded."""
+        """Yield whether to record a call. Do not record a call inside a recorded call or inside a function of
+        unified_clip."""
         if getattr(self._thread, "inside", False) or DISPATCHER.running:
             yield False
             return
@@ -114,7 +114,7 @@ class RunningNativeCall:
                     self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
-        """`after` is ignored if the gradients were passed to `__init__` as `observed`."""
+        """If `__init__` got the gradients as `observed`, `after` is ignored."""
         for recorder, event in self._events:
             with _warn_on_error(recorder.recording, self._call):
                 event.end(returned_norm)
@@ -167,8 +167,8 @@ def clip_parameters(
 ) -> Any:
     """Call a framework's clip function with parameters as its first argument, and record the call.
 
-    value_of: A function that converts the returned norm to a plain tensor.
-    on_empty: A function that is called with the parameters if none of them has a gradient.
+    value_of: Convert the returned norm to a plain tensor.
+    on_empty: If no parameter has a gradient, this function gets the parameters.
     """
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)

@@ -14,7 +14,7 @@ from .hooks import HOOKS
 MOST_LOSSES = 1024
 
 UNSCALED = "_unified_clip_unscaled"
-"""The name of an attribute of a scaled loss. The hook for Keras stores the unscaled loss in this attribute."""
+"""The attribute of a scaled loss in which the hook for Keras stores the unscaled loss."""
 
 
 @contextmanager
@@ -72,8 +72,7 @@ class StepWatcher:
     def _reset(self) -> None:
         self._backward_calls = 0
         self.changed: int | None = None
-        """The number of gradients that unrecorded code changed since the last backward pass. None means that the number
-        is unknown."""
+        """The number of gradients that unrecorded code changed since the last backward pass. None if unknown."""
         self._empty_clips: list[tuple[bool, int]] = []
         """For each clip without a gradient: whether it got parameters, and the number of earlier backward passes."""
 
@@ -118,12 +117,12 @@ class StepWatcher:
 
 
 def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any]) -> None:
-    """Record a step of an optimizer, with the losses since the previous step. Only numeric settings are recorded.
+    """Record a step of an optimizer, with the losses since the previous step. Record only numeric settings.
 
     optimizer: The name of the optimizer's class.
     settings: Maps PyTorch's names of settings, such as `lr`, to values. SETTINGS in `optimizers/names.py` lists the
         names.
-    passes: Further known fields of `OptimizerStep`, such as `backward_calls`.
+    passes: Other fields of `OptimizerStep`, such as `backward_calls`.
     """
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
     fields = {"optimizer": optimizer, "settings": known, **passes, "losses": LOSSES.take()}
@@ -154,7 +153,7 @@ def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str 
 
 
 def rates_by_name(rates: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
-    """Return {"rates": {name: learning rate}}, or {} if a name is unknown, or if all learning rates are equal."""
+    """Return {"rates": {name: learning rate}}. If a name is unknown, or all learning rates are equal, return {}."""
     known = {name: plain(rate) for name, rate in rates} if DISPATCHER.norms else {}
     return {} if {None} & {*known, *known.values()} or len({*known.values()}) < 2 else {"rates": known}
 

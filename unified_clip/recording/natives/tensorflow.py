@@ -27,13 +27,12 @@ Describe = Callable[[Sequence[Any]], NativeCall]
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""All tensors that are gradients: results of a tape or of `tf.gradients`, and eager tensors computed from gradients.
-The keys are the ids of the tensors."""
+"""Gradients by their ids: results of a tape or of `tf.gradients`, and eager tensors computed from gradients."""
 
 SOURCE = "_unified_clip_source"
 
 ONE_GRADIENT = ("Cast", "Identity", "UnsortedSegmentSum")
-"""Operations in a graph whose result is the gradient of the same variable as their first input.
+"""Operations in a graph that pass a gradient on: the result and the first input belong to the same variable.
 `tf.convert_to_tensor` of IndexedSlices adds the operation UnsortedSegmentSum."""
 
 
@@ -62,7 +61,7 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a replacement for `function` that marks the results as gradients. A method of a gradient tape also records
     the loss.
 
-    position: The position of the argument with the variables for which `function` computes gradients.
+    position: The position of the argument that contains the variables.
     """
     keyword = [*inspect.signature(function).parameters][position]
 
@@ -88,7 +87,7 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any:
-    """Record the loss of a gradient tape. A loss that is not a single number is not recorded.
+    """Record the loss of a gradient tape, if it is a single number.
 
     In a graph, return the operation that records the loss.
     """
@@ -157,7 +156,8 @@ def _is_marked(tensor: Any) -> bool:
 def from_tape(tensor: Any) -> bool | None:
     """Return whether a tensor is a gradient, or was computed from a gradient in the same graph.
 
-    Return None if the answer is unknown, because the tensor depends on an argument of a graph without known gradients.
+    Return None if the answer is unknown, because the tensor depends on an argument of a graph and the graph has no
+    known gradients.
     """
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
@@ -211,7 +211,7 @@ def _describe(name: str, rule: Any) -> Describe:
 
 
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
-    """Pass numbers to `receive`. In a graph, return an operation that does so each time the graph runs.
+    """Pass numbers to `receive`. In a graph, return an operation that passes the numbers each time the graph runs.
 
     after: Variables. In a graph, `receive` runs after the operations that write the variables.
     """
@@ -243,15 +243,14 @@ def report_call(
     """Record a call, and return `after`. In a graph, record the call each time the graph runs. In a graph for XLA,
     record nothing.
 
-    A graph runs only operations that its results need, so some returned tensors depend on the recording operation. The
-    function adds as few operations as possible, because additional operations can change how TensorFlow optimizes the
-    graph.
+    A graph runs only operations that its results need, so some returned tensors depend on the recording operation.
+    Additional operations can change how TensorFlow optimizes the graph, so the function adds as few as possible.
 
     describe: A function that gets the values of `thresholds`, and returns the settings of the call.
-    weights, names: The values and names of the gradients' variables. If `names` is empty, the known variables of the
-        gradients are used.
+    weights, names: The values and names of the gradients' variables. Without `names`, use the known variables of the
+    gradients.
     is_gradient: A function that returns whether the tensors are gradients, or None if the answer is unknown.
-    norm: The norm that the function returned. None means that the function returned no norm.
+    norm: The norm that the function returned, or None.
     """
     needs = OBSERVER.needs()
     sources = [None if gradient is None else _source_of(gradient) for gradient in before]

@@ -58,7 +58,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_capturing() -> bool:
-    """Return whether a CUDA graph is captured. Numbers cannot be read during the capture."""
+    """Return whether a CUDA graph is being captured, which makes it impossible to read numbers."""
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 

@@ -56,8 +56,7 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
 MOST_SEARCHES = 8
-"""`ModelNames` stops after this number of searches without a new name, because a search takes long in a large
-program."""
+"""`ModelNames` stops after this number of searches without a new name, because a search is slow in a large program."""
 
 
 class ModelNames:
