@@ -73,7 +73,7 @@ def test_a_step_that_never_clips_is_named(tmp_path: Path, capsys: pytest.Capture
     assert cause_kinds(data) == ["left-out clip"]
     (sentence,) = (each["text"] for divergence in data["clips"]["divergences"] for each in divergence["findings"])
     name, other = ("old.py", "new.py") if is_old else ("new.py", "old.py")
-    assert sentence.startswith(f"{name}:step never clips: its 4 steps of optimizers have no clip call. {other}:step ")
+    assert sentence.startswith(f"{name}:step never clips: its 4 optimizer steps have no clip call. {other}:step ")
     assert f"Add this clip to {name}:step, between the backward pass and the step" in sentence
     assert "its own code" not in sentence
 

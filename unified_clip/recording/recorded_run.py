@@ -25,12 +25,12 @@ class Parameter(RecordedTable):
     """The norm of the gradient, with the `norm_type` of the call. For a clip by value, this is the 2-norm."""
 
     weight: Real | None = None
-    """The norm of the weight, or None if the norm is unknown."""
+    """The norm of the weight, or None if it is unknown."""
 
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
     sums: tuple[Real, Real] | None = None
     """Fingerprints of the weight's elements, as in `tensors/arrangement.py`. `sums` contains the sum of the elements
-    and the sum of their cubes. Only the first clip of the weight's gradient has these fields."""
+    and the sum of their cubes. Only the first clip of a gradient records both."""
 
     @property
     def elements(self) -> int | None:
@@ -52,8 +52,7 @@ class RecordedCall(RecordedTable):
     norm for each slice. "value" uses no norm."""
 
     threshold: Real | tuple[Real, Real] | None = None
-    """The threshold of the norm, or the bounds of a clip by value. None means that the threshold is not a single
-    number."""
+    """The threshold of the norm, or the bounds of a clip by value. None if the threshold is not a single number."""
 
     norm_type: Real | None = None
     eps: Real | None = None
@@ -64,38 +63,35 @@ class RecordedCall(RecordedTable):
     """The number of gradients that the call clips."""
 
     norm: Real | list[Real] | None = None
-    """The norm before the clip. For the rule "global", the norm is a number. Otherwise, there is a list of norms in the
-    order of the gradients."""
+    """The norm before the clip: a number for the rule "global", and otherwise a list in the order of the gradients."""
 
     coef: Real | list[Real | None] | None = None
     """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", and None for "value".
-    An unknown coefficient is also None, for example if no factor explains the results."""
+    A coefficient is also None if it is unknown, for example because no factor explains the results."""
 
     clipped: bool | None = None
     nan: int | None = None
     inf: int | None = None
-    """`nan` is the number of NaN elements, and `inf` is the number of infinite elements. None means that the number is
-    unknown."""
+    """The numbers of NaN and infinite elements, or None if they are unknown."""
 
     seconds: Real | None = None
-    """The duration of the call on the host, in seconds. The field is None in a graph, and for a framework's own
-    function."""
+    """The duration of the call on the host, in seconds. None in a graph, and for a framework's own function."""
 
     parameters: dict[str, Parameter] = {}
-    """The norms and shapes of the gradients, by name. The dict is empty if no norms were recorded."""
+    """The norms and shapes of the gradients, by name. Empty if no norms were recorded."""
 
     gradients: str | None = None
-    """The name of a file beside the recording. The file contains the gradients before clipping."""
+    """The name of the file beside the recording that contains the gradients before clipping."""
 
     ranks: int | None = None
     rank: int | None = None
-    """`ranks` is the world size, and `rank` is the rank. Both are set only if several ranks own the gradients."""
+    """The world size and the rank, if several ranks own the gradients."""
 
     layout: dict[str, int] = {}
-    """Maps each layout of shards over ranks to the number of gradients with this layout."""
+    """The number of gradients for each layout of shards over ranks."""
 
     loss_scale: Real | None = None
-    """The loss scale of the gradients, or None if no loss scale is known."""
+    """The loss scale of the gradients, or None if it is unknown."""
 
     repeated: int = 0
     """The number of repeated parameters in the call."""
@@ -104,8 +100,8 @@ class RecordedCall(RecordedTable):
     """The number of sparse gradients that a framework's function clips."""
 
     watched: bool = False
-    """Whether a framework's function clipped, not a function of unified_clip. In recordings of `verify`, the
-    coefficient of such a call has rounding errors, because it is computed from clipped gradients."""
+    """Whether a framework's function clipped, not a function of unified_clip. `verify` computes the coefficient of such
+    a call from clipped gradients, so the coefficient has rounding errors."""
 
     returned_norm: Real | None = None
     """The norm that a framework's function returned. If the gradients' norms are recorded, `norm` is the exact norm."""
@@ -114,14 +110,14 @@ class RecordedCall(RecordedTable):
     """The norm that the caller passed. If the gradients' norms are recorded, `norm` is the exact norm."""
 
     stored_norm: Real | list[Real] | None = None
-    """The norm over the stored rows of sparse gradients. None means that each row is stored once. If a framework's
-    function returns no norm, `coef` follows from this norm."""
+    """The norm over the stored rows of sparse gradients, or None if each row is stored once. If a framework's function
+    returns no norm, `coef` follows from this norm."""
 
     after: str | None = None
-    """The file with the gradients after the clip. Only calls with `watched` have this file."""
+    """The file with the gradients after the clip, only for calls with `watched`."""
 
     is_gradient: bool | None = None
-    """Whether the call clipped gradients. None means that the answer is unknown."""
+    """Whether the call clipped gradients, or None if that is unknown."""
 
     error: str | None = None
     """The exception that the call raised. After an exception, all fields about the clip are missing."""
@@ -149,7 +145,7 @@ class RecordedCall(RecordedTable):
         return _listed(self.norm)
 
     def known_norms(self) -> list[float]:
-        """Return the norms of the clip, or the norms of its gradients for a clip without a norm."""
+        """Return the norms of the clip. For a clip without a norm, return the norms of its gradients."""
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def used_norms(self) -> list[float]:
@@ -192,28 +188,28 @@ class OptimizerStep(RecordedTable):
     """The number of parameters with hooks of `Tensor.register_hook`, which can clip gradients in the backward pass."""
 
     decayed: tuple[int, int] | None = None
-    """(number of elements with weight decay, number of elements of all changed parameters). The field is set only if
-    some parameters have no weight decay."""
+    """(number of elements with weight decay, number of elements of all changed parameters). Set only if some, but not
+    all, parameters have weight decay."""
 
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The number of clip calls since the previous step. None means that these calls are the lines between the two
-    steps."""
+    """The number of clip calls since the previous step. If None, the lines between the two steps are these calls."""
 
     rates: dict[str, float] = {}
-    """The learning rate of each parameter by name. The dict is empty if all parameters have the same learning rate."""
+    """The learning rate of each parameter by name. Empty if all parameters have the same learning rate."""
 
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
-    """The number of IndexedSlices that contain a row more than once. None means that the number is unknown."""
+    """The number of IndexedSlices that contain a row more than once, or None if it is unknown."""
 
     losses: tuple[Real, ...] = ()
-    """The losses of the backward passes since the previous step. The losses do not contain the loss scale."""
+    """The losses of the backward passes since the previous step, without the loss scale."""
 
     process: Annotated[int, Field(ge=0)] = 0
     calls: int = 0
     run: str = ""
-    """`calls` is the number of clip calls before the step. `run` is the name of the run. `read` sets both fields."""
+    """`calls` is the number of clip calls before the step. `run` is the name of the run. `runs.read` sets both
+    fields."""
 
 
 class LoggedNumbers(RecordedTable):
@@ -229,7 +225,7 @@ class RecordedProcess(RecordedTable):
 
     rank: int | None = None
     ranks: int | None = None
-    """`rank` and `ranks` are the rank of the process and the world size. None means that the values are unknown."""
+    """The rank of the process and the world size, or None if they are unknown."""
 
     pid: int | None = None
     arguments: tuple[str, ...] = ()
@@ -252,7 +248,7 @@ class RecordedRun(RecordedTable):
     path: Path
     header: Header
     lines: list[RecordedCall]
-    """The clip calls. For several recorded processes, these are the calls of the first process."""
+    """The clip calls of the first process."""
 
     incomplete_line: bool
     """Whether the run ended while it wrote a line. The incomplete line is left out."""
@@ -261,16 +257,16 @@ class RecordedRun(RecordedTable):
     """The name of the run in printed sentences."""
 
     recorded: int
-    """The number of clip calls in the file. Merged calls of a loop are one call in `lines`."""
+    """The number of clip calls in the file. `lines` can be shorter, because calls of a loop are merged."""
 
     others: tuple[tuple[RecordedCall, ...], ...] = ()
-    """The clip calls of each process except the first process."""
+    """The clip calls of the other processes."""
 
     optimizer_steps: tuple[OptimizerStep, ...] = ()
     """The steps of optimizers in the first process, in order."""
 
     steps_in_iteration: int = 1
-    """The number of recorded optimizer steps that each step in `optimizer_steps` joins."""
+    """The number of recorded optimizer steps in each item of `optimizer_steps`."""
 
     logged: tuple[LoggedNumbers, ...] = ()
 

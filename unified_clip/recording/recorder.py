@@ -38,14 +38,14 @@ def record(
     full, the recording ends with a ClipWarning.
 
     Args:
-        path: The file, which must not exist.
-        norms: Record the norm of each gradient under the name of its parameter. If a call gets the weights, the norms
-            of the weights are also recorded. Recording the norms reads all gradients once more.
+        path: The file to write, which must not exist.
+        norms: Record the norm of each gradient under the name of its parameter. If a call gets the weights, also record
+            their norms. This reads all gradients once more.
         gradients_every: Every N steps, store the gradients before clipping as safetensors files beside `path`.
         names: The names of the parameters: a list of names in order, a dict of name to parameter, or a model with
-            `named_parameters()`. If a call gets a plain list of gradients, the names of a dict or model apply in order.
-            The list must have one gradient for each parameter. If `names` is None, the names come from the call: the
-            keys of a dict, or (name, gradient) tuples. Parameters of Paddle and TensorFlow also have names. Gradients
+            `named_parameters()`. The names of a dict or model also apply to a plain list of gradients, if it has one
+            gradient for each parameter, in order. If `names` is None, the names come from the call: the keys of a
+            dict, or (name, gradient) tuples. Parameters of Paddle and TensorFlow have names themselves. Gradients
             without a name get their position as a name.
         natives: Record the frameworks' own functions too.
 
@@ -98,7 +98,7 @@ class Recording:
         self._waits: set[Callable[[], object]] = set()
         self._warnings: dict[str, None] = {}
         self.loss_scale: Callable[[], float | None] | None = None
-        """A function that returns the loss scale of the gradients, or None if no loss scale is known."""
+        """A function that returns the loss scale of the gradients, or None if it is unknown."""
         self._arranged: set[str] = set()
 
     def _make_locks(self) -> None:
@@ -130,8 +130,8 @@ class Recording:
             step = self._step + 1 if step is None else step
             if self._by_calls and self._step > 1:
                 raise ValueError(
-                    f"step was not set at first, so each of the {self._step} calls was counted as a step. Call "
-                    "next_step() or set step before the first call of each step."
+                    f"step was not set before the first call, so each of the {self._step} calls was counted as a step. "
+                    "Call next_step() or set step before the first call of each step."
                 )
             if step < self._step:
                 raise ValueError(f"step is {step}, but step {self._step} has begun. Pass {self._step} or more.")
@@ -200,7 +200,7 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Write a line for a call. Its gradients {name: (dtype, array)} before and after the call are stored in two
+        """Write a line for a call. Store its gradients {name: (dtype, array)} before and after the call in two
         files."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
@@ -236,8 +236,8 @@ class Recording:
     def on_unrecordable_graph(self, framework: str) -> None:
         self._is_empty = False  # this warning replaces the warning about an empty recording
         self._warn(
-            f"a clip call inside a graph of {framework} is not recorded, since that graph cannot report values. "
-            "To record the call, make it outside the graph."
+            f"a clip call inside a graph of {framework} is not recorded, because that graph cannot report values. "
+            "To record the call, clip outside the graph."
         )
 
     def _add(self, call: CallRecorder) -> None:
@@ -275,8 +275,10 @@ class Recording:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
     def wait(self) -> None:
-        """Wait until running graphs have reported their calls. The caller must not hold `_lock`, because the reports
-        need it."""
+        """Wait until running graphs have reported their calls.
+
+        The caller must not hold `_lock`, because the graphs need it to report calls.
+        """
         for wait in tuple(self._waits):
             wait()
 
@@ -293,7 +295,9 @@ class Recording:
                 self._has_ended = True
                 self._close()
                 remedy = "Earlier calls are kept. Free disk space or choose another path, and record again."
-                self._warn(f"{self.path}: the recording ends here, since the file cannot be written: {error}. {remedy}")
+                self._warn(
+                    f"{self.path}: the recording ends here, because the file cannot be written: {error}. {remedy}"
+                )
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
         with self._lock:
@@ -352,9 +356,9 @@ class CallRecorder:
         return len(merge_groups([each.fields for each in self.events if each.fields["framework"] == framework]))
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """Write the lines of the call. The lines of a traced call are written when its graph runs.
+        """Write the lines of the call, or let its graph write the lines when the graph runs.
 
-        seconds: The duration of the call. None means that the duration is unknown.
+        seconds: The duration of the call, or None if it is unknown.
         """
         self._tail["seconds"] = seconds
         if error is not None:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 ROUNDING = 64
-"""The largest difference in ULP that counts as rounding. Frameworks add numbers in different orders."""
+"""Differences of up to this many ULP can be rounding, because frameworks add numbers in different orders."""
 
 GROWTH = 16
-"""Rounding errors grow from step to step. A larger factor than GROWTH between two differences has another cause."""
+"""Rounding errors grow from step to step, but by a smaller factor than this one."""
 
 NEAR = 4
-"""Two norms count as equal if they differ by up to NEAR ULP. Each norm contains rounding errors."""
+"""Norms that differ by up to this many ULP are treated as equal, because each norm contains rounding errors."""
 
 PRODUCT = 1e-5
 """The largest relative error of a clipped norm that is computed as norm times coefficient."""
@@ -31,8 +31,8 @@ class Distance(NamedTuple):
 
 
 def distance(a: float, b: float) -> Distance:
-    """Return the distance of two numbers. Two NaN have the distance 0. Any other distance from NaN or infinity is
-    inf."""
+    """Return the distance of two numbers. Equal numbers and two NaN have the distance 0. Any other distance from NaN or
+    infinity is inf."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -77,7 +77,7 @@ def needs_float64(*values: float) -> bool:
 def _place(value: float, wide: bool) -> int:
     """Return the position of a number in the sorted list of all float32 numbers. Zero has the position 0.
 
-    wide: Whether the list contains all float64 numbers instead.
+    wide: Use the list of all float64 numbers instead.
     """
     bits = int(np.float64(abs(value)).view(np.int64)) if wide else int(np.float32(abs(value)).view(np.int32))
     return bits if value >= 0 else -bits

@@ -42,7 +42,7 @@ class NoiseTracker:
     def key(self, name: str | None) -> Key:
         """Return a key for a parameter that is the same at all steps.
 
-        A position such as "0" exists in each clip call. So its key also contains the number of the call.
+        A position such as "0" occurs in each clip call, so its key also contains the number of the call.
         """
         return (self._number if name is not None and name.isdecimal() else 0, name)
 
@@ -53,8 +53,7 @@ class NoiseTracker:
 
 
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return (number of elements that are rounding noise, upper bound for the norm of the difference between the
-    gradients).
+    """Return (number of elements that are rounding noise, upper bound for the norm of their difference).
 
     For a gradient above rounding noise, return (0, 0.0).
     """
@@ -74,10 +73,10 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
 
 
 def noise_floor(line: RecordedCall) -> float:
-    """Return the largest norm that counts as rounding noise: ROUNDING times one ULP of the total norm.
+    """Return the largest norm of rounding noise: ROUNDING times one ULP of the total norm.
 
-    For a `norm_type` below 1, return 0. The total norm is then far above the norms of the gradients, and says nothing
-    about their rounding.
+    For a `norm_type` below 1, return 0. The total norm is then far above the norms of the gradients, and does not bound
+    their rounding.
     """
     total = total_norm(line)
     if not math.isfinite(total) or line.order < 1:

@@ -27,7 +27,7 @@ PASS = "Pass a file that unified-clip record or unified_clip.record wrote."
 AGAIN = "Record the run again."
 
 CHUNK = 1 << 20
-"""The number of characters after which `read` reports its progress."""
+"""`read` reports its progress each time it has read this number of characters."""
 
 
 def read(
@@ -37,12 +37,12 @@ def read(
 
     Args:
         path: The file from `unified_clip.record` or `unified-clip record`.
-        name: The name of the run, as printed in sentences. If `name` is None, the name of the file is used.
+        name: The name of the run in printed sentences. None means the name of the file.
         advance: A function for a progress bar. `read` calls `advance(1)` after each part of the file.
 
     Returns:
         The recording, with the clip calls, optimizer steps and logged numbers of the first process. The field `others`
-        contains the clip calls of each process except the first process.
+        contains the clip calls of the other processes.
 
     Raises:
         RunError: The file cannot be read, or is not a valid recording.
@@ -125,8 +125,8 @@ def _read_header(path: Path, line: str) -> Header:
     if header.schema_ not in READABLE:
         readable = " and ".join(map(str, READABLE))
         raise RunError(
-            f"{path} has the format version (schema) {header.schema_}, and this release reads {readable}. unified_clip "
-            f"{header.unified_clip} wrote it: install that release or a later one to read it."
+            f"{path} has the format version (schema) {header.schema_}, and this release reads {readable}. To read the "
+            f"file, install unified_clip {header.unified_clip}, which wrote it, or a later release."
         )
     return header
 

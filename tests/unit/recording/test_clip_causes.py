@@ -52,7 +52,7 @@ def test_a_loop_of_clips_by_total_norm_is_another_rule(compare_runs: Any) -> Non
         assert printed[3].startswith("Per tensor for global: ")
         assert any("GradientClipByNorm(c).clip_(model.parameters())" in sentence for sentence in printed[4:])
         counts = " and ".join(str(len(run.lines)) for run in (comparison.a, comparison.b))
-        end = f"only in the 1 call of {counts} that was compared, with 1 of 3 tensors."
+        end = f"in 1 compared call (of {counts}), with 1 of 3 tensors."
         assert f"Gradients' norms are equal {end}" in printed
 
 

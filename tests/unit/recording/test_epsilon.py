@@ -95,9 +95,8 @@ def test_epsilon_before_the_bias_correction_is_named_with_the_line_to_type(
         f"b.jsonl (torch.optim.Adam) adds eps {eps:g} after the bias correction. At step 1, the eps of a.jsonl has "
         "the same effect as the eps 3.16228e-06 in b.jsonl. Before each optimizer.step() of b.jsonl, with t = 1, 2, 3 "
         "and so on, type "
-        '`for group in optimizer.param_groups: group["eps"] = 1e-07 / (1 - 0.999**t) ** 0.5`. This holds for runs that '
-        "begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or has several "
-        "optimizers, ignore this cause."
+        '`for group in optimizer.param_groups: group["eps"] = 1e-07 / (1 - 0.999**t) ** 0.5`. Ignore this cause '
+        "if a run resumes from a checkpoint, or has several optimizers."
     )
     assert "This difference might follow from the difference at step 1." in rest
 
@@ -134,8 +133,8 @@ def test_eps_of_several_groups_is_compared_by_the_set_of_effects(
 @pytest.mark.parametrize(
     ("betas", "reason"),
     [
-        (None, "b.jsonl has no single pair of recorded betas"),
-        ([0.9, 0.999, 0.9, 0.99], "b.jsonl has no single pair of recorded betas"),
+        (None, "b.jsonl has no recorded betas, or several"),
+        ([0.9, 0.999, 0.9, 0.99], "b.jsonl has no recorded betas, or several"),
     ],
     ids=["not recorded", "of each group"],
 )

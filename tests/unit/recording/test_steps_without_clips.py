@@ -49,7 +49,7 @@ def test_a_run_that_never_clips_is_named(tmp_path: Path, is_old: bool) -> None:
     (cause,) = comparison.findings
     assert cause.kind == "left-out clip"
     assert cause.sentence == (
-        f"{unclipped} never clips: its 3 steps of optimizers have no clip call. {clipped} clips by clip, by the total "
+        f"{unclipped} never clips: its 3 optimizer steps have no clip call. {clipped} clips by clip, by the total "
         f"norm with the threshold 1. Add this clip to {unclipped}, between the backward pass and the step, or remove "
         f"it from {clipped}"
     )
@@ -217,7 +217,8 @@ def test_a_step_that_one_run_skips_is_the_only_cause(
     (cause,) = comparison.findings
     assert cause.sentence.startswith(f"{complete} makes step {min(skipped)} of the optimizer, and {name} skips it")
     assert ("skips it and 1 later step." in cause.sentence) is (len(skipped) == 2)
-    assert "Its gradients are not finite at this step (norm inf), so a loss scaler skips the step." in cause.sentence
+    reason = f"The gradients of {name} are not finite at this step (norm inf), so a loss scaler skips the step."
+    assert reason in cause.sentence
     assert "learning rate" not in printed_text(comparison)
     assert f"This difference might follow from the difference at step {min(skipped)}." in printed_text(comparison)
 

@@ -121,7 +121,7 @@ def test_groups_that_decay_other_parameters_are_another_optimizer(compare_runs: 
     )
     assert compare_runs(old, same).first is None
     (cause,) = compare_runs(old, more).findings
-    assert "weight decay of 7 of 9 elements instead of 6. Compare which parameters have weight decay" in cause.sentence
+    assert "weight decay for 7 of 9 elements instead of 6. Compare which parameters have weight decay" in cause.sentence
     assert "elements" not in str(compare_runs(old, shards).findings)
 
 
@@ -216,7 +216,7 @@ def test_a_run_without_recorded_optimizer_steps_is_named(compare_runs: Any, is_r
     comparison = compare_runs(with_steps(old) if is_recorded else old, with_steps(new))
     text = "\n".join(sentences.report_lines(comparison))
     assert "Clipping is the same up to step 1" in text
-    assert ("a.jsonl has no steps of an optimizer, so the settings" in text) != is_recorded
+    assert ("a.jsonl has no optimizer steps, so the settings" in text) != is_recorded
 
 
 MOVED = [clip_line(1), clip_line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})]

@@ -29,7 +29,7 @@ def compare_accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[
     passes = (left.backward_calls, right.backward_calls)
     if None not in passes and passes[0] != passes[1]:
         texts = [f"{count} backward pass{'es' * (count != 1)}" for count in passes]
-        sentence = f"{left.run} runs {texts[0]} before the step, {right.run} {texts[1]}"
+        sentence = f"{left.run} runs {texts[0]} before the step, and {right.run} runs {texts[1]}"
         cause = Cause("gradient accumulation", sentence)
         yield StepDifference(Divergence(left.step, "backward passes", *passes), cause)
 
@@ -37,7 +37,7 @@ def compare_accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[
 def _cleared(run: RecordedRun, step: OptimizerStep, other: OptimizerStep) -> bool | None:
     """Return whether a run clears its gradients before a step, or None if the answer is unknown.
 
-    Frameworks except PyTorch and Paddle compute new gradients in each backward pass. These gradients count as cleared.
+    Frameworks other than PyTorch and Paddle compute new gradients in each backward pass, so they need no clearing.
     """
     is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
     return True if is_new and other.cleared is False else step.cleared

@@ -40,7 +40,7 @@ def late_clip_of_step(
     if not any(itertools.starmap(have_near_norms, itertools.product(after, clips[1].get(step, ())))):
         return None
     sentence = (
-        f"{late.name} makes a clip call after step {step} of the optimizer, and {early.name} clips the same gradients "
+        f"{late.name} clips gradients after step {step} of the optimizer, and {early.name} clips the same gradients "
         f"before step {step}"
     )
     return Cause("clipping after the step", sentence)
@@ -71,7 +71,7 @@ def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None
 def _late_run(point: DivergencePoint, pair: CallPair) -> str:
     """Return the name of the late run, or "one of the two runs".
 
-    The late run's weights have moved in the direction in which the other run's weights move next.
+    The weights of the late run have already moved in the direction in which the other weights move next.
     """
     following = point.pairs[point.index + 1 : point.index + 2]
     later = {name: (a, b) for each in following for name, a, b in numbers(each, "weight")}

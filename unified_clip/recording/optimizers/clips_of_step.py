@@ -21,9 +21,9 @@ def is_empty(call: RecordedCall) -> bool:
 
 
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
-    """Return the run with only the calls whose item in `kept` is True.
+    """Return the run without the calls that are False in `kept`.
 
-    Removed calls without gradients are counted in `empty_clips` of the next optimizer step.
+    Count removed calls without gradients in `empty_clips` of the next optimizer step.
     """
     if all(kept):
         return run
@@ -76,7 +76,7 @@ def changes_by_hand(run: RecordedRun) -> str:
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
-    """Return the cause that a run leaves out clips of the other run.
+    """Return a cause for a run that leaves out clips of the other run.
 
     calls: The clips of the other run.
     step: The optimizer step without a clip. None means that the run never clips.
@@ -85,7 +85,7 @@ def left_out_clip(
     if changes := changes_by_hand(run):
         sentence = (
             f"{changes}. {clips}. This report does not compare clips by hand. Use `unified-clip verify`, which "
-            "compares the updates, or replace this code by a function of unified_clip"
+            "compares the updates, or replace the clip by a function of unified_clip"
         )
         return Cause("clip by hand", sentence)
     steps = [each for each in run.optimizer_steps if step in (None, each.step)]
@@ -101,7 +101,7 @@ def left_out_clip(
         sentence += "both runs, or in neither run"
     else:
         sentence = (
-            f"{run.name} never clips: its {counted(len(steps), 'step')} of optimizers have no clip call. "
+            f"{run.name} never clips: its {counted(len(steps), 'optimizer step')} have no clip call. "
             f"{clips}. Add this clip to {run.name}, between the backward pass and the step, or remove it from "
             f"{other.name}"
         )

@@ -12,7 +12,7 @@ from ..recorded_run import OptimizerStep, Setting
 from .names import LIBRARIES
 
 EQUAL = 1e-6
-"""The largest relative difference of equal settings. Some frameworks store settings as float32."""
+"""Settings are equal up to this relative difference, because some frameworks store them as float32."""
 
 Place = Literal[
     "after the bias correction", "before the bias correction", "inside the root", "outside the root",
@@ -20,7 +20,7 @@ Place = Literal[
 ]  # fmt: skip
 """The place where an optimizer adds epsilon.
 
-The list has the formulas with the second moment v, the step t and the bias correction c = 1 - beta2**t:
+These formulas contain the second moment v, the step t and the bias correction c = 1 - beta2**t:
 
 - after the bias correction: sqrt(v / c) + eps
 - before the bias correction: (sqrt(v) + eps) / sqrt(c)
@@ -36,10 +36,7 @@ BEFORE: Final = "before the bias correction"
 INSIDE: Final = "inside the root"
 OUTSIDE: Final = "outside the root"
 
-CONDITION: Final = (
-    "This holds for runs that begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or "
-    "has several optimizers, ignore this cause"
-)
+CONDITION: Final = "Ignore this cause if a run resumes from a checkpoint, or has several optimizers"
 
 PLACES: Mapping[str, Mapping[str, Place]] = {
     "adam": {"torch": AFTER, "paddle": AFTER, "optax": AFTER, "keras": BEFORE, "tf": BEFORE},
@@ -69,7 +66,7 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Return the eps after the bias correction that has the same effect as the step's eps.
+    """Convert the eps of a step to an eps after the bias correction that has the same effect.
 
     Return None if there is no such eps, or if the eps is unknown. The first recorded step must be the optimizer's first
     step.
@@ -91,8 +88,8 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
     """Compare the eps of two optimizers that add eps at different places. Return (left value, right value, cause).
 
-    The values are the results of `after_correction`. If `after_correction` returns None for a side, the values are the
-    places, such as "inside the root". Return None if both eps have the same effect, or if an eps was not recorded.
+    The values are the results of `after_correction`. If it returns None for a side, the values are the places, such as
+    "inside the root". Return None if both eps have the same effect, or if an eps was not recorded.
     """
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
@@ -103,7 +100,7 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
     if old is None or new is None:
         unknown = [step for step in (left, right) if place_of(step) == BEFORE and math.isnan(_beta2(step))]
         sentence += (
-            f"The effects of both eps were not compared, because {unknown[0].run} has no single pair of recorded betas"
+            f"The effects of both eps were not compared, because {unknown[0].run} has no recorded betas, or several"
             if unknown
             else "No constant eps has the same effect at both places"
         )
@@ -131,7 +128,7 @@ def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
 def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
     """Return the relative tolerance for comparing learning rates and effects of epsilon.
 
-    The tolerance allows for the error of Keras' bias correction, which Keras computes from betas in float32.
+    Keras computes its bias correction from betas in float32. The tolerance allows for this error.
     """
     is_before = [place_of(step) == BEFORE for step in (left, right)]
     if is_before[0] == is_before[1]:
@@ -141,9 +138,9 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 
 
 def _advice(before: OptimizerStep, after: OptimizerStep) -> str:
-    """Advise which eps after the bias correction has the same effect as an eps before the bias correction.
+    """Advise an eps for `after` that has the same effect as the eps of `before`.
 
-    The numbers have all digits, because 0.999 as float32 is another number in float64.
+    The formula has all digits of beta2, because 0.999 as float32 is another number in float64.
 
     before: A step of the optimizer that adds eps before the bias correction.
     after: A step of the optimizer that adds eps after the bias correction.

@@ -1,4 +1,4 @@
-"""Compare the schedules of the learning rates of two runs: schedules that are ahead or faster, and rounding errors."""
+"""Compare the learning rate schedules of two runs. Find a schedule that is ahead or faster, and rounding errors."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ TINY = 1e-20
 MOMENTUM = "rule for momentum"
 
 SETTING_TEXTS = {"eps": "the optimizer's eps"}
-"""Texts for settings in sentences. The text for eps names the optimizer, because a clip can also have an eps."""
+"""Names of settings in sentences. A clip can also have an eps, so the name shows that the optimizer has this eps."""
 
 
 def compare_settings(
@@ -56,7 +56,7 @@ def compare_settings(
     if is_one_kind and counts[0][1] == counts[1][1] and counts[0][0] != counts[1][0]:
         values = f"{counts[1][0]} of {counts[1][1]} elements instead of {counts[0][0]}"
         advice = undecayed_text(left, right, names) or ". Compare which parameters have weight decay"
-        sentence = f"{differs} weight decay of {values}{advice}"
+        sentence = f"{differs} weight decay for {values}{advice}"
         cause = Cause("another optimizer", sentence)
         yield _difference(left, "optimizer", counts[0][0], counts[1][0], cause, "number of elements with weight decay")
     if rows := compare_rows(left, right):
@@ -71,7 +71,7 @@ def compare_settings(
 
 
 def _other_rates(left: OptimizerStep, right: OptimizerStep, names: Names, rounding: float) -> str:
-    """Describe the parameters whose learning rates differ. Return "" if no names of such parameters are known."""
+    """Describe the parameters with different learning rates. Return "" if their names are unknown."""
     if not (left.rates or right.rates):
         return ""
     other: dict[str, list[str]] = {}

@@ -21,7 +21,7 @@ Skips = dict[int, int]
 """Maps an optimizer step to the number of skipped training iterations directly before the step."""
 
 SAME = 1e-3
-"""The largest relative difference between norms of the same gradients in two runs."""
+"""Norms of the same gradients in two runs have at most this relative difference."""
 
 
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
@@ -55,7 +55,10 @@ def _difference(
     step, more = skipped[0], len(skipped) - 1
     reason = ""
     if bad := _bad_norms(run, step):
-        reason = f" Its gradients are not finite at this step (norm {bad[0]}), so a loss scaler skips the step."
+        reason = (
+            f" The gradients of {run.name} are not finite at this step (norm {bad[0]}), so a loss scaler skips the "
+            "step."
+        )
     elif (bad := _bad_norms(other, step)) and not any(line.step == step for line in run.lines):
         reason = (
             f" The gradients of {other.name} are not finite at this step (norm {bad[0]}). Either optax.apply_if_finite "
@@ -106,7 +109,7 @@ def have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
 def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
     """Yield (step, number of skipped iterations before the step).
 
-    An iteration is skipped if its clipped gradients are not finite.
+    A loss scaler skips an iteration if its clipped gradients are not finite.
     """
     passes = {step.step: step.backward_calls for step in run.optimizer_steps}
     for step, lines in calls_by_step(run).items():
@@ -140,7 +143,7 @@ def _skips_without_calls(run: RecordedRun, other: RecordedRun) -> Skips:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Remove the clip calls in iterations whose optimizer step both runs skip, if only the first run makes these calls.
+    """Remove the clip calls of iterations that both runs skip, if only the first run makes these calls.
 
     For example, the second run clips inside optax.apply_if_finite, which skips gradients that are not finite.
     """

@@ -16,7 +16,7 @@ from .clips_after_step import is_late
 from .clips_of_step import is_empty, with_calls
 
 Order = Sequence[int]
-"""Maps positions in the first run to positions in the second run."""
+"""Maps positions of calls or steps in the first run to positions in the second run."""
 
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 
@@ -78,8 +78,7 @@ def _order_of_calls(
 
     Return None if a call has no match, or if two calls of one run share a gradient.
 
-    known: The result for an earlier training iteration. It is returned if names, shapes and norms allow several
-        matches.
+    known: The order in an earlier training iteration. Used if names, shapes and norms allow several matches.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -185,10 +184,10 @@ def _clip_other_parameters(a: RecordedRun, b: RecordedRun, sizes: tuple[int, int
 
 
 def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int, may_differ: bool) -> bool:
-    """Return whether the runs clip the same gradients in each iteration, if an iteration has this number of steps.
+    """Return whether both runs clip the same gradients in each training iteration.
 
-    sizes: The number of optimizer steps in an iteration of `a`, and in an iteration of `b`.
-    may_differ: Whether each run may clip its own gradients, if they are the same in all its iterations.
+    sizes: The number of optimizer steps in an iteration of `a` and of `b`.
+    may_differ: Whether the runs may clip different gradients, if each run always clips the same ones.
     """
     left, right = (
         [each for each in iterations_of(run, size) if len(each[0]) == size]
@@ -260,7 +259,7 @@ def iterations_of(run: RecordedRun, size: int) -> Iterator[Iteration]:
 def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Join the optimizer steps of each training iteration into one step.
 
-    If all steps of the two runs can already be paired, the runs stay unchanged.
+    If the steps of both runs already match, return the runs unchanged.
     """
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
         return a, b
@@ -353,8 +352,7 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """If the recording has only the first optimizer steps of the run, remove these steps. An example is
-    `torch.compile`."""
+    """Remove the optimizer steps if only the first ones are recorded, as with `torch.compile`."""
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
     is_partial = len(run.lines) - ends[-1] > max(1, most)
@@ -374,9 +372,9 @@ def _counts_calls(run: RecordedRun) -> bool:
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:
-    """Number the steps from 1. Each call gets the number of the next step.
+    """Number the steps from 1, and give each call the number of the next step.
 
-    In a run that clips late, each call gets the number of the previous step.
+    If the run clips after its steps, give each call the number of the previous step.
     """
     offset, done, lines = 0 if is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):

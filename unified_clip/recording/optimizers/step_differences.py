@@ -18,7 +18,7 @@ STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "c
 def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
     """Return the first difference between the optimizer steps of two runs, for each kind of cause and each setting.
 
-    If one run uses each learning rate one step later, this shift replaces the differences between learning rates.
+    If one run uses each learning rate one step later, report this shift instead of different learning rates.
     """
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if late := late_clips(a, b):

@@ -12,7 +12,7 @@ from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT, distance
 
 MOST_NETWORKS = 6
-"""The largest number of networks with equal names and shapes that `unmoved_weights` distinguishes by their weights."""
+"""`unmoved_weights` distinguishes at most this number of networks with equal names and shapes by their weights."""
 
 
 SAME = 0.01
@@ -31,10 +31,10 @@ def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -
                 runs, call = ((a, b), before.a) if not moved[0] else ((b, a), before.b)
                 if _has_update(runs[0], call):
                     sentence = (
-                        f"step {call.step} of {runs[0].name} changes none of the {len(call.parameters)} weights whose "
-                        f"gradients are clipped before this step. {runs[1].name} changes these weights. Call step() "
-                        "of the optimizer that has these parameters, not of an optimizer for another network or for a "
-                        "copy of the model"
+                        f"{runs[0].name} clips the gradients of {len(call.parameters)} weights before step "
+                        f"{call.step}, but the step changes none of these weights. {runs[1].name} changes them. Call "
+                        "step() of the optimizer that has these parameters, not of an optimizer for another network or "
+                        "for a copy of the model"
                     )
                     cause = Cause("weights are not updated", sentence)
                     yield StepDifference(Divergence(call.step, "optimizer", *moved, "number of changed weights"), cause)

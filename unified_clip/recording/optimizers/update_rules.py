@@ -12,10 +12,10 @@ from .names import ADAMW, LIBRARIES
 VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
 
 SUM_FIRST = frozenset({"sgd", "lion"})
-"""Keras' optimizers that sum the repeated rows of a gradient before the update. The names are in lower case."""
+"""Keras' optimizers, in lower case, that sum the repeated rows of a gradient before the update."""
 
 ADDS_WEIGHT_DECAY = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
-"""PyTorch's and Paddle's optimizers that add weight decay to the gradients. The names are in lower case."""
+"""PyTorch's and Paddle's optimizers, in lower case, that add weight decay to the gradients."""
 
 CLAUSES: Mapping[bool | None, str] = {
     True: ", which subtracts weight decay from the weights",
@@ -25,10 +25,9 @@ CLAUSES: Mapping[bool | None, str] = {
 
 
 def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
-    """Return whether two optimizers have the same class. AdamW counts as Adam.
+    """Return whether two optimizers have the same class. AdamW is treated as Adam.
 
-    A user's class counts as a framework's class if its name contains the class's name. For example, MyAdam counts as
-    Adam, but MyNAdam does not.
+    A user's class is treated as the framework's class that its name contains: MyAdam as Adam, but MyNAdam not as Adam.
     """
     steps = sorted((left, right), key=lambda step: len(_kind(step)))
     short, long = map(_kind, steps)
@@ -78,10 +77,7 @@ def _undecayed(step: OptimizerStep) -> Sequence[str]:
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return a cause if the optimizers treat repeated rows of a sparse gradient differently.
-
-    One optimizer squares each row, and the other optimizer squares the sum of the rows.
-    """
+    """Return a cause if only one of two optimizers sums the repeated rows of a sparse gradient before squaring."""
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
         return None

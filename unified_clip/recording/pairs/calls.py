@@ -32,10 +32,10 @@ class CallPair:
     b: RecordedCall
     names: Names
     rate: float = 0.0
-    """The largest learning rate in this step, for an optimizer such as Adam. For any other optimizer, the rate is 0."""
+    """The largest learning rate in this step, for an optimizer such as Adam. It is 0 for other optimizers."""
 
     gain: float = 0.0
-    """The quotient lr / (1 - momentum) of an optimizer such as SGD. For any other optimizer, the gain is 0.
+    """lr / (1 - momentum) of an optimizer such as SGD, and 0 for other optimizers.
 
     With momentum, one gradient g moves the weight by `gain` * g in total.
     """
@@ -47,8 +47,7 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
     """Pair the calls of two runs in order. Stop at the first pair of calls with different steps.
 
     names: Maps names in `a` to names in `b`. `match_parameters` pairs all other parameters.
-    rate: The learning rate of all steps. If `rate` is None, the recorded learning rates are used, or 0 without a
-        record.
+    rate: The learning rate of all steps. None means the recorded learning rates, or 0 if none was recorded.
     """
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
@@ -66,10 +65,11 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
 
 
 ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")
-"""Texts in names of optimizers whose steps do not depend on the size of the gradient."""
+"""An optimizer makes steps that do not depend on the size of the gradient if its name contains one of these texts."""
 
 PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
-"""Texts in names of optimizers whose steps are proportional to the gradient. ADAPTIVE is searched first."""
+"""An optimizer makes steps proportional to the gradient if its name contains one of these texts, and no text of
+ADAPTIVE."""
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
@@ -101,8 +101,8 @@ def orders_of(pair: CallPair) -> dict[str, str]:
     """Compare the order of each weight's elements in the two runs. Return {name of the weight: result}.
 
     A result is "same", "transposed", "reshaped", "rearranged" or "other". For "rearranged", the weights have the same
-    elements in another order. For "other", no relation was found. The dict contains only weights that have
-    fingerprints, and the same lengths of axes in both runs.
+    elements in another order. For "other", no relation was found. Leave out weights without fingerprints, and weights
+    with different lengths of axes.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():
@@ -120,7 +120,7 @@ def orders_of(pair: CallPair) -> dict[str, str]:
 # -- the order of the calls of a step
 
 MIN_COMMON_FRACTION = 0.5
-"""The smallest fraction of common gradients at which two calls are paired."""
+"""Two calls are paired only if they have at least this fraction of their gradients in common."""
 
 Likeness = Sequence[Sequence[float | None]]
 """A matrix of similarities: a row for each call of one run, and a column for each call of the other run.
@@ -137,7 +137,7 @@ class MissingCalls(NamedTuple):
     """The calls of this step that have a partner in the other run."""
 
     later: frozenset[int]
-    """The indices of the pairs of calls after the first missing call. The first pair of the step has the index 0."""
+    """The indices of the pairs of calls after the first missing call. The step's first pair has the index 0."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
@@ -182,9 +182,10 @@ def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> A
 def partners_of(
     a: Sequence[RecordedCall], b: Sequence[RecordedCall], names: Names
 ) -> tuple[Sequence[int] | None, bool]:
-    """Return (index in `b` of each call's partner, whether the order of the calls matters).
+    """Return (partners, whether the order of the calls matters).
 
-    The indices are None if a call has no partner. The order matters if two calls of a run can clip the same gradients.
+    `partners` has the index in `b` for each call in `a`, or is None if a call has no partner. The order matters if two
+    calls of a run can clip the same gradients.
     """
     likeness = [[_likeness(call, other, names) for other in b] for call in a]
     is_ordered = any(map(_share_gradients, (a, b)))
@@ -207,7 +208,7 @@ def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | 
 def _common_fraction(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
     """Return the fraction of the gradients that both calls clip, or None if a call has no recorded gradients.
 
-    If the gradients of a call have no names, gradients with equal shapes count as equal.
+    If the gradients of a call have no names, compare only their shapes.
     """
     if not call.parameters or not other.parameters:
         return None

@@ -39,9 +39,9 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Merge the calls of a loop over gradients into one call, in one step. Return the calls of each run.
+    """Merge the calls of a loop over gradients into one call, in one step. Return the merged calls of each run.
 
-    rest: The calls of each run. Both lists are changed.
+    rest: The calls of each run. This function changes both lists.
     """
     if _are_loops_over_other_parameters(*rest):
         return ([merge_calls(lines)] for lines in rest)
@@ -84,7 +84,7 @@ def _is_single(line: RecordedCall) -> bool:
 def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCall], object] = _is_single) -> int:
     """Count the calls at the start of the list that have equal settings and different gradients.
 
-    is_part: A function that returns whether a call can be counted. By default, calls with one gradient are counted.
+    is_part: A function that returns whether to count a call. By default, count calls with one gradient.
     """
     names: set[str] = set()
     for count, line in enumerate(lines):

@@ -162,16 +162,17 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Return the calls with the norms of the stored rows of sparse gradients, if both runs clip by these norms.
+    """Replace the norms of sparse gradients by the norms of their stored rows, if both runs clip by these norms.
 
-    TensorFlow clips by these norms. They differ from the norms of the gradients if a row is stored more than once.
+    TensorFlow clips by the norms of stored rows. They differ from the norms of the gradients if a row is stored more
+    than once.
     """
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
 
 
 def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Mapping[str, str]:
-    """Return `names` with pairs of sparse gradients of the same shape. The numbers of stored rows can differ."""
+    """Add pairs of sparse gradients with the same row length to `names`. Their numbers of rows can differ."""
     if not (a.sparse or b.sparse):
         return names
     rest = [name for name in a.parameters if name not in names]

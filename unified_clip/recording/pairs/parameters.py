@@ -22,11 +22,10 @@ Names = Mapping[str, str]
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Return {name in `a`: name in `b`} for the parameters of two calls. Parameters without a partner are left out.
+    """Return {name in `a`: name in `b`} for the parameters of two calls. Leave out parameters without a partner.
 
-    Parameters are paired by `names` first, and then by equal names. If the calls have no common names, parameters with
-    equal shapes are paired in the order of the calls. Positions such as "0" are not names. Shapes are compared without
-    the order of their axes.
+    Pair parameters by `names` first, and then by equal names. If the calls have no common names, pair parameters with
+    equal shapes in the order of the calls. Positions such as "0" are not names. The order of the axes does not matter.
     """
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
@@ -42,7 +41,7 @@ def match_parameters(
 
 
 def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
-    """Return the lengths of the axes in an order that is the same for a weight and its transpose."""
+    """Sort the lengths of the axes, so that a weight and its transpose have the same result."""
     return tuple(sorted(map(str, shape)))
 
 
@@ -75,7 +74,7 @@ def _are_shifted(a: Mapping[str, Parameter], b: Mapping[str, Parameter]) -> bool
     return bool(moved) and has_numbers and is_one_order and shapes == others
 
 
-WRITE = 'Write lines of "name" = "its name in the other run".'
+WRITE = 'Write one line for each parameter: "name" = "its name in the other run".'
 
 
 def read_names(path: Path) -> Names:

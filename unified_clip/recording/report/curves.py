@@ -12,7 +12,7 @@ from ..recorded_run import OptimizerStep, RecordedCall
 Item = TypeVar("Item")
 
 MOST_COLUMNS = 640
-"""A curve has at most this many points. In longer runs, each point contains several neighbouring steps."""
+"""A curve has at most this many points. In longer runs, each point combines several neighbouring steps."""
 
 
 class Point(ReportModel):

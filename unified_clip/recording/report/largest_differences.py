@@ -33,8 +33,9 @@ def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> 
     since = "the first step" if is_first else f"step {agreement.differs_at_step}"
     beyond = agreement.beyond_rounding_at_step
     is_later = beyond is not None and beyond > agreement.differs_at_step
-    later = f"by more than {ROUNDING} ULP from step {beyond} on, and " if is_later else ""
-    return f"{name} differ from {since} on, {later}by at most {format_distance(*most)}{_apart_from_noise(agreement)}."
+    later = f" From step {beyond} on, they differ by more than {ROUNDING} ULP." if is_later else ""
+    most_text = f"by at most {format_distance(*most)}{_apart_from_noise(agreement)}"
+    return f"{name} differ from {since} on, {most_text}.{later}"
 
 
 def _apart_from_noise(agreement: Agreement) -> str:
@@ -69,7 +70,7 @@ def _compared(comparison: RecordingComparison) -> str:
     text = f"in all {counted(count, 'call')} that were compared" if count > 1 else "in the one call that was compared"
     if is_partial:
         of = f"of {totals[0]}" if totals[0] == totals[1] else f"of {totals[0]} and {totals[1]}"
-        text = f"only in the {counted(count, 'call')} {of} that {'were' if count > 1 else 'was'} compared"
+        text = f"in {counted(count, 'compared call')} ({of})"
     tensors = sum(len(pair.names) for pair in comparison.pairs)
     most = sum(max(len(pair.a.parameters), len(pair.b.parameters)) for pair in comparison.pairs)
     return f"{text}, with {tensors} of {most} tensors" if 0 < tensors < most else text

@@ -18,7 +18,7 @@ NumberPair = tuple[Numbered, Numbered]
 def logged_numbers(run: RecordedRun) -> dict[str, list[Numbered]]:
     """Return {name of a logged number: [(step, value), ...]}.
 
-    If the run logged no "loss", the losses of its backward passes take its place.
+    If the run did not log "loss", use the losses of its backward passes.
     """
     numbers: dict[str, list[Numbered]] = {}
     for line in run.logged:
@@ -43,7 +43,7 @@ def undivided_losses(
 ) -> tuple[RecordedRun, int, list[NumberPair]] | None:
     """Find the run that divides its losses by the number of backward passes in a step.
 
-    Return the run, this number, and the pairs with undivided losses. Return None if no run or both runs divide.
+    Return (run, number of passes, pairs with undivided losses). Return None if no run or both runs divide.
     """
     counts = {len(step.losses) for run in runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1
@@ -72,7 +72,7 @@ def loss_sentences(comparison: RecordingComparison) -> list[str]:
         if pairs:
             sentences.append(_format_logged(name, pairs, comparison))
         else:
-            sentences.append(f"{name} was not compared: both runs logged it, but at no common step.")
+            sentences.append(f"{name} was not compared: the runs logged it at different steps.")
     return sorted(sentences)
 
 

@@ -41,21 +41,19 @@ class ReportedDivergence(ReportModel):
 
     step: int
     stage: str
-    """The kind of difference: a setting, a number, or a step of the optimizers."""
+    """What differs: a setting, a number, or a step of the optimizers."""
 
     parameter: str | None
-    """The parameter's name in run a, or the name of an optimizer's setting. The field is null for a divergence without
-    a name."""
+    """The parameter's name in run a, or the name of an optimizer's setting. Null if the divergence has no name."""
 
     a: Value
     b: Value
     ulps: Real | None
     relative: Real | None
-    """The relative distance between the two values. The field is null without two known numbers."""
+    """The relative distance between the two values, or null if they are not numbers."""
 
     ulps_at_its_size: Real | None
-    """The distance, measured in ULP of a larger number such as the total norm. Rounding of the larger number can cause
-    the difference. This field is null if `ulps` is null."""
+    """The distance in ULP of a larger number, such as the total norm. Null if `ulps` is null."""
 
     findings: list[Finding]
     """The causes that agree with the recorded numbers."""
@@ -75,16 +73,16 @@ class Run(ReportModel):
     started: str
     unified_clip: str
     command: list[str]
-    """The command line of the first process, without the Python executable. The list is empty unless `unified-clip
-    record` wrote the file."""
+    """The command line of the first process, without the Python executable. Empty unless `unified-clip record` wrote
+    the file."""
 
     processes: int
     ranks: int | None
-    """The world size, or null if the world size is unknown."""
+    """The world size, or null if it is unknown."""
 
     frameworks: list[str]
     functions: dict[str, int]
-    """The number of calls of each function in the first process. Merged calls of a loop count as one call."""
+    """The number of calls of each function in the first process. A merged loop of calls is one call."""
 
     optimizers: list[str]
     steps: int
@@ -118,8 +116,8 @@ class ComparisonReport(ReportModel):
     divergences: list[ReportedDivergence]
     agreements: list[Agreement]
     unreported: list[Finding]
-    """The cause that the runs have different eps, if no reported difference shows the effect. For example, `max_ulp`
-    can hide the effect."""
+    """The cause "another eps of the clip", if it is in no reported difference. For example, `max_ulp` can hide its
+    effect."""
 
     notes: list[str]
     """Sentences about what was compared, and how closely both runs agree."""
@@ -128,22 +126,21 @@ class ComparisonReport(ReportModel):
     """Sentences about logged numbers."""
 
     remedies: list[str]
-    """Sentences with the code to change. Code in the `why` of a divergence is not repeated."""
+    """Sentences that advise which code to change. The `why` of a divergence can have further advice."""
 
     where_to_look: list[str]
     ruled_out: list[str]
-    """For an unexplained divergence, the causes that the comparison has ruled out."""
+    """The causes that the comparison has ruled out for an unexplained divergence."""
 
     runs: list[Run]
     distances: dict[str, list[Point]]
-    """The relative distances between the numbers of both runs at each step. The keys are names of numbers, such as
-    "norm" or "loss"."""
+    """The relative distances between both runs at each step, for numbers such as "norm" or "loss"."""
 
     sentences: list[str]
     """The text on the terminal."""
 
     def safe(self) -> Self:
-        """Return a report that is safe to print, with control characters and invisible characters escaped."""
+        """Return a copy that is safe to print: control characters and invisible characters are escaped."""
         return self.model_validate(safe(self.as_json()))
 
 

@@ -13,8 +13,7 @@ from ..._page.svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, ta
 from .curves import ClipPoint, Point
 
 MOST_DOTS = 160
-"""A plot with at most this number of points marks clipped steps on the curve. Other plots have these marks below the
-curve."""
+"""A plot with at most this number of points marks clipped steps on the curve. Other plots mark them below the curve."""
 
 FLOOR = 226
 """The distance of the x axis from the top of the plot, in pixels."""
@@ -26,7 +25,7 @@ NAMES = ("A", "B")
 CLASSES = ("run-a", "run-b")
 
 LOGARITHMIC = 50
-"""The factor between positive numbers above which the y axis is logarithmic."""
+"""The y axis is logarithmic if positive numbers differ by more than this factor."""
 
 LEAST_DISTANCE = 1e-9
 

@@ -50,7 +50,7 @@ def report_lines(comparison: RecordingComparison) -> list[str]:
 
 
 def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequence[str]]) -> Iterator[str]:
-    """Yield the sentences. Advice about a cause follows the first sentence about this cause."""
+    """Yield the sentences. Put the advice about a cause after the first sentence about this cause."""
     rest = {kind.lower(): advice for kind, advice in remedies.items()}
     for sentence in described:
         yield sentence
@@ -76,13 +76,13 @@ def _about_ranks(run: RecordedRun) -> str:
             if (own.call, own.threshold, own.norm, own.coef) != (line.call, line.threshold, line.norm, line.coef):
                 what = "norm" if own.norm != line.norm else "clip"
                 return (
-                    f" It has {count} processes. The first is compared. Process {line.process} differs from the first "
-                    f"at step {own.step}: {what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
+                    f" It has {count} processes. Only the first is compared. Process {line.process} differs from the "
+                    f"first at step {own.step}: {what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
                 )
         if len(run.lines) != len(other):
             calls = counted(len(other), "call")
-            return f" It has {count} processes. The first is compared. Another process has {calls}."
-    return f" It has {count} processes, with the same norms and coefficients. The first is compared."
+            return f" It has {count} processes. Only the first is compared. Another process has {calls}."
+    return f" It has {count} processes, with the same norms and coefficients. Only the first is compared."
 
 
 def _clip_text(line: RecordedCall, what: str) -> str:
@@ -95,7 +95,7 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[DivergenceText]:
-    """Yield the sentences about each divergence. A cause is explained once. Later sentences only name the cause."""
+    """Yield the sentences about each divergence. Explain a cause once. Later sentences only name the cause."""
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):

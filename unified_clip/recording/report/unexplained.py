@@ -44,7 +44,7 @@ ALIKE: Sequence[set[CauseKind]] = (
     {"scaled gradients", "clipping before unscaling", "gradient accumulation", "weight decay before the clip"},
     {"inexact norm", "rows", "given norm", "16 bits"},
 )
-"""Sets of causes that change the same numbers. If a cause is reported, the report rules out no cause of its set."""
+"""Sets of causes that change the same numbers. If a report contains a cause, it rules out no other cause of the set."""
 
 ABOUT_PARAMETERS = {
     "left out",
@@ -108,10 +108,11 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
     if counts == [1, 1] or _first(comparison) is None:
         return _where_to_look(comparison)
     numbers = " and ".join(
-        f"{run.name} makes {counted(count, 'step')}" for run, count in zip(comparison.runs, counts, strict=True)
+        f"{run.name} makes {counted(count, 'optimizer step')}"
+        for run, count in zip(comparison.runs, counts, strict=True)
     )
     order = (
-        f"In each iteration, {numbers} of optimizers. A step changes weights that later losses may use, so compare the "
+        f"In each iteration, {numbers}. A step changes weights that later losses may use, so compare the "
         "order of the backward passes and the steps."
     )
     return [*_where_to_look(comparison), order]
@@ -154,7 +155,7 @@ def _follows_only_rounding(comparison: RecordingComparison, divergence: Divergen
 def _unknown_optimizers(runs: Sequence[str]) -> str:
     verb = "has" if len(runs) == 1 else "have"
     return (
-        f"{enumeration(runs)} {verb} no steps of an optimizer, so the settings of the optimizers were not compared. "
+        f"{enumeration(runs)} {verb} no optimizer steps, so the settings of the optimizers were not compared. "
         "Compare the learning rates, the weight decays, the eps and the formulas, or run `unified-clip verify`, which "
         "compares the updates."
     )

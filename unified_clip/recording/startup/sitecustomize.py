@@ -1,7 +1,7 @@
 """Start the recording of a Python process. `unified-clip record` puts the directory of this file on PYTHONPATH.
 
-Python imports `sitecustomize` at its start. The recording starts after the first import of a framework. Before
-this import, this file imports nothing of unified_clip.
+Python imports `sitecustomize` at its start. The recording starts after the first import of a framework. Until then,
+this file imports nothing of unified_clip.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VARIABLE = "UNIFIED_CLIP_RECORD"
 """This environment variable contains the settings of `_start` as JSON."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
-"""The recording starts after the import of the first of these modules. The list includes every library in `WATCHED`."""
+"""The recording starts after the first import of one of these modules. They include every library in `WATCHED`."""
 
 
 def main() -> None:
@@ -50,8 +50,7 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
 def _start(settings: dict[str, object]) -> None:
     """Start the recording. Clear `settings`, so that the recording starts only once.
 
-    An error does not end the script. This process writes the error to a file, and `unified-clip record` reports the
-    error.
+    An error does not end the script. This process writes the error to a file, which `unified-clip record` reports.
 
     settings: The arguments of `start`, and a key `package` with the directory of unified_clip.
     """
