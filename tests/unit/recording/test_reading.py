@@ -52,7 +52,7 @@ def test_an_incomplete_last_line_is_not_read(tmp_path: Path) -> None:
             "{}\n",
             "line 1, unified_clip: Field required. Pass a file that unified-clip record or unified_clip.record wrote",
         ),
-        (json.dumps({**HEADER, "schema": 3}) + "\n", r"format version \(schema\) 3, .* install that release"),
+        (json.dumps({**HEADER, "schema": 3}) + "\n", r"format version \(schema\) 3, .* install unified_clip 0"),
         (
             json.dumps(HEADER) + "\n{\n",
             "line 2 is not JSON: Expecting property name enclosed in double quotes at column 2. ",

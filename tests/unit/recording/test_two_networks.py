@@ -265,7 +265,7 @@ def test_settings_of_different_networks_are_not_compared(tmp_path: Path, is_old:
     assert comparison.first is not None
     assert comparison.first.step == 2
     sizes = ["8 elements", "16 elements"] if has_norms else ["2 gradients", "5 gradients"]
-    text = "at step 2, a.jsonl clips {}, and b.jsonl clips {}. At".format(*sizes[:: -1 if is_old else 1])
+    text = "at step 2, a.jsonl clips {}, and b.jsonl clips {}. Both runs".format(*sizes[:: -1 if is_old else 1])
     assert text in comparison.findings[0].sentence
 
 
