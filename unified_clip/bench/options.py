@@ -57,12 +57,12 @@ class Options:
     threads: int = 2
     growth: bool = True
     seconds: float = 1.0
-    """The number of seconds to measure one pair of functions. Slow functions take longer, because each runs at least 7
-    times."""
+    """The number of seconds to measure one pair of functions. Slow functions take longer, because each function runs at
+    least 7 times."""
 
     device: str = "cpu"
     own_lists: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
-    """The shapes of lists from files. `lists` can contain their names, too."""
+    """The shapes of lists from files, by the names that `lists` contains."""
 
     def __post_init__(self) -> None:
         for option, known, more in (

@@ -128,7 +128,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
     """Return the pairs of functions to time for TensorFlow.
 
-    On the CPU, a call returns when the computation is complete, so the functions do not wait.
+    On the CPU, a call returns when the computation is complete, so the timed functions do not wait for results.
     """
     import tensorflow as tf
 

@@ -14,7 +14,7 @@ NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
 
 SLACK = 0.5
-"""A load of other processes up to this number hardly changes the results."""
+"""Other processes hardly change the results if their load is at most this number."""
 
 BUSY = (
     "The machine was busy, so the times and ratios are unreliable. Bench used {threads} of {cpus} processors, and "

@@ -26,7 +26,7 @@ Tables = dict[str, list[dict[str, Any]]]
 """Maps each table of bench.json to its rows."""
 
 LONG = 10**6
-"""The worker measures the memory speed only for lists with more elements."""
+"""The worker measures the memory speed only for lists with more than LONG elements."""
 
 
 def main() -> None:

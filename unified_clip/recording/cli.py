@@ -19,7 +19,7 @@ def add_parser(commands: Any) -> None:
         "compare",
         help="find the first difference of two recorded runs, and explain it",
         description="Pair the clip calls of two recordings by step and order, and compare the steps of their "
-        "optimizers. Report the first step and parameter at which they differ, and why. `unified-clip record` and "
+        "optimizers. Report the first step and parameter at which the runs differ, and why. `unified-clip record` and "
         "unified_clip.record write recordings.",
     )
     for name in ("a", "b"):

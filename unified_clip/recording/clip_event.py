@@ -94,7 +94,7 @@ def _check_names(names: Sequence[Any]) -> None:
             raise TypeError(f"position {position} of names has the type {type(name).__name__}. Pass strings.")
         if name in names[:position]:
             raise ValueError(
-                f"position {position} of names repeats the name {name!r}. Give each gradient another name."
+                f"position {position} of names repeats the name {name!r}. Give each gradient its own name."
             )
 
 

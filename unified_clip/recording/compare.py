@@ -57,7 +57,7 @@ class RecordingComparison:
 
     other_eps: tuple[Divergence, Cause] | None = None
     """The first two coefficients that differ because of eps, and the cause. None if the runs have the same eps, or if
-    eps changes no coefficient. `max_ulp` has no effect here."""
+    eps changes no coefficient. `max_ulp` does not affect `other_eps`."""
 
     @property
     def runs(self) -> tuple[RecordedRun, RecordedRun]:
@@ -100,13 +100,13 @@ def compare(
         b: The file of the other recording.
         names: Maps parameter names of one run to parameter names of the other run. All keys belong to the same run.
         max_ulp: Treat numbers as equal if they differ by up to this many ULP. See `Divergence.exceeds`.
-        labels: Names of the two runs in printed sentences. None means the name of the file, with enough folders to
-            distinguish the two files.
+        labels: Names of the two runs in printed sentences. The default is the name of each file, with enough folders to
+            distinguish the files.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
         has_effect: A function that returns whether the updates of two runs differ, at a step or later. `verify` passes
             this function. If `has_effect` returns False for a step, `compare` does not report different optimizer
-            settings at this step. With `has_effect`, `max_ulp` is a strict limit, and the calls keep the step numbers
-            of the recordings. Even large differences of weights can be noise.
+            settings at this step. With `has_effect`, `max_ulp` is a strict limit, even a large difference of weights
+            can be noise, and the calls keep the step numbers of the recordings.
 
     Returns:
         The reported differences, the causes of each difference, and the agreement of the runs.

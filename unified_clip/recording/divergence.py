@@ -131,7 +131,7 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 def divergences(pairs: Iterable[CallPair], max_ulp: float, *, is_strict: bool = False) -> Iterator[list[Divergence]]:
     """Yield the divergences of each pair of calls in the order of the stages: causes before consequences.
 
-    max_ulp: The limit for `Divergence.exceeds`. If it is at least ROUNDING, rounding noise is left out.
+    max_ulp: The limit for `Divergence.exceeds`. If `max_ulp` is at least ROUNDING, leave out rounding noise.
     """
     for differences in _all_divergences(pairs, max_ulp, is_strict):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
@@ -197,8 +197,8 @@ def _agreement(stage: Stage, compared: Sequence[Divergence], max_ulp: float, is_
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in call a, number in call b) for each number of a stage that both calls recorded.
 
-    The parameter is a name from call a, or "position N" for numbers without names. It is None for a number of all
-    gradients, such as the total norm. If the calls have different dtypes, the numbers are rounded to float32.
+    The parameter is a name from call a, or "position N" for numbers without names. For a number of all gradients, such
+    as the total norm, the parameter is None. If the calls have different dtypes, the numbers are rounded to float32.
     Coefficients are rounded to float32 unless both calls are in float64.
     """
     dtypes = {pair.a.dtype, pair.b.dtype}

@@ -30,7 +30,7 @@ class Parameter(RecordedTable):
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
     sums: tuple[Real, Real] | None = None
     """Fingerprints of the weight's elements, as in `tensors/arrangement.py`. `sums` contains the sum of the elements
-    and the sum of their cubes. Only the first clip of a gradient records both."""
+    and the sum of their cubes. Only the first clip of a gradient records `fingerprints` and `sums`."""
 
     @property
     def elements(self) -> int | None:
@@ -194,7 +194,8 @@ class OptimizerStep(RecordedTable):
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The number of clip calls since the previous step. If None, the lines between the two steps are these calls."""
+    """The number of clip calls since the previous step, or None if the clip calls are the lines between the two
+    steps."""
 
     rates: dict[str, float] = {}
     """The learning rate of each parameter by name. Empty if all parameters have the same learning rate."""

@@ -37,7 +37,7 @@ def read(
 
     Args:
         path: The file from `unified_clip.record` or `unified-clip record`.
-        name: The name of the run in printed sentences. None means the name of the file.
+        name: The name of the run in printed sentences. The default is the name of the file.
         advance: A function for a progress bar. `read` calls `advance(1)` after each part of the file.
 
     Returns:

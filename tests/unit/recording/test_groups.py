@@ -85,7 +85,7 @@ def test_a_loop_of_clips_is_per_tensor_even_if_the_gradients_differ(compare_runs
     loop = [*(clip_of_shapes(n, {"0": norm}, {"0": [8]}) for n, (_, norm) in norms), {"step": 3, **STEP}]
     (cause,) = compare_runs(without_norms(loop), without_norms(by_total_norm(1, 0.7))).findings
     assert cause.kind == "per tensor for global"
-    assert "clips single gradients in 3 calls, each by its own norm" in cause.sentence
+    assert "clips single gradients in 3 calls, with one norm for each call" in cause.sentence
 
 
 def test_clipping_is_not_called_the_same_if_calls_or_eps_differ(compare_runs: Any) -> None:
@@ -191,7 +191,7 @@ def test_adam_may_move_weights_by_noise_of_gradients(
     assert (hint in str(compare_runs(*runs).findings)) == (may_be_rounding and not is_rounding)
     comparison = compare_runs(*runs, max_ulp=64)
     assert (comparison.first is None) == is_rounding
-    is_noted = any("Not compared: differences of 'k'" in each for each in sentences.report_lines(comparison))
+    is_noted = any("Not compared: rounding noise of 'k'" in each for each in sentences.report_lines(comparison))
     assert is_noted == (is_rounding or moved == 0.6)  # from step 3 on, noise may have moved the weight by 0.6
 
 

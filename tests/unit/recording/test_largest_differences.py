@@ -42,7 +42,7 @@ def test_noise_is_not_compared_and_moves_weights_with_adam_only(tmp_path: Path, 
     old, new = (lines_with_noise(noise, (1.0, 0.5), optimizer) for noise in (1e-8, 3e-8))
     text = print_comparison(tmp_path, old, new, max_ulp=64)
     assert "The runs are the same" in text
-    assert "Not compared: differences of 'noise'" in text
+    assert "Not compared: rounding noise of 'noise'" in text
     assert "norms differ" not in text.lower()
     assert ("Adam changes these weights" in text) == (optimizer == "torch.optim.AdamW")
 

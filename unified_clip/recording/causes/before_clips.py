@@ -36,8 +36,8 @@ def repeated_parameter(point: DivergencePoint, pair: CallPair) -> Cause | None:
         if line.repeated and not other.repeated:
             count = f"{line.repeated} parameter{'s' * (line.repeated != 1)}"
             sentence = (
-                f"{run.name} passes {count} more than once to {line.call}. This call counts and scales a repeated "
-                "gradient each time. Pass each parameter once"
+                f"{run.name} passes {count} more than once to {line.call}. {line.call} counts and scales a "
+                "repeated gradient each time. Pass each parameter once"
             )
             return Cause("repeated parameter", sentence)
     return None
@@ -282,7 +282,9 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     gradients = [(a, b) for name, a, b in numbers(before[-1], "gradient") if name in different]
     if _clips_agree(before[-1]) and all(_agree(a, b) for a, b in gradients):
         sentence = f"{place}. At step {step}, the gradients of these weights and the clip coefficients agree"
-        return Cause("another optimizer", f"{sentence}: compare the optimizers of these parameters and their settings")
+        return Cause(
+            "another optimizer", f"{sentence}: compare the optimizers of these parameters, including all settings"
+        )
     advice = f"The clip of these weights at step {step} differs, too: look for the cause in this clip first"
     return Cause("other gradients", f"{place}. {advice}")
 

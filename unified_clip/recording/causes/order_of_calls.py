@@ -84,8 +84,8 @@ def shifted_steps(point: DivergencePoint) -> Cause | None:
             if len({a for a, _ in norms}) > 2 and all(math.isclose(a, b, rel_tol=PRODUCT) for a, b in norms):
                 return Cause(
                     "shifted step",
-                    f"{run.name} is {shift} step{'s' * (shift != 1)} ahead of {other.name}: with this shift, the norms "
-                    f"of {len(norms)} calls agree. {run.name} leaves out the start of {other.name}, for example the "
+                    f"{run.name} is {shift} step{'s' * (shift != 1)} ahead of {other.name}: {len(norms)} norms agree "
+                    f"with later norms of {other.name}. {run.name} leaves out the start of {other.name}, for example the "
                     "first batch",
                 )
     return None
@@ -240,7 +240,7 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
         return Cause(
             "per group for global" if _are_groups(parts) else "per tensor for global",
             f"before step {point.first.step} of the optimizer, {other.name} clips {counts_text} gradients in "
-            f"{len(parts)} calls, each by its own norm. {run.name} clips {count_of(line)} gradients by their total "
+            f"{len(parts)} calls, with one norm for each call. {run.name} clips {count_of(line)} gradients by their total "
             f"norm. The gradients differ, too: their total norms are {combined:.9g} and {total:.9g}",
         )
     return None

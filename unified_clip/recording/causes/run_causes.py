@@ -262,7 +262,7 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Return an observation of the call `line`, which expects the results of the call `reference`."""
+    """Return an observation of the call `line` that expects the results of the call `reference`."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):
@@ -326,8 +326,8 @@ def _grown_rounding(point: DivergencePoint) -> Cause | None:
         return None
     return Cause(
         "rounding that has grown",
-        f"the difference is {at_its_size:.3g} ULP of {SIZES[point.first.stage]}. At step {-step}, it was "
-        f"{before:.3g} ULP. From one step to the next, rounding errors grow by a factor below {GROWTH}. A small "
+        f"the difference is {at_its_size:.3g} ULP of {SIZES[point.first.stage]}. At step {-step}, the "
+        f"difference was {before:.3g} ULP. From one step to the next, rounding errors grow by a factor below {GROWTH}. A small "
         "difference between the optimizers grows as fast. To rule out a difference between the optimizers, compare the "
         "updates in the report of `unified-clip verify`",
     )

@@ -76,7 +76,9 @@ def _create(file: Path, parts: Path) -> None:
         raise UsageError(f"{file} exists. Pass another file{removal}: a recording needs a new file.", "UC206")
     if os.path.lexists(parts):
         problem = f"{parts} exists. Another run writes to this directory, or left it behind when it was killed"
-        raise UsageError(f"{problem}. If no run writes to it, remove it. Otherwise, pass another file.", "UC206")
+        raise UsageError(
+            f"{problem}. Remove the directory if no run writes to it. Otherwise, pass another file.", "UC206"
+        )
     try:
         parts.mkdir()
         try:

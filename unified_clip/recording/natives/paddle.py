@@ -238,7 +238,7 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_cleared(reference: ref[Any]) -> bool:
-    """Return whether all gradients are None or zero. A deleted optimizer counts as cleared."""
+    """Return whether all gradients are None or zero. Return True for a deleted optimizer."""
     optimizer = reference()
     tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)

@@ -27,7 +27,7 @@ Describe = Callable[[Sequence[Any]], NativeCall]
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""Gradients by their ids: results of a tape or of `tf.gradients`, and eager tensors computed from gradients."""
+"""Maps ids to gradients: results of a tape or of `tf.gradients`, and eager tensors computed from gradients."""
 
 SOURCE = "_unified_clip_source"
 

@@ -171,7 +171,7 @@ def _record_step(optimizer: Any) -> None:
 
 
 def _is_cleared(reference: ref[Any]) -> bool:
-    """Return whether all gradients are None or zero. A deleted optimizer counts as cleared."""
+    """Return whether all gradients are None or zero. Return True for a deleted optimizer."""
     optimizer = reference()
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
     gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective

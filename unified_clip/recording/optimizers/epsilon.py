@@ -88,8 +88,8 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
     """Compare the eps of two optimizers that add eps at different places. Return (left value, right value, cause).
 
-    The values are the results of `after_correction`. If it returns None for a side, the values are the places, such as
-    "inside the root". Return None if both eps have the same effect, or if an eps was not recorded.
+    The values are the results of `after_correction`. If a result is None, the values are the places, such as "inside
+    the root". Return None if both eps have the same effect, or if an eps was not recorded.
     """
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
@@ -100,7 +100,8 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
     if old is None or new is None:
         unknown = [step for step in (left, right) if place_of(step) == BEFORE and math.isnan(_beta2(step))]
         sentence += (
-            f"The effects of both eps were not compared, because {unknown[0].run} has no recorded betas, or several"
+            f"The effects of both eps were not compared, because the betas of {unknown[0].run} are unknown, or differ "
+            "between parameter groups"
             if unknown
             else "No constant eps has the same effect at both places"
         )

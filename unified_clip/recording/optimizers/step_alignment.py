@@ -21,7 +21,7 @@ Order = Sequence[int]
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 
 MOST_OPTIMIZERS = 6
-"""The largest number of optimizers in one run that are compared with a single optimizer in the other run."""
+"""One optimizer of a run is compared with at most this number of optimizers of the other run."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "rates", "repeated_rows")
 
@@ -78,7 +78,7 @@ def _order_of_calls(
 
     Return None if a call has no match, or if two calls of one run share a gradient.
 
-    known: The order in an earlier training iteration. Used if names, shapes and norms allow several matches.
+    known: The order to return if names, shapes and norms allow several. It comes from an earlier training iteration.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -187,7 +187,8 @@ def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int, may_diffe
     """Return whether both runs clip the same gradients in each training iteration.
 
     sizes: The number of optimizer steps in an iteration of `a` and of `b`.
-    may_differ: Whether the runs may clip different gradients, if each run always clips the same ones.
+    may_differ: Whether the runs may clip different gradients, if each run clips the same gradients in all its
+        iterations.
     """
     left, right = (
         [each for each in iterations_of(run, size) if len(each[0]) == size]

@@ -55,7 +55,7 @@ def _moved(before: CallPair, after: CallPair) -> tuple[int, int]:
 
 
 def _has_update(run: RecordedRun, call: RecordedCall) -> bool:
-    """Return whether an optimizer has to change the weights of a call: no number of the update is 0."""
+    """Return whether the weights have to change, because the learning rate, a norm and a coefficient are above 0."""
     steps = [step for step in run.optimizer_steps if step.step == call.step]
     has_rate = any(greatest_setting(step, "lr") for step in steps)
     norms, coefs = call.known_norms(), call.known_coefs()

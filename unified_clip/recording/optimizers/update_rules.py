@@ -27,7 +27,7 @@ CLAUSES: Mapping[bool | None, str] = {
 def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
     """Return whether two optimizers have the same class. AdamW is treated as Adam.
 
-    A user's class is treated as the framework's class that its name contains: MyAdam as Adam, but MyNAdam not as Adam.
+    A user's class MyAdam is also treated as Adam, but MyNAdam is not.
     """
     steps = sorted((left, right), key=lambda step: len(_kind(step)))
     short, long = map(_kind, steps)

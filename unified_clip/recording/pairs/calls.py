@@ -32,7 +32,7 @@ class CallPair:
     b: RecordedCall
     names: Names
     rate: float = 0.0
-    """The largest learning rate in this step, for an optimizer such as Adam. It is 0 for other optimizers."""
+    """The largest learning rate in this step for an optimizer such as Adam, and 0 for other optimizers."""
 
     gain: float = 0.0
     """lr / (1 - momentum) of an optimizer such as SGD, and 0 for other optimizers.
@@ -65,11 +65,11 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
 
 
 ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")
-"""An optimizer makes steps that do not depend on the size of the gradient if its name contains one of these texts."""
+"""If an optimizer's name contains one of these texts, its steps do not depend on the size of the gradient."""
 
 PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
-"""An optimizer makes steps proportional to the gradient if its name contains one of these texts, and no text of
-ADAPTIVE."""
+"""If an optimizer's name contains one of these texts, and no text of ADAPTIVE, its steps are proportional to the
+gradient."""
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:

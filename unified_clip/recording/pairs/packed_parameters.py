@@ -164,15 +164,15 @@ def by_stored_rows(
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
     """Replace the norms of sparse gradients by the norms of their stored rows, if both runs clip by these norms.
 
-    TensorFlow clips by the norms of stored rows. They differ from the norms of the gradients if a row is stored more
-    than once.
+    TensorFlow clips by the norms of stored rows. If a row is stored more than once, they differ from the norms of the
+    gradients.
     """
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
 
 
 def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Mapping[str, str]:
-    """Add pairs of sparse gradients with the same row length to `names`. Their numbers of rows can differ."""
+    """Add pairs of sparse gradients with equal row lengths to `names`, even if their numbers of rows differ."""
     if not (a.sparse or b.sparse):
         return names
     rest = [name for name in a.parameters if name not in names]

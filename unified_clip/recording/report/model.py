@@ -82,7 +82,7 @@ class Run(ReportModel):
 
     frameworks: list[str]
     functions: dict[str, int]
-    """The number of calls of each function in the first process. A merged loop of calls is one call."""
+    """The number of calls of each function in the first process. The calls of a loop can be merged into one call."""
 
     optimizers: list[str]
     steps: int
@@ -116,8 +116,8 @@ class ComparisonReport(ReportModel):
     divergences: list[ReportedDivergence]
     agreements: list[Agreement]
     unreported: list[Finding]
-    """The cause "another eps of the clip", if it is in no reported difference. For example, `max_ulp` can hide its
-    effect."""
+    """The cause "another eps of the clip", if no reported difference has this cause. For example, `max_ulp` can hide
+    its effect."""
 
     notes: list[str]
     """Sentences about what was compared, and how closely both runs agree."""

@@ -76,13 +76,13 @@ def _about_ranks(run: RecordedRun) -> str:
             if (own.call, own.threshold, own.norm, own.coef) != (line.call, line.threshold, line.norm, line.coef):
                 what = "norm" if own.norm != line.norm else "clip"
                 return (
-                    f" It has {count} processes. Only the first is compared. Process {line.process} differs from the "
-                    f"first at step {own.step}: {what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
+                    f" It has {count} processes. Only the first process is compared. Process {line.process} differs from "
+                    f"the first at step {own.step}: {what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
                 )
         if len(run.lines) != len(other):
             calls = counted(len(other), "call")
-            return f" It has {count} processes. Only the first is compared. Another process has {calls}."
-    return f" It has {count} processes, with the same norms and coefficients. Only the first is compared."
+            return f" It has {count} processes. Only the first process is compared. Another process has {calls}."
+    return f" It has {count} processes, with the same norms and coefficients. Only the first process is compared."
 
 
 def _clip_text(line: RecordedCall, what: str) -> str:
@@ -136,8 +136,8 @@ def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
         else ""
     )
     return [
-        f"Not compared: differences of {names_text(names)}. These gradients, or parts of them, are rounding noise of "
-        f"at most {ROUNDING} ULP of the total norm{effect}."
+        f"Not compared: rounding noise of {names_text(names)}. These gradients, or parts of them, are at most "
+        f"{ROUNDING} ULP of the total norm{effect}."
     ]
 
 

@@ -44,7 +44,8 @@ ALIKE: Sequence[set[CauseKind]] = (
     {"scaled gradients", "clipping before unscaling", "gradient accumulation", "weight decay before the clip"},
     {"inexact norm", "rows", "given norm", "16 bits"},
 )
-"""Sets of causes that change the same numbers. If a report contains a cause, it rules out no other cause of the set."""
+"""Sets of causes that change the same numbers. If a report contains a cause, the report rules out no other cause of the
+set."""
 
 ABOUT_PARAMETERS = {
     "left out",
@@ -126,8 +127,8 @@ def _where_to_look(comparison: RecordingComparison) -> list[str]:
         return []  # the cause has its own advice
     if isinstance(first.a, tuple):
         return [
-            "Parameters that only one run has were not compared. If they are the same weights with other names, pass "
-            "their names with --map."
+            "Parameters that only one run has were not compared. If the same weights have other names in the other "
+            "run, pass the names with --map."
         ]
     if first.stage not in ("weight", "gradient", "norm") or not _follows_only_rounding(comparison, first):
         return []
@@ -156,8 +157,7 @@ def _unknown_optimizers(runs: Sequence[str]) -> str:
     verb = "has" if len(runs) == 1 else "have"
     return (
         f"{enumeration(runs)} {verb} no optimizer steps, so the settings of the optimizers were not compared. "
-        "Compare the learning rates, the weight decays, the eps and the formulas, or run `unified-clip verify`, which "
-        "compares the updates."
+        "Compare the optimizers and their settings, or run `unified-clip verify`, which compares the updates."
     )
 
 

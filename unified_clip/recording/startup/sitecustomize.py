@@ -21,7 +21,7 @@ VARIABLE = "UNIFIED_CLIP_RECORD"
 """This environment variable contains the settings of `_start` as JSON."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
-"""The recording starts after the first import of one of these modules. They include every library in `WATCHED`."""
+"""The recording starts after the first import of one of these modules, which include every library in `WATCHED`."""
 
 
 def main() -> None:
