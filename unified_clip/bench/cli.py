@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
         help=f"cpu, or cuda to measure PyTorch on a GPU. With cuda, the default of --lists is {','.join(LISTS_ON_GPU)} "
         f"(default: {Options.device})",
     )
-    growth = "also measure how the time grows with more elements and with more tensors (default: yes on the CPU, no on a GPU)"
+    growth = "also measure how the time grows with more elements and tensors (default: yes on the CPU, no on a GPU)"
     bench.add_argument("--growth", action=argparse.BooleanOptionalAction, help=growth)
     bench.add_argument(
         "--out", type=Path, default=Path("report/bench"), metavar="DIR", help="output directory (default: report/bench)"

@@ -85,8 +85,8 @@ def shifted_steps(point: DivergencePoint) -> Cause | None:
                 return Cause(
                     "shifted step",
                     f"{run.name} is {shift} step{'s' * (shift != 1)} ahead of {other.name}: {len(norms)} norms agree "
-                    f"with later norms of {other.name}. {run.name} leaves out the start of {other.name}, for example the "
-                    "first batch",
+                    f"with later norms of {other.name}. {run.name} leaves out the start of {other.name}, for example "
+                    "the first batch",
                 )
     return None
 
@@ -240,8 +240,8 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
         return Cause(
             "per group for global" if _are_groups(parts) else "per tensor for global",
             f"before step {point.first.step} of the optimizer, {other.name} clips {counts_text} gradients in "
-            f"{len(parts)} calls, with one norm for each call. {run.name} clips {count_of(line)} gradients by their total "
-            f"norm. The gradients differ, too: their total norms are {combined:.9g} and {total:.9g}",
+            f"{len(parts)} calls, with one norm for each call. {run.name} clips {count_of(line)} gradients by their "
+            f"total norm. The gradients differ, too: their total norms are {combined:.9g} and {total:.9g}",
         )
     return None
 

@@ -327,7 +327,7 @@ def _grown_rounding(point: DivergencePoint) -> Cause | None:
     return Cause(
         "rounding that has grown",
         f"the difference is {at_its_size:.3g} ULP of {SIZES[point.first.stage]}. At step {-step}, the "
-        f"difference was {before:.3g} ULP. From one step to the next, rounding errors grow by a factor below {GROWTH}. A small "
-        "difference between the optimizers grows as fast. To rule out a difference between the optimizers, compare the "
-        "updates in the report of `unified-clip verify`",
+        f"difference was {before:.3g} ULP. From one step to the next, rounding errors grow by a factor below {GROWTH}. "
+        "A small difference between the optimizers grows as fast. To rule out a difference between the optimizers, "
+        "compare the updates in the report of `unified-clip verify`",
     )

@@ -76,8 +76,9 @@ def _about_ranks(run: RecordedRun) -> str:
             if (own.call, own.threshold, own.norm, own.coef) != (line.call, line.threshold, line.norm, line.coef):
                 what = "norm" if own.norm != line.norm else "clip"
                 return (
-                    f" It has {count} processes. Only the first process is compared. Process {line.process} differs from "
-                    f"the first at step {own.step}: {what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
+                    f" It has {count} processes. Only the first process is compared. Process {line.process} differs "
+                    f"from the first at step {own.step}: "
+                    f"{what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
                 )
         if len(run.lines) != len(other):
             calls = counted(len(other), "call")
