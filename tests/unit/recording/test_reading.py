@@ -47,7 +47,7 @@ def test_an_incomplete_last_line_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no complete line. If a run still writes it"),
+        ("", "has no complete line. If a run still writes the file"),
         (
             "{}\n",
             "line 1, unified_clip: Field required. Pass a file that unified-clip record or unified_clip.record wrote",

@@ -71,7 +71,7 @@ def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None
 def _late_run(point: DivergencePoint, pair: CallPair) -> str:
     """Return the name of the late run, or "one of the two runs".
 
-    The weights of the late run have already moved in the direction in which the other weights move next.
+    At the next step, the weights of the early run move towards the present weights of the late run.
     """
     following = point.pairs[point.index + 1 : point.index + 2]
     later = {name: (a, b) for each in following for name, a, b in numbers(each, "weight")}

@@ -58,7 +58,7 @@ EMPTY: Mapping[str | None, tuple[str, str]] = {
 
 
 def changes_by_hand(run: RecordedRun) -> str:
-    """Describe code of the user that changes gradients, or might change them. Return "" if there is none."""
+    """Describe code of the user that changes or might change gradients, or return ""."""
     clipped = {line.step for line in run.lines}
     are_for_logs = any(step.hooks and step.step in clipped for step in run.optimizer_steps)
     for step in run.optimizer_steps:

@@ -129,7 +129,7 @@ def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
 def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
     """Return the relative tolerance for comparing learning rates and effects of epsilon.
 
-    Keras computes its bias correction from betas in float32. The tolerance allows for this error.
+    The tolerance includes the error of Keras' bias correction, which uses betas in float32.
     """
     is_before = [place_of(step) == BEFORE for step in (left, right)]
     if is_before[0] == is_before[1]:
@@ -141,7 +141,7 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 def _advice(before: OptimizerStep, after: OptimizerStep) -> str:
     """Advise an eps for `after` that has the same effect as the eps of `before`.
 
-    The formula has all digits of beta2, because 0.999 as float32 is another number in float64.
+    The formula has all digits of beta2, because 0.999 in float32 is 0.9990000128746033.
 
     before: A step of the optimizer that adds eps before the bias correction.
     after: A step of the optimizer that adds eps after the bias correction.

@@ -63,7 +63,7 @@ def describe_run(run: RecordedRun) -> str:
     folded = ""
     if run.recorded > len(run.lines):
         rest = "the calls of a loop count as one. Calls without gradients, and steps that one run skips, are left out"
-        folded = f", compared as {len(run.lines)}: {rest}"
+        folded = f", reduced to {len(run.lines)}: {rest}"
     incomplete = ", and an incomplete line" if run.incomplete_line else ""
     text = f"{run.path}: {counted(run.recorded, 'call')}{folded}{incomplete}."
     return f"{text}{_about_ranks(run)}" if run.others else text
