@@ -114,8 +114,8 @@ def _complete_lines(path: Path) -> tuple[list[str], str]:
     whole, end, rest = text.rpartition("\n")
     if not end:
         raise RunError(
-            f"{path} has no complete line. If a run still writes the file, wait until the run has ended. Otherwise, record "
-            "again, or pass another file."
+            f"{path} has no complete line. If a run still writes the file, wait until the run has ended. Otherwise, "
+            "record again, or pass another file."
         )
     return whole.split("\n"), rest
 
