@@ -18,11 +18,10 @@ Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped",
     "steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer",
 ]  # fmt: skip
-"""The kinds of difference between two runs.
+"""What differs between two runs.
 
-- "calls", "norms" and "clips": the runs have different numbers of calls, norms or clips.
-- "clipped": only one of the two calls changed its gradients.
-- The last six kinds are about the steps of optimizers.
+For "calls", "norms" and "clips", the runs have different numbers of calls, norms or clips. For "clipped", only one of
+two calls changed its gradients. The last six are about the steps of optimizers.
 """
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
@@ -43,13 +42,9 @@ class Divergence:
     """The distance of two numbers, or None for values that are not numbers."""
 
     ulps_at_its_size: float | None = None
-    """The distance of the two numbers, in ULP of the following number:
+    """The distance in ULP of the total norm, or for a weight, in ULP of the largest norm that the weight has had.
 
-    - for a gradient, the total norm
-    - for a weight, the largest norm that the weight has had
-    - for a coefficient, the coefficient
-
-    If the difference of a weight comes only from rounding noise, the field is 0.
+    For a coefficient, the field is equal to `ulps`. For a weight that differs only by rounding noise, the field is 0.
     """
 
     is_noise: bool = False

@@ -14,22 +14,18 @@ from .names import LIBRARIES
 EQUAL = 1e-6
 """Settings are equal up to this relative difference, because some frameworks store them as float32."""
 
+# v is the second moment, t is the step, and c = 1 - beta2**t is the bias correction.
 Place = Literal[
-    "after the bias correction", "before the bias correction", "inside the root", "outside the root",
-    "to each gradient", "to the maximum", "to the earlier maximum",
-]  # fmt: skip
-"""The place where an optimizer adds epsilon.
-
-These formulas contain the second moment v, the step t and the bias correction c = 1 - beta2**t:
-
-- after the bias correction: sqrt(v / c) + eps
-- before the bias correction: (sqrt(v) + eps) / sqrt(c)
-- inside the root: sqrt(v + eps)
-- outside the root: sqrt(v) + eps
-
-Adamax divides by a maximum of gradients, and adds epsilon "to each gradient", "to the maximum" or "to the earlier
-maximum".
-"""
+    "after the bias correction",  # sqrt(v / c) + eps
+    "before the bias correction",  # (sqrt(v) + eps) / sqrt(c)
+    "inside the root",  # sqrt(v + eps)
+    "outside the root",  # sqrt(v) + eps
+    # Adamax divides by a maximum of gradients
+    "to each gradient",
+    "to the maximum",
+    "to the earlier maximum",
+]
+"""The place where an optimizer adds epsilon."""
 
 AFTER: Final = "after the bias correction"
 BEFORE: Final = "before the bias correction"
