@@ -25,7 +25,7 @@ on norms and clip settings."""
 SPECIFIC_CAUSES: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
-"""Maps a general cause to specific causes. A report leaves out the general cause next to a specific cause."""
+"""Maps a general cause to specific causes. A report with a specific cause leaves out the general cause."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
 """Differences with these causes can be consequences of earlier differences between updates."""
@@ -80,7 +80,7 @@ def effective(
 
     If no norms were recorded, yield all differences. Leave out different momentum rules if the next weights agree.
 
-    has_effect: A function that returns whether the updates differ. It replaces the comparison of norms.
+    has_effect: A function that returns whether the updates differ, instead of a comparison of norms.
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
