@@ -133,8 +133,8 @@ def test_eps_of_several_groups_is_compared_by_the_set_of_effects(
 @pytest.mark.parametrize(
     ("betas", "reason"),
     [
-        (None, "the betas of b.jsonl are unknown, or differ"),
-        ([0.9, 0.999, 0.9, 0.99], "the betas of b.jsonl are unknown, or differ"),
+        (None, "the betas of b.jsonl are unknown, or differ between parameter groups"),
+        ([0.9, 0.999, 0.9, 0.99], "the betas of b.jsonl are unknown, or differ between parameter groups"),
     ],
     ids=["not recorded", "of each group"],
 )
