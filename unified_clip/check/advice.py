@@ -98,7 +98,7 @@ OTHER_RULE = (
     "accept this clip as it is, add"
 )
 
-KEEP = "To keep this clip, ignore it with a reason in check.ignore."
+KEEP = "To keep this clip, add it to check.ignore with a reason."
 
 PASS_NEAREST = "pass --nearest, or add the file to check.nearest."
 ACCEPT_NEAREST = f"The clip then differs only in family or eps. To accept the difference, {PASS_NEAREST}"
@@ -163,7 +163,7 @@ class Advisor:
         if (not use.package and use.config is None) or use.why_unknown == ONE_PER_GROUP:
             return self._approval(use)
         if use.package not in ATTACH:
-            return f"Change the clip to match {self._file.name}, or ignore it with a reason in check.ignore."
+            return f"Change the clip to match {self._file.name}, or add it to check.ignore with a reason."
         advice = self._by_code(use, ARGUMENT_FORMATS.get(use.package, use.package), ATTACH[use.package])
         return f"{KEEP}\nOr {advice[0].lower()}{advice[1:]}" if UNSUPPORTED in use.why_unknown and advice else advice
 

@@ -176,7 +176,7 @@ def _add_unreadable(path: Path, problem: str, file_uses: FoundClips) -> None:
     file_uses.unread += 1
     if trainer_files.names_clip(path):
         change = "Split the file" if problem.startswith(files_to_check.TOO_LARGE) else "Make the file readable"
-        advice = "or compare its clips by hand, and ignore the file with a reason in check.ignore."
+        advice = "or compare its clips by hand, and add the file to check.ignore with a reason."
         why = f"The file is not read. {problem} {change}, {advice}"
         file_uses.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
     else:
@@ -191,7 +191,7 @@ def _add_configuration(path: Path, uses: Sequence[ClipUse], file_uses: FoundClip
         if use.format == "accelerate" and use.document is not None:
             precisions[path] = str(use.document.get("mixed_precision") or "no")
         file_uses.notes.append(
-            f"{shown(path)} sets no clip: {use.set_elsewhere} Check the file or script that sets the clip, too."
+            f"{shown(path)} sets no clip: {use.set_elsewhere} Also check the file or script that sets the clip."
         )
 
 

@@ -20,8 +20,8 @@ THRESHOLD = "__threshold__"
 
 ONE_PER_GROUP = (
     "Paddle clips each parameter group of an optimizer by a separate norm. To clip by one norm, pass all parameters in "
-    "one list. To exclude parameters from AdamW's weight decay, pass apply_decay_param_fun=. Or ignore the clip with a "
-    "reason in check.ignore."
+    "one list. To exclude parameters from AdamW's weight decay, pass apply_decay_param_fun=. Or add the clip to "
+    "check.ignore with a reason."
 )
 
 
@@ -70,7 +70,7 @@ class ClipUse:
 
     bases: tuple[Path, ...] = ()
     by_default: bool = False
-    """Whether the clip is the trainer's default. True if the file gives no value to a clip key."""
+    """Whether the clip is the trainer's default, because the file sets no clip key."""
 
     has_key: bool = False
     """Whether a trainer's file has a clip key, even if the value is null."""
@@ -87,7 +87,7 @@ class ClipUse:
     """Whether a trainer reads its clip from a file or the command line, as LightningCLI does."""
 
     set_elsewhere: str = ""
-    """A sentence that names the place of the clip, if another file sets the clip."""
+    """A sentence about the place that sets the clip, if another file sets it."""
 
     format: str = ""
     document: Document | None = None
@@ -95,7 +95,7 @@ class ClipUse:
 
     version: Version | None = None
     engine: str = ""
-    """The training engine of a clip in Python, such as "DeepSpeed". Not every clip works under an engine."""
+    """The training engine of a clip in Python, such as "DeepSpeed"."""
 
     package: str = ""
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""

@@ -78,23 +78,23 @@ RUN_TIME = ("$", "{")
 REMOVED = "removed"
 UNKNOWN_TRAINER = (
     "A command line or a script sets this key, and the trainer that reads the key is unknown. Move the key to the "
-    "trainer's configuration file, or ignore the script with a reason in check.ignore."
+    "trainer's configuration file, or add the script to check.ignore with a reason."
 )
 IN_ENVIRONMENT = (
     "This variable is named like a clip setting, and the code that reads the variable is unknown. Move the value to "
-    "the trainer's configuration file, or ignore this file with a reason in check.ignore."
+    "the trainer's configuration file, or add this file to check.ignore with a reason."
 )
 FROM_FILE = (
-    "A sourced file sets ${variable}, which might contain --clip-grad. Write --clip-grad into this script, or ignore "
-    "the script with a reason in check.ignore."
+    "A sourced file sets ${variable}, which might contain --clip-grad. Write --clip-grad into this script, or add the "
+    "script to check.ignore with a reason."
 )
 EDITED = (
-    "This command edits a setting that is named like a clip. Write the value into the edited file itself, or ignore "
-    "the script with a reason in check.ignore."
+    "This command edits a setting that is named like a clip. Write the value into the edited file itself, or add the "
+    "script to check.ignore with a reason."
 )
 
 AT_RUN_TIME = (
-    "The value {value} is only known at run time. Write a number, or ignore the script with a reason in check.ignore."
+    "The value {value} is only known at run time. Write a number, or add the script to check.ignore with a reason."
 )
 
 

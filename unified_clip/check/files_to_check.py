@@ -30,7 +30,7 @@ TOO_LARGE = "It is larger than"
 UNREAD_SUFFIXES = (".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
 
 OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", ".zsh", ".bat", ".ps1", "dockerfile", "justfile")
-"""Endings of files that rarely contain clips. Such a file is reported only if its text names a clip."""
+"""Endings of files that rarely contain clips. `notes` mentions such a file only if its text names a clip."""
 
 HIDDEN = "in hidden directories"
 TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
@@ -106,7 +106,7 @@ def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
         naming = sorted(file for file in files if names_clip(file))
         names = f" Files that name a clip: {len(naming)}, such as {shown(naming[0])}." if naming else ""
-        texts.append(f"Files that may contain clips, but are not read: {kinds}.{names}")
+        texts.append(f"Unread files that may contain clips: {kinds}.{names}")
     return texts
 
 

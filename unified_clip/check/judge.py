@@ -26,8 +26,8 @@ NORM = re.compile(r"the norm( from \S+)?")
 
 
 NO_DEFAULT = (
-    "check.explicit requires this key, but only the trainer's default applies. A default hides a key that was removed "
-    "or misspelt. A new version of the trainer might change the default."
+    "check.explicit requires this key, but the file does not set it, so the trainer's default applies. You would not "
+    "notice a removed or misspelt key, or a new default in another version of the trainer."
 )
 
 
@@ -50,7 +50,7 @@ NOT_IN_OFF = "Remove this file from check.off in {clip}."
 
 
 class Judge:
-    """Compare clips with the clip configuration. `judge` also collects `notes` about accepted clips."""
+    """Compares clips with the clip configuration, and collects `notes` about accepted clips."""
 
     def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
         self.config, self._file = config, file
@@ -220,7 +220,7 @@ class Judge:
     @property
     def notes(self) -> list[str]:
         is_rule = self.config.nonfinite == "family"
-        rule = f"{self._file.name} clips in these steps, too." if is_rule else describe.nonfinite(self.config)
+        rule = f"{self._file.name} also clips in these steps." if is_rule else describe.nonfinite(self.config)
         notes = []
         for (clip, text), places in self._not_finite.items():
             others = f" and {len(places) - 1} more" if len(places) > 1 else ""

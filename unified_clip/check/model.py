@@ -51,8 +51,7 @@ class Finding(ReportModel):
     needs a clip, such as a path, a step or an optimizer. For "unused": the rule."""
 
     does: str
-    """For "drift": the effect of the clip, in sentences. For "missing", "unknown" and "unused": the reason for the
-    finding, in sentences."""
+    """For "drift": the effect of the clip. For "missing", "unknown" and "unused": the reason for the finding."""
 
     wanted: str
     """The effect of the clip configuration in sentences. The text is empty if the finding is not about a clip."""
@@ -96,8 +95,7 @@ class Clip(ReportModel):
     source."""
 
     family: str
-    """The family of the clip's rule. The text is empty if the rule has no family, or if the clip's effect is
-    unknown."""
+    """The family of the clip's rule. The text is empty if the rule has no family, or if the effect is unknown."""
 
     result: Result
     """"same": the clip and the configuration have the same effect. "near": the family or the eps of the clip differs.
@@ -122,8 +120,7 @@ class Counts(ReportModel):
     """The number of clips in trainers' configurations and Python files, including clips of unknown effect."""
 
     bases: int
-    """The number of base files, from which other configurations inherit. A base file is read together with the
-    inheriting files."""
+    """The number of base files, from which other configurations inherit."""
 
     unread: int
     """The number of files that the check did not read, for example because a file is too large. Each unread file gets a

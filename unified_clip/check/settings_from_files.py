@@ -13,8 +13,8 @@ from .clip_use import ClipUse, shown
 
 READS = "{function} reads {keyword} from a configuration file or the command line."
 NOTE = (
-    "{place} {function} reads {keyword} from a file. The clip in {files} agrees with {own}. The check cannot read "
-    "options that you type on a command line and that override the file."
+    "{place} {function} reads {keyword} from a file. The clip in {files} agrees with {own}. The check does not see "
+    "options on a command line, which override the file."
 )
 
 

@@ -46,7 +46,7 @@ CLIP_NAMES = [
 ]  # fmt: skip
 
 MISPLACED = "UC105"
-"""The code of an error: a clip key is in a place where the trainer does not read the key."""
+"""The code of the error for a clip key in a place that the trainer does not read."""
 
 LINE = re.compile(r", line (\d+)")
 
@@ -63,8 +63,8 @@ TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
 
 BY_DEFAULT = (
     "The file has output_dir and num_train_epochs, like TrainingArguments of Hugging Face and PaddleNLP. Both trainers "
-    'clip at 1.0 by default. Set "**/{name}" in check.formats to "hf" or to "paddlenlp". Or ignore the file with a '
-    "reason in check.ignore."
+    'clip at 1.0 by default. Set "**/{name}" in check.formats to "hf" or to "paddlenlp". Or add the file to '
+    "check.ignore with a reason."
 )
 
 
@@ -201,8 +201,8 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     if suffix not in DOCUMENT_KINDS:
         files = f"files that end in {suffix!r}" if suffix else "files without a suffix"
         why = (
-            f"The file names a clip, but unified-clip does not read {files}. Compare the clip by hand, and ignore the "
-            "file with a reason in check.ignore."
+            f"The file names a clip, but unified-clip does not read {files}. Compare the clip by hand, and add the "
+            f"file to check.ignore with a reason."
         )
         return [_unknown(path, "file", why)] if suffix != PYTHON and names_clip(path) else []
     may_clip = all(key in _text(path) for key in TRAINING_ARGUMENTS)

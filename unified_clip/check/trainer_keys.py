@@ -26,7 +26,7 @@ STILL_FAILS = "With these keys alone, the check still fails:"
 class TrainerKeys(NamedTuple):
     text: str
     same: bool | None = None
-    """Whether the edited file has the same effect as the configuration. None means that the edit was not tried."""
+    """Whether the edited file has the same effect as the configuration, or None if the edit was not tried."""
 
     problem: str = ""
 

@@ -24,7 +24,7 @@ def find(module: Module) -> list[FoundClip]:
     replaced = set(_replaced(module))
     reason = (
         "This file replaces the clip function with an assignment, setattr or patch. Port the new function by hand. If "
-        "it has the same effect as the original function, remove the replacement instead."
+        "the new function has the same effect as the original, remove it instead."
     )
     return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 
@@ -73,8 +73,8 @@ def _assigned_limit(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip
         yield FoundClip(entry.node, entry.name, why_not=why_not)
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
         why_not = (
-            "The threshold is set after the optimizer was created. If it never changes, pass it to the optimizer's "
-            "class. Otherwise, clip the gradients before each step by hand."
+            "The threshold is set after the optimizer was created. If the threshold never changes, pass it to the "
+            "optimizer's class. Otherwise, clip the gradients before each step by hand."
         )
         yield FoundClip(entry.node, entry.name, why_not=why_not)
 
@@ -139,11 +139,11 @@ def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> s
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
-        return f"A subclass of {function.name} may change its effect. Port the subclass by hand."
+        return f"This subclass of {function.name} may clip differently. Port the subclass by hand."
     call = module.enclosing(node, cst.Call)
     if call is not None and call.func is not node and module.code(call.func) in CHECKS:
         problem = f"This line tests whether an object is a {function.name}."
-        return f"{problem} Port the code that creates the object. Then write the new class here."
+        return f"{problem} Port the code that creates the object. Then change the class in this line."
     return ""
 
 

@@ -50,22 +50,22 @@ class Arguments:
 @dataclass(frozen=True, eq=False)
 class FoundClip:
     node: cst.CSTNode
-    """The node of the syntax tree that is reported or replaced, such as a name, an argument or a base class."""
+    """The syntax node to report or replace, such as a name, an argument or a base class."""
 
     name: str
     function: ClipFunction = NO_FUNCTION
     call: cst.Call | None = None
-    """The call of the function. The value is None for a name without a call, as in a type annotation."""
+    """The call of the function, or None for a name without a call, as in a type annotation."""
 
     why_not: str = ""
-    """The reason why the clip cannot be ported. The text is '' if `find` finds no reason."""
+    """The reason why the clip cannot be ported, or ''."""
 
     tensor: cst.BaseExpression | None = None
 
     setting: TrainerSetting | None = None
 
     limit: cst.BaseExpression | None = None
-    """The value or the default of a trainer's argument. None means that the value is set outside the file."""
+    """The value or the default of a trainer's argument, or None if the value is set outside the file."""
 
     @property
     def kind(self) -> str:

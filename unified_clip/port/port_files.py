@@ -56,7 +56,7 @@ def _below(path: Path) -> list[Path]:
     files = files_below(path, (".py",))
     if not files:
         skipped = "Hidden directories, virtual environments and installed packages are skipped"
-        remedy = "Pass another path. To port a skipped directory, pass its own path."
+        remedy = "Pass another path. To port a skipped directory, pass the path of that directory."
         raise PortError(f"{path}: there are no Python files in this directory. {skipped}. {remedy}")
     return files
 

@@ -39,7 +39,7 @@ class PortedClip:
     decides."""
 
     meaning: Meaning | None = None
-    """The effect of the clip. The value is None if a clip configuration cannot express the effect."""
+    """The effect of the clip, or None if a clip configuration cannot express it."""
 
     becomes: str = ""
     """The full name of the replacement, or '' if there is no replacement."""
@@ -50,7 +50,7 @@ class PortedClip:
 
     suggestion: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
-    """Sentences about checks that the user should make after the rewrite."""
+    """Sentences about what to check after the rewrite."""
 
     rule: str = ""
     """The name of the rule that gave the verdict, such as "argument.flag_need_clip", or ''."""

@@ -23,29 +23,29 @@ from .source.module import SELF, Module
 from .source.syntax_tree import Target, is_name, keywords_of
 
 BY_NAME = (
-    "getattr looks this clip up by its name. Write the name of the function or class instead of getattr. If the "
-    "name varies, write an if statement."
+    "getattr looks this clip up by its name. Write the function or class instead of getattr. If the name varies, use "
+    "an if statement."
 )
 MAY_BE_CLIP = (
-    "getattr might return a clip here. If getattr returns a clip, write the name of the function or class instead of "
-    "getattr. Otherwise, there is nothing to port by hand."
+    "getattr might return a clip here. If getattr returns a clip, write the function or class instead of getattr. "
+    "Otherwise, there is nothing to port by hand."
 )
 UNKNOWN_OWNER = (
-    "This call has the name of a gradient clip, but the type of {} cannot be inferred. If the call clips, port it by "
-    "hand."
+    "The name of this call suggests a gradient clip, but the type of {} cannot be inferred. If the call clips, port it "
+    "by hand."
 )
 UNKNOWN_FUNCTION = (
-    "This call has the name of a gradient clip, but unified-clip port does not support {}. If the call clips, port it "
-    "by hand."
+    "The name of this call suggests a gradient clip, but unified-clip port does not support {}. If the call clips, "
+    "port it by hand."
 )
 OF_WRAPPER = (
     "{0} comes from {1}. If this is the function {2}, import {0} from the framework itself, and run unified-clip port "
     "again. Otherwise, port the call by hand."
 )
 OF_ENGINE = (
-    "This method may belong to a training engine, such as Accelerator, and clip the engine's own parameters. If you "
-    "keep the engine, keep this call. Otherwise, clip with unified_clip.torch between backward() and step(). If the "
-    "method is your own, port its code by hand."
+    "This may be a method of a training engine, such as Accelerator, which clips the engine's own parameters. If you "
+    "keep the engine, keep this call. Otherwise, clip with unified_clip.torch between backward() and step(). For a "
+    "method of your own, port the code of the method by hand."
 )
 MAX_ALIASES = 4
 

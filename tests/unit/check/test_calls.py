@@ -225,7 +225,7 @@ def test_a_clip_in_a_function_of_the_file_is_judged_at_its_calls(
         ("clip(grads)", "No code uses the result of this call"),
         ("clipped = clip(grads)\n    opt.apply_gradients(zip(grads, weights))", "No code uses the result of this call"),
         ("grads = [clip([g])[0] for g in grads]", "The call is in a loop over grads"),
-        ("grads = clip(grads[:-2]) + grads[-2:]", "The call clips only grads[:-2], a part of a list."),
+        ("grads = clip(grads[:-2]) + grads[-2:]", "The call clips only a part of a list, grads[:-2]."),
         ("clip.attach_to(opt).detach()", "attach_to(...).detach() detaches the clip at once"),
         ("h = clip.attach_to(opt)\n    h.detach()\n    opt.step()", "h.detach() in line 8 detaches the clip at once"),
         ("with clip.attach_to(opt):\n        print(1)\n    opt.step()", "The end of the with block in line 8 detaches"),

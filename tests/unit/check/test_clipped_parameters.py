@@ -51,7 +51,7 @@ def test_a_clip_of_all_parameters_of_an_optimizer_is_the_same(check: Check) -> N
         ("optimizer.param_groups[0]['params']", "clips one parameter group, optimizer.param_groups[0]['params']."),
         (
             "model.blocks[i].parameters()",
-            "The call clips only model.blocks[i], a part of model. The name of this part is unknown.",
+            "The call clips only model.blocks[i], a part of model with an unknown name.",
         ),
         ("some", "that meet this condition: 'head' in n."),
     ],

@@ -199,7 +199,7 @@ def test_the_edit_of_a_clip_that_unified_clip_does_not_support_begins_with_how_t
     finding = only_finding(check({"a.py": f"import optax\n\nclip = optax.{function}(grads, 1.0)\n"}))
     assert "which unified_clip does not support" in finding.does
     first, second = finding.edit.split("\n")
-    assert first == "To keep this clip, ignore it with a reason in check.ignore."
+    assert first == "To keep this clip, add it to check.ignore with a reason."
     assert second.startswith("Or to clip by clip.toml: clip = ClipConfig.load")
     ignored = f'{CLIP_CONFIG}\n[[check.ignore]]\npath = "a.py"\nreason = "privacy"\n'
     assert check({"a.py": f"import optax\n\nclip = optax.{function}(grads, 1.0)\n"}, ignored).findings == []

@@ -15,9 +15,7 @@ def test_files_that_are_not_read_are_counted_by_kind(check: Check) -> None:
         "b/c.yaml.j2": "a: {{ b }}\n",
     }
     (note,) = check(files).notes
-    assert note == (
-        "Files that may contain clips, but are not read: 2 .gin, 1 .j2. Files that name a clip: 1, such as b/x.gin."
-    )
+    assert note == ("Unread files that may contain clips: 2 .gin, 1 .j2. Files that name a clip: 1, such as b/x.gin.")
     assert check(files, "rule = 'global_norm'\nthreshold = 1.0\n", "a.py").notes == [], "a file, not a directory"
 
 
@@ -28,7 +26,7 @@ def test_hidden_and_other_files_count_only_if_they_name_a_clip(check: Check) -> 
     }  # fmt: skip
     assert check(files).notes == []
     (note,) = check({**files, ".configs/z.yaml": "grad_clip: 1\n", "tune.cfg": "grad_clip = 1\n"}).notes
-    assert note.startswith("Files that may contain clips, but are not read: 1 .cfg, 1 in hidden directories. ")
+    assert note.startswith("Unread files that may contain clips: 1 .cfg, 1 in hidden directories. ")
 
 
 def test_a_function_that_hydra_calls_is_unknown(check: Check) -> None:
@@ -40,10 +38,10 @@ def test_a_function_that_hydra_calls_is_unknown(check: Check) -> None:
 @pytest.mark.parametrize("name", ["run.zsh", "run.bat", "run.ps1", "justfile"])
 def test_a_script_that_is_not_read_has_a_note_if_it_names_a_clip(check: Check, name: str) -> None:
     (note,) = check({"a.py": TORCH % "1.0", name: "python train.py --max-grad-norm 5.0\n"}).notes
-    assert note.startswith("Files that may contain clips, but are not read: 1 ")
+    assert note.startswith("Unread files that may contain clips: 1 ")
     assert check({"a.py": TORCH % "1.0", name: "python evaluate.py\n"}).notes == []
 
 
 def test_a_file_of_environment_variables_that_names_a_clip_has_a_note(check: Check) -> None:
     (note,) = check({"a.py": TORCH % "1.0", "b.env": "MAX_GRAD_NORM=0.1\n", "c.env": "SEED=1\n"}).notes
-    assert note == ("Files that may contain clips, but are not read: 1 .env. Files that name a clip: 1, such as b.env.")
+    assert note == ("Unread files that may contain clips: 1 .env. Files that name a clip: 1, such as b.env.")

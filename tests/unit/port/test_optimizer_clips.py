@@ -16,7 +16,7 @@ def test_another_optimizer_of_the_same_name_gets_no_clip() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("optimizer.minimize(f, variables)", "may make a step with this optimizer, too."),
+        ("optimizer.minimize(f, variables)", "may also make a step with this optimizer."),
         ("register(optimizer.apply_gradients)", "This optimizer also applies gradients outside of the training steps"),
         ("optimizer.apply(mean(x), y)", "This optimizer also applies gradients outside of the training steps"),
         ("optimizer = other", "The file assigns several values to optimizer."),

@@ -261,7 +261,7 @@ def test_other_optimizer_methods_that_clip_are_flagged(method: str) -> None:
     source = with_lines(PADDLE, ("    for batch", f"    optimizer.{method}(x)\n    for batch"))
     text, (site,) = ported(source)
     assert text == source
-    assert f"optimizer.{method}() in line 6 clips, too" in site.reason
+    assert f"optimizer.{method}() in line 6 also clips" in site.reason
 
 
 def test_a_check_warns_code_that_reads_gradients_after_the_step() -> None:

@@ -19,8 +19,7 @@ SETTINGS = {*ClipConfig.model_fields}
 
 WHY = (
     "{code} may set or change settings of a clip configuration, so the effect of that configuration is unknown. Write "
-    "the settings into a file, and load the file with ClipConfig.load. Or ignore this code with a reason in "
-    "check.ignore."
+    "the settings into a file, and load the file with ClipConfig.load. Or add this code to check.ignore with a reason."
 )
 
 

@@ -25,7 +25,9 @@ SELECTS = re.compile(r"(?i)(?<!weight_)decay|bias|(^|_)no_|without|excluded|_onl
 
 MAX_ALIASES = 3
 
-ADVICE = "To clip all parameters, pass all of them. Otherwise, ignore the clip with a reason in check.ignore."
+ADVICE = (
+    "To clip all parameters, pass all parameters to the call. Otherwise, add the clip to check.ignore with a reason."
+)
 GRADIENTS = (
     "The call passes gradients, {gradients}, to a function that expects parameters. Gradients have no .grad, so the "
     "call clips nothing. Pass the parameters."
@@ -111,8 +113,8 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
             if targets & names and (is_one or PARAMETERS.search(over)):
                 raise ConfigError(
                     f"The call is in a loop over {over}, so each iteration computes a separate norm. For one norm over "
-                    f"all parameters, make one call outside of the loop. Otherwise, ignore the clip with a reason in "
-                    f"check.ignore."
+                    f"all parameters, make one call outside of the loop. Otherwise, add the clip to check.ignore with "
+                    f"a reason."
                 )
 
 
@@ -134,7 +136,7 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
                 _check_condition(condition)
             return _pattern(source, loop.iter, depth)
         case ast.Subscript(slice=ast.Slice(lower=lower, upper=upper)) if lower is not None or upper is not None:
-            raise ConfigError(f"The call clips only {ast.unparse(tensors)}, a part of a list. {ADVICE}")
+            raise ConfigError(f"The call clips only a part of a list, {ast.unparse(tensors)}. {ADVICE}")
         case ast.Subscript() if GROUP.search(ast.unparse(tensors)):
             group = ast.unparse(tensors)
             raise ConfigError(
@@ -182,9 +184,7 @@ def _part(source: Source, owner: ast.expr) -> str:
         return ""
     if not all(map(_last, inner)):
         model = ast.unparse(parts[whole])
-        raise ConfigError(
-            f"The call clips only {ast.unparse(owner)}, a part of {model}. The name of this part is unknown. {ADVICE}"
-        )
+        raise ConfigError(f"The call clips only {ast.unparse(owner)}, a part of {model} with an unknown name. {ADVICE}")
     return ".".join([*map(_last, inner), "*"])
 
 

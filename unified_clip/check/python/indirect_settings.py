@@ -40,30 +40,29 @@ PORTED = ("deepspeed", "accelerate")
 UPDATES = ("setattr", "update", "__setattr__")
 
 BY_TEXT = (
-    "This code sets a clip setting by its name, on an object that is only known at run time. Write the value into the "
-    "trainer's file or arguments, or ignore the setting with a reason in check.ignore."
+    "This code sets a clip setting by name, on an object that is only known at run time. Write the value into the "
+    "trainer's file or arguments, or add the setting to check.ignore with a reason."
 )
 IN_ENVIRONMENT = (
     "This code sets an environment variable that is named like a clip setting. The code that reads the variable is "
-    "unknown. Write the value into the trainer's file or arguments, or ignore the setting with a reason in "
-    "check.ignore."
+    "unknown. Write the value into the trainer's file or arguments, or add the setting to check.ignore with a reason."
 )
 MISSPELT = (
     "The name of this setting is probably misspelt, so the setting has no effect. Correct the name. If the name is "
-    "right, ignore the setting with a reason in check.ignore."
+    "right, add the setting to check.ignore with a reason."
 )
 NEED_CLIP = (
     "need_clip excludes parameters from Paddle's clips. {config} has to exclude the same parameters, but this file "
-    "does not show their names. Remove need_clip, or ignore this setting with a reason in check.ignore."
+    "does not show their names. Remove need_clip, or add this setting to check.ignore with a reason."
 ).format(config="The clip configuration")
 LAYERWISE = (
-    "This optimizer updates each parameter during the backward pass. So there is no norm of all gradients, "
-    "and max_grad_norm has no effect. Choose another optim, or ignore this setting with a reason in check.ignore."
+    "This optimizer updates each parameter during the backward pass. So there is no norm of all gradients, and "
+    "max_grad_norm has no effect. Choose another optim, or add this setting to check.ignore with a reason."
 )
 NO_CLIPPING = f'{NO_CLIP} To clip at max_grad_norm, add "gradient_clipping": "auto".'
 UNPACKED = (
-    "The arguments in {code} are only known at run time. They might set a clip. Pass each argument by its name, or "
-    "ignore the call with a reason in check.ignore."
+    "The arguments in {code} are only known at run time. They might set a clip. Pass each argument by its name, or add "
+    "the call to check.ignore with a reason."
 )
 
 

@@ -28,16 +28,16 @@ CLIPS = ("optax.clip", "optax.clip_by_global_norm", "optax.clip_by_block_rms", "
 
 WHY = (
     "This clip comes after {code} in optax.chain, so the clip changes updates, not gradients. Write the clip first in "
-    "optax.chain. If you want to clip the updates, ignore the clip with a reason in check.ignore."
+    "optax.chain. If you want to clip the updates, add the clip to check.ignore with a reason."
 )
 
 INSIDE = (
     "This clip is inside {name}, so it possibly clips only some gradients or steps. Write the clip first in "
-    "optax.chain, outside of {name}. If this is intended, ignore the clip with a reason in check.ignore."
+    "optax.chain, outside of {name}. If this is intended, add the clip to check.ignore with a reason."
 )
 CONDITIONAL = (
-    "This clip depends on a condition, {test}, which is only known at run time. Clip in both cases, or ignore the clip "
-    "with a reason in check.ignore."
+    "This clip depends on a condition, {test}, which is only known at run time. Clip in both cases, or add the clip to "
+    "check.ignore with a reason."
 )
 
 DEPTH = 4

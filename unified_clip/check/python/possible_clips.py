@@ -17,7 +17,7 @@ from ..trainer_files import has_number
 
 WHY = (
     "This setting is named like a clip setting, but the code that reads the setting is unknown. Compare its value with "
-    "the clip configuration by hand, and ignore the setting with a reason in check.ignore."
+    "the clip configuration by hand, and add the setting to check.ignore with a reason."
 )
 
 

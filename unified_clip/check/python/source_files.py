@@ -62,11 +62,11 @@ ADVICE = re.compile(r"^Port |^Then change |by hand")
 
 ONE_BOUND = (
     "The call has only one bound, so the clamped value might be the coefficient of a hand-written clip. Compare the "
-    "code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
+    "code with the clip configuration by hand, and add the call to check.ignore with a reason."
 )
 MAY_BE_GRADIENT = (
     "The clamped expression contains a gradient, but might be another value, as in gradient.norm().clamp(0, 10). "
-    "Compare the code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
+    "Compare the code with the clip configuration by hand, and add the call to check.ignore with a reason."
 )
 OTHER_OBJECT = (
     "{name} is not the object with the training arguments, so this line sets no clip. Set max_grad_norm of the "
@@ -77,8 +77,8 @@ OWN_LOOP = (
     "without a clip. Clip in the loop, or call train."
 )
 RUN_TIME = (
-    "The effect of this clip is unknown, since an argument is only known at run time. Write the value of the argument "
-    "into the call, or ignore the clip with a reason in check.ignore."
+    "The effect of this clip is unknown, since an argument is only known at run time. Pass a constant value, or add "
+    "the clip to check.ignore with a reason."
 )
 
 

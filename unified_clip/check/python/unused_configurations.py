@@ -23,7 +23,7 @@ NOT_ASSIGNED = (
 )
 NOT_NAMED = (
     "No checked file uses the configuration {name}, so the configuration clips nothing. Clip with it, as in "
-    "{name}(gradients), or remove the configuration. If an unchecked file uses {name}, pass that file, too."
+    "{name}(gradients), or remove the configuration. If an unchecked file uses {name}, also pass that file."
 )
 
 NOT_PASSED = (

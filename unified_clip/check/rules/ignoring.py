@@ -19,7 +19,7 @@ from ..model import Finding
 from .key_names import RULES, allowed
 
 NOT_APPROVED = (
-    "The entry {index} of check.ignore approves only {approved} for this clip. If the new effect is intended, change "
+    "The entry {index} of check.ignore approves only {approved} for this clip. If you intend the new effect, change "
     "rule and threshold of that entry."
 )
 

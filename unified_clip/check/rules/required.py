@@ -31,12 +31,12 @@ NO_KEY = (
 )
 SET_KEY = (
     "Restore the clip key. If the file has a clip key, set the format of the file in check.formats. If no trainer "
-    "reads the file, ignore the file with a reason in check.ignore."
+    "reads the file, add the file to check.ignore with a reason."
 )
 
 CLIP_HERE = (
-    "Clip in this file, with ClipConfig or a function of the framework. If other code clips these gradients, ignore "
-    "the file with a reason in check.ignore."
+    "Clip in this file, with ClipConfig or a function of the framework. If other code clips these gradients, add the "
+    "file to check.ignore with a reason."
 )
 
 NOT_COUNTED = (
@@ -62,7 +62,7 @@ def check(
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)
     others = [path for path in missing if OTHER_TOOLS.fullmatch(path.resolve().name) and not is_none]
-    notes = [f"{shown(path)} has no clip, and needs none, since it is not a trainer's file." for path in others]
+    notes = [f"{shown(path)} has no clip. It needs none, since no trainer reads it." for path in others]
     findings = [finding for path, finding in missing.items() if path not in others]
     clipping = _files([use for use in file_uses.uses if _is_clip(use) and use not in ignored])
     clipping |= file_uses.files - _files(ignored)
@@ -121,7 +121,7 @@ def each(
         is_compared = limit is not None and any({use.package, use.format} & {*limit.packages} for use in clips)
         if limit is not None and (limit.default or is_compared):
             where = f"{code.trainer}, which clips by {limit.keyword}"
-            advice = f"Check the file or script that sets {limit.keyword}, too."
+            advice = f"Also check the file or script that sets {limit.keyword}."
             text = f"{shown(file)}:{line} leaves its clip to {where}. {advice}"
             notes += [text] * (not is_compared)
             continue
@@ -162,7 +162,7 @@ def _elsewhere(files: Sequence[Path], file_uses: FoundClips, also: str = "") -> 
     if not names:
         return ""
     verb = "leaves its clip" if len(names) == 1 else "leave their clips"
-    where = f"to another file or to the training script. Pass that file, too{also}."
+    where = f"to another file or to the training script. Also pass that file{also}."
     return f" {', '.join(names)} {verb} {where}"
 
 

@@ -75,8 +75,7 @@ class ComparedExample(ReportModel):
     before: WorkedExample
     after: WorkedExample
     distance: Real
-    """The largest difference between corresponding elements of `before` and `after`, divided by the largest element of
-    both results."""
+    """The largest difference between an element of `before` and of `after`, divided by the largest element of both."""
 
     sentence: str
 
@@ -106,7 +105,7 @@ class KnownDifferenceSummary(ReportModel):
 
     framework: str
     function: str
-    """The name of the function in the parity suite's list of known differences. In this name, * matches any text."""
+    """The name or pattern of the function in the parity suite's list of known differences. * matches any text."""
 
     kind: str
     size: Real | None
@@ -114,13 +113,12 @@ class KnownDifferenceSummary(ReportModel):
     is the largest error of an element, divided by the largest exact element."""
 
     by: str
-    """The size of the difference as text, or the kind of a difference of unknown size."""
+    """The size of the difference as text, or the kind of the difference if the size is unknown."""
 
     when: str
     why: str
     versions: str
-    """The versions of the framework in which the framework's function and unified_clip differ. An empty string means
-    all versions."""
+    """The framework's versions with this difference. An empty string means all versions."""
 
     @property
     def owner(self) -> str:
@@ -149,18 +147,17 @@ class ReportedClip(ReportModel):
     """The number of the replacement's entry in `meanings`, or null if there is no replacement."""
 
     same: bool | None
-    """Whether `meaning` and `becomes_meaning` are equal. The value is null if one of these fields is null."""
+    """Whether `meaning` and `becomes_meaning` are equal, or null if one of these fields is null."""
 
     difference: str
     """A description of the difference between `meaning` and `becomes_meaning`. The text is empty if one of these fields
     is null."""
 
     comparison: int | None
-    """The number of the entry in `comparisons`. The value is null if both meanings are equal, or if one is missing."""
+    """The number of the entry in `comparisons`, or null if `same` is true or null."""
 
     measured_as: str
-    """The function in the parity suite that returns the same result as the function `name`. The text is empty if there
-    is no such function."""
+    """The parity suite's function with the same result as `name`, or an empty string."""
 
     known: list[int]
     """The numbers of the known differences of `measured_as` in `known`."""
@@ -170,13 +167,13 @@ class ReportedClip(ReportModel):
     unified_clip."""
 
     reason: str
-    """The reason why the clip is flagged, or why the clip is unchanged."""
+    """The reason why the clip is flagged or unchanged."""
 
     suggestion: list[str]
     """The lines to write instead of a flagged clip."""
 
     checks: list[str]
-    """Checks that the user should make after the rewrite."""
+    """What to check after the rewrite."""
 
     @property
     def notes(self) -> Iterator[tuple[str, list[str]]]:

@@ -28,9 +28,9 @@ OFF_IN_KERAS = (
 )
 
 SEVERAL_LIMITS = (
-    "The call passes several of clipnorm, clipvalue and global_clipnorm. Keras 3 rejects such calls. TensorFlow 2.11 "
-    "to 2.15 ignores clipvalue if the call also passes a norm: remove clipvalue. Older versions and optimizers.legacy "
-    "apply both: clip twice by hand, in the order that docs/porting/keras.md gives for your version."
+    "The call passes several of clipnorm, clipvalue and global_clipnorm. Keras 3 rejects this. TensorFlow 2.11 to 2.15 "
+    "ignores clipvalue if the call also passes a norm: remove clipvalue. Older versions and optimizers.legacy apply "
+    "both: clip twice by hand, in the order that docs/porting/keras.md gives for your version."
 )
 
 
@@ -76,7 +76,7 @@ def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
         )
     elif clip.name == "need_clip":
         reason = (
-            "Keep this line: unified_clip reads need_clip from PyTorch's parameters, too. Check that the line names a "
+            "Keep this line: unified_clip also reads need_clip from PyTorch's parameters. Check that the line names a "
             "parameter of the PyTorch model."
         )
     else:

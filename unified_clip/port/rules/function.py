@@ -17,7 +17,7 @@ from .registry import RuleOrder, register
 
 LIKE_GRADIENT = "The name of the tensor suggests a gradient. If the tensor is a gradient, port this call by hand."
 MADE_OF_GRADIENT = (
-    "The clipped expression contains a gradient. If the whole expression is a gradient, port this call by hand."
+    "The clipped expression contains a gradient. If the result of the expression is a gradient, port this call by hand."
 )
 OF_COEFFICIENT = "The call clamps a clip coefficient. Port the line that computes the coefficient."
 NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."

@@ -18,13 +18,12 @@ from .registry import RuleOrder, register
 TORCH = "torch.nn.utils"
 WITHOUT = "Run unified-clip port without --native."
 ONLY_IN_PLACE = (
-    "PyTorch's functions clip parameters in place, and return no clipped gradients. Before the step, pass the "
-    "parameters to PyTorch's function by hand. Or run unified-clip port without --native."
+    "PyTorch's functions clip gradients in place, and do not return them. Before the step, pass the parameters to "
+    "PyTorch's function by hand. Or run unified-clip port without --native."
 )
 
 WriteClip = Callable[[str, str], list[str]]
-"""The type of a function that returns lines of code for a clip. The arguments are the code of the clip and the code of
-the parameters."""
+"""Returns the lines that clip, from the code of the clip and of the parameters."""
 
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
@@ -115,7 +114,7 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
     numbers = [module.number(limit) for limit in limits if limit is not None]
     if len(limits) == 2 and (numbers[0] is None or numbers[1:] not in ([], [-numbers[0]])):
         differ = "may differ" if None in numbers else "differ"
-        problem = f"PyTorch's clip_grad_value_ accepts one bound for both signs, but the bounds of this clip {differ}"
+        problem = f"PyTorch's clip_grad_value_ uses one bound for both signs, but the two bounds of this clip {differ}"
         raise UnsureError(f"{problem}. {WITHOUT}")
     return limits[0]
 
@@ -133,7 +132,7 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
     node = _limit(module, clip)
     if (number := module.number(node)) is None:
         raise UnsureError(
-            f"The threshold is only known at run time, but the line at the step needs a number. {WITHOUT}"
+            f"The threshold is only known at run time, but the new line before the step needs a number. {WITHOUT}"
         )
     reads = binding.reads if binding is not None else ()
     if others := [read for read in reads if module.parents[read] not in source.uses]:

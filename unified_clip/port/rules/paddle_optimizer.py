@@ -26,7 +26,7 @@ from .native_function import WriteClip
 from .paddle_class import is_class
 from .registry import RuleOrder, register
 
-NEED_CLIP = "If the old code has parameters with need_clip=False, set need_clip = False on PyTorch's parameters, too."
+NEED_CLIP = "If the old code has parameters with need_clip=False, also set need_clip = False on PyTorch's parameters."
 EXCLUDE = "If the old code has parameters with need_clip=False, do not pass these parameters to PyTorch's function."
 IN_PLACE = (
     "The new code clips gradients in place. Paddle might clip copies of the gradients. Check code that reads or "
@@ -149,8 +149,8 @@ def _unscaled(module: Module, step: PaddleStep, optimizer: Optimizer) -> list[st
         is_unscale = isinstance(call, cst.Call) and method_of(call) == "unscale_"
         if is_unscale and module.enclosing(call, cst.SimpleStatementLine) not in others:
             raise UnsureError(
-                f"Line {module.position(call)[0]} unscales the gradients, but a step might run without this "
-                f"line. Move {code} to the line above {module.code(step.call)}, outside of any `if`. If the scaler is "
+                f"A step might run without line {module.position(call)[0]}, which unscales the gradients. Move {code} "
+                f"to the line above {module.code(step.call)}, outside of any `if`. If the scaler is "
                 "disabled, the call does nothing."
             )
     return [code]

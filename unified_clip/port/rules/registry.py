@@ -39,7 +39,7 @@ class RuleOrder(IntEnum):
     """Leave a trainer's setting unchanged if it switches clipping off."""
 
     JUDGE = 1
-    """Decide by the arguments of the clip: leave the clip unchanged, or flag the clip."""
+    """Flag the clip or leave it unchanged, depending on its arguments."""
 
     STEPS = 2
     """Rewrite clips together with training steps. The function of the rule gets all clips of a file in one call."""
@@ -50,7 +50,7 @@ class RuleOrder(IntEnum):
 
 Matches = Callable[[FoundClip], bool]
 Apply = Callable[[FileRewrite, Any], None]
-"""The function of a rule. It takes the file and a clip. For RuleOrder.STEPS, the function takes a list of clips."""
+"""The function of a rule. It takes the file and a clip, or a list of clips for RuleOrder.STEPS."""
 
 
 @dataclass(frozen=True)

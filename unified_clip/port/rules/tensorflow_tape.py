@@ -157,8 +157,8 @@ class TapeRewrite:
         steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
             raise UnsureError(
-                "At the training steps, the threshold might be different or undefined. If the threshold never changes, "
-                "assign it once to a variable at the top of the file. Otherwise, port this clip by hand."
+                "The threshold might have changed, or be undefined, at the training steps. If the threshold never "
+                "changes, assign it once to a variable at the top of the file. Otherwise, port this clip by hand."
             )
         return ranges
 
@@ -176,7 +176,7 @@ class TapeRewrite:
                 raise UnsureError(self._other_use(read))
 
     def _other_use(self, node: cst.CSTNode) -> str:
-        return f"Line {self._module.position(node)[0]} may make a step with this optimizer, too. {ATTACH}"
+        return f"Line {self._module.position(node)[0]} may also make a step with this optimizer. {ATTACH}"
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:
         rule, limit = KERAS_RULES[keyword_of(argument)], self._module.code(argument.value)

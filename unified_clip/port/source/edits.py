@@ -24,7 +24,7 @@ IMPORTS = (cst.Import, cst.ImportFrom)
 @dataclass
 class LineEdit:
     hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
-    """For each removed argument: the name of the new variable with the argument's value."""
+    """Maps the value of a removed argument to the name of its new variable."""
 
     before: list[str] = field(default_factory=list)
     replacement: Lines | None = None

@@ -34,8 +34,8 @@ class BoundValue:
     """The expression of the value. None means a value without an expression, such as a parameter or a function."""
 
     path: Sequence[int | None] = ()
-    """The indices that lead from `value` to the value of the name, such as (1, 0) for `b` in `a, (b, c) = value`. In
-    a loop, the first index is None."""
+    """The index path of the name in `value`, such as (1, 0) for `b` in `a, (b, c) = value`. In a loop, the first index
+    is None."""
 
     node: cst.CSTNode | None = None
     """The node that binds the value, such as an assignment or a loop. For a parameter, this field is None."""
@@ -52,8 +52,7 @@ class Binding:
     reads: Sequence[cst.CSTNode]
 
     key: object = None
-    """A key that identifies the variable. The key is None for a name that the file never binds, and for other
-    expressions."""
+    """A key that identifies the variable, or None if the file never binds the name."""
 
     @property
     def values(self) -> list[cst.BaseExpression] | None:

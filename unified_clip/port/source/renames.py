@@ -20,7 +20,7 @@ class Renames:
         self._module, self._edits = module, edits
         self._replacements: dict[cst.CSTNode, tuple[str, str]] = {}
         self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
-        """For each import statement: the names to remove, and the import that replaces each name."""
+        """Maps an import statement to {removed name: new name to import}."""
 
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
 

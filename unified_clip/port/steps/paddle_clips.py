@@ -22,11 +22,11 @@ NOT_ASSIGNED = (
 )
 
 SELECTING_ARGUMENTS = {
-    "need_clip": "selects the parameters to clip. Clip only these by hand, before each optimizer.step().",
+    "need_clip": "selects the parameters to clip. Clip only these parameters by hand, before each optimizer.step().",
     "group_name": "is used in static programs only. Remove it.",
     "auto_skip_clip": "skips clips that change nothing, but clips if the norm is NaN. Remove it.",
 }
-"""{argument of Paddle's clips that PyTorch's functions lack: end of an error message about it}"""
+"""Maps an argument of Paddle's clips, which PyTorch's functions do not have, to the end of an error message."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PaddleClips:
         self._static = is_static(module)
         optimizers = PaddleOptimizers(module)
         self.optimizers: dict[cst.Arg, Optimizer] = {}
-        """For each argument grad_clip=: the optimizer that gets the argument."""
+        """Maps an argument grad_clip= to the optimizer that gets the argument."""
 
         self.why_not: dict[FoundClip, str] = {}
         sources: dict[object, ClipSource] = {}
@@ -124,8 +124,8 @@ class PaddleClips:
         if others := self._module.uses_on_other_objects(binding):
             code, line = self._module.code(others[0]), self._module.position(others[0])[0]
             raise UnsureError(
-                f"{code} in line {line} might be the same attribute as {binding.text}. If the attributes are "
-                f"different, rename one of them. {OTHERWISE}"
+                f"{code} in line {line} might be the same attribute as {binding.text}. If it is another attribute, "
+                f"rename one of the two. {OTHERWISE}"
             )
         uses = list(self._uses(binding))
         if not uses:

@@ -58,7 +58,7 @@ def _called_method(module: Module, method: cst.Attribute, binding: Binding, line
     full_name = f"{binding.text}.{name}"
     if name in CLIPPING_METHODS:
         raise UnsureError(
-            f"{full_name}() in line {line} clips, too. If it applies the gradients of backward(), call "
+            f"{full_name}() in line {line} also clips. If it applies the gradients of backward(), call "
             f"{binding.text}.step() instead. Otherwise, clip by hand before that line."
         )
     if name not in ("step", "minimize", "_grad_clip"):

@@ -16,7 +16,7 @@ from ..to_config import UnsureError
 from .applied_gradients import AppliedGradients
 
 GRAPH = (
-    "Only gradient() of a tape is rewritten, and no other function that computes gradients. In PyTorch, write "
+    "unified-clip port rewrites gradient() of a tape, but no other function that computes gradients. In PyTorch, write "
     "backward(), clip and step() in the training loop."
 )
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
@@ -29,8 +29,9 @@ NOT_IN_PAIRS = (
     "several calls. In PyTorch, call torch.autograd.grad(loss, parameters) for each gradient()."
 )
 PERSISTENT = (
-    "A persistent tape may compute gradients several times, and backward() would add them up. If gradient() is called "
-    "once, remove persistent=. Otherwise, call torch.autograd.grad(loss, parameters) for each gradient() in PyTorch."
+    "A persistent tape may compute gradients several times. backward() would add these gradients up. If gradient() is "
+    "called once, remove persistent=. Otherwise, call torch.autograd.grad(loss, parameters) for each gradient() in "
+    "PyTorch."
 )
 DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
 GRADIENT_METHODS = ("gradient", "compute_gradients", "get_gradients")

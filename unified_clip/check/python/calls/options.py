@@ -27,8 +27,8 @@ SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
 
 
 OF_SCRIPT = (
-    "The command passes this option to {script}. The check finds no clip in {script} that reads the option. Check "
-    "{script}, too, or ignore this file with a reason in check.ignore."
+    "The command passes this option to {script}. The check finds no clip in {script} that reads the option. Also check "
+    "{script}, or add this file to check.ignore with a reason."
 )
 
 

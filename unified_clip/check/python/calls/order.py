@@ -14,13 +14,13 @@ from ..optimizers import attached, is_made
 from ..steps.gradient_events import MAX_DEPTH, Event, Timeline
 from ..steps.value_flow import LOOPS
 
-ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
+ADVICE = "If this is intended, add the clip to check.ignore with a reason."
 SOME = "This clip runs only if {test}, but {step} in line {line} also runs without the clip. Clip before each step. "
 LATE = "This clip comes after {step} in line {line}. The step has used the gradients already. Clip before the step. "
 EARLY = "This clip comes before {step} in line {line}. That line computes gradients. Clip after that line. "
 PARTIAL = (
-    "{step} in line {line} uses the sum of several backward passes, and this clip runs after each of them. Clip only "
-    "the sum, directly before the step. "
+    "{step} in line {line} uses the sum of several backward passes, and this clip runs after each pass. Clip only the "
+    "sum, directly before the step. "
 )
 CLOSURE = (
     "This clip comes before {step} in line {line}. That step runs a closure, which computes the gradients again. Clip "

@@ -30,14 +30,12 @@ LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
 
 NOT_CALLED = (
     "The effect of this clip is unknown, because this line names the function but does not call it. Where you call the "
-    "function, write its full name, and pass a number as the threshold. Or ignore this clip with a reason in "
-    "check.ignore."
+    "function, write its full name, and pass a number as the threshold. Or add this clip to check.ignore with a reason."
 )
 
 RUN_TIME_PATH = (
     "{part} is only known at run time, so the file of {call} is unknown. Write a path relative to the source, "
-    'such as ClipConfig.load(Path(__file__).parent / "clip.toml"). Or ignore the clip with a reason in '
-    "check.ignore."
+    'such as ClipConfig.load(Path(__file__).parent / "clip.toml"). Or add the clip to check.ignore with a reason.'
 )
 
 

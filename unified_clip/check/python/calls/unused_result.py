@@ -16,7 +16,7 @@ UNUSED = (
 )
 NOT_UPDATED = (
     "This file calls init of the transformation with this clip, but never its update, so the clip has no effect. Call "
-    "update, or remove the transformation. If another file calls update, ignore the clip with a reason in check.ignore."
+    "update, or remove the transformation. If another file calls update, add the clip to check.ignore with a reason."
 )
 REPLACED = (
     "Line {line} assigns another value to {name} before any code uses this clip, so this clip has no effect. Remove "
@@ -24,8 +24,8 @@ REPLACED = (
 )
 IGNORED = "Paddle's LBFGS in line {line} ignores grad_clip, so this clip clips nothing. Use another optimizer."
 CONDITIONAL = (
-    "The optimizer gets this clip only if {test}, which is only known at run time. Pass the clip in both cases, or "
-    "ignore the clip with a reason in check.ignore."
+    "The optimizer gets this clip only if {test}, which is only known at run time. Pass the clip in both cases, or add "
+    "the clip to check.ignore with a reason."
 )
 LBFGS = ("paddle.optimizer.LBFGS", "paddle.incubate.optimizer.LBFGS")
 PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript)

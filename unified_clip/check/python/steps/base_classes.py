@@ -21,8 +21,8 @@ BASE = re.compile(r"(\w+)(?=\s*(?:,|$|\[))")
 TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
 
 Classes = Mapping[str, str]
-"""Classes that leave clipping to a base class. A value is a library's base class, such as "speechbrain.Brain", or ''
-for a base class in a checked file."""
+"""Maps a class that leaves clipping to its base class to this base class in a library, such as "speechbrain.Brain". The
+value is '' for a base class in a checked file."""
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:

@@ -24,7 +24,7 @@ OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
-"""(calls that lead to an `if`, node of the `if`, whether its condition is true in the branch)."""
+"""A branch of an `if`: (calls that lead to the `if`, its node, whether the branch runs if the condition is true)."""
 
 
 class Event(NamedTuple):

@@ -25,7 +25,7 @@ NEVER = (
 SCALED_LOSS = (
     "This clip gets gradients of {loss}, {scaled} Clip the result of {scaler}.get_unscaled_gradients(gradients)."
 )
-ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
+ADVICE = "If this is intended, add the clip to check.ignore with a reason."
 
 BY_ACCELERATE = (
     "With fp16, {backward} in line {line} multiplies the gradients by a loss scale, and this clip gets the scaled "

@@ -16,10 +16,10 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 _Slots = tuple[object, ...]
-"""The indices and keys that lead to a value in a container: ("d",) for `{"d": item}`."""
+"""The path of a value in a container, as indices and keys: ("d",) for `{"d": item}`."""
 
 _Holder = tuple[str, _Slots]
-"""(name of a variable or function, indices and keys that lead to a value in it)."""
+"""(name of a variable or function, path of a value in it)."""
 
 MAX_SLOTS = 3
 

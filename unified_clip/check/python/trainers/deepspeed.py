@@ -26,12 +26,12 @@ LARGEST = 1 << 20
 UNKNOWN_FILE = (
     "The settings of DeepSpeed, {code}, are only known at run time. If they do not set gradient_clipping, "
     "max_grad_norm is ignored. Write the path of the file relative to the source, with "
-    '"gradient_clipping": "auto" in the file. Or ignore the clip with a reason in check.ignore.'
+    '"gradient_clipping": "auto" in the file. Or add the clip to check.ignore with a reason.'
 )
 NO_FILE = (
     "DeepSpeed's settings file, {code}, is not in the directory of this source or a parent directory. If the file does "
-    "not set gradient_clipping, max_grad_norm is ignored. Correct the path, or ignore the clip with a reason in "
-    "check.ignore."
+    "not set gradient_clipping, max_grad_norm is ignored. Correct the path, or add the clip to check.ignore with a "
+    "reason."
 )
 TOO_LATE = (
     "Creating TrainingArguments passes max_grad_norm to DeepSpeed's settings, so this later line has no effect. Pass "
@@ -40,7 +40,7 @@ TOO_LATE = (
 AUTO = (
     'With "auto", max_grad_norm of TrainingArguments sets the threshold, but this file has no TrainingArguments. '
     'Accelerate then clips at 1.0, and DeepSpeed without Accelerate rejects "auto". Write the threshold instead, or '
-    "ignore the clip with a reason in check.ignore."
+    "add the clip to check.ignore with a reason."
 )
 
 
