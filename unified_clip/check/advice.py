@@ -180,10 +180,6 @@ class Advisor:
         return _lines(correction, f"{advice} to {self._file.name}:", text)
 
     def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
-        """Return the settings of a new entry in check.ignore, and advice about the entry.
-
-        The advice continues a sentence that begins with "If".
-        """
         numbers = {each.value for each in use.values if is_number(each.value)}
         threshold, rules = self._config.threshold, allowed(use.values)
         if not numbers or not rules or not isinstance(threshold, float):

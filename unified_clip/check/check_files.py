@@ -103,10 +103,6 @@ def _judge_all(
     *,
     nearest: bool,
 ) -> _JudgedClips:
-    """Compare every clip with the configuration, and apply `check.ignore` to the findings.
-
-    without_clips: The files of `check.each` that have no clip.
-    """
     judged = _JudgedClips()
 
     def add(use: ClipUse, finding: Finding) -> bool:

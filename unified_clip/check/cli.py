@@ -74,7 +74,6 @@ def _checked(options: argparse.Namespace) -> CheckReport:
 
 
 def _check_order(clip: Path, paths: Sequence[Path]) -> None:
-    """Raise an error with the correct command if the clip configuration is not the first argument."""
     from .files_to_check import problem_of
 
     problem = problem_of(clip)

@@ -111,10 +111,6 @@ def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:
 
 
 def _unread_below(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield (path, kind) for each file that the check does not read, although it might contain clips.
-
-    A file in a hidden directory has the kind HIDDEN.
-    """
     for name, folders, names in os.walk(root):
         folder = Path(name)
         folders[:] = [each for each in folders if each not in TOOL_DIRECTORIES and not is_installed(folder / each)]

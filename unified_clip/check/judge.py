@@ -50,8 +50,6 @@ NOT_IN_OFF = "Remove this file from check.off in {clip}."
 
 
 class Judge:
-    """Compares clips with the clip configuration, and collects `notes` about accepted clips."""
-
     def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
         self.config, self._file = config, file
         self._uses = uses

@@ -289,10 +289,6 @@ def may_be_configuration(path: Path) -> bool:
 
 
 def _shows_own_key(trainer: Format, path: Path) -> bool:
-    """Return whether the text of a file contains a key of `trainer.own_keys`, or a key for inheritance.
-
-    For a trainer without `own_keys`, return True.
-    """
     keys = [*(keys[-1] for keys in trainer.own_keys), *trainer.inheritance.keys, "read_base"]
     return not trainer.own_keys or any(key in _text(path) for key in keys)
 

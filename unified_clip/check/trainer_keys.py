@@ -56,8 +56,6 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
 
 
 def _unset(trainer: Format, document: Document) -> Path:
-    """Return the path of a clip key that the file does not set. Return () if the path contains a name that the user
-    chooses."""
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     best = placement.best_place(document, places) if places else ()
     return () if placement.ANY in best else tuple(best)

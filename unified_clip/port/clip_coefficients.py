@@ -33,8 +33,6 @@ def clip_coefficient_in_call(module: Module, call: cst.Call) -> Iterator[FoundCl
 
 
 def clip_coefficients(module: Module, node: cst.BinaryOperation) -> Iterator[FoundClip]:
-    """Yield a clip if an operation computes a clip coefficient. Skip a part of a larger operation that computes the
-    coefficient."""
     if _is_quotient(module, node):
         around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.BinaryOperation)]
         if not any(_is_quotient(module, outer) for outer in around):

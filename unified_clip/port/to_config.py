@@ -76,7 +76,6 @@ def has_several_limits(module: Module, clip: FoundClip) -> bool:
 
 
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
-    """Return (rule, family) for an argument of a Keras optimizer. An unknown value is an empty string."""
     if is_off_in_keras(module, clip):
         return "", ""
     if not is_standalone_clipnorm(module, clip):

@@ -130,7 +130,6 @@ def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _file_lines(text: str, cells: Sequence[list[str]]) -> Iterator[list[int]]:
-    """For each cell, yield the numbers of its lines in the file. An unknown line has the number 1."""
     strings = [*STRING.finditer(text)]
     ends = [match.start() for match in re.finditer("\n", text)]
     keys = [index for index, match in enumerate(strings) if match[0] in ('"source"', '"input"')]

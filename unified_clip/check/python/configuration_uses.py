@@ -39,7 +39,7 @@ def is_used(source: Source, name: str, scope: ast.AST | None = None, depth: int 
     """Return whether code might call, pass, return or store the variable `name`.
 
     scope: The function or class that defines the variable, or None for a variable of the module.
-    stores: Whether `self.clip = name` counts as a use.
+    stores: Whether `self.clip = name` is a use.
     """
     nodes = _references(source, name, scope)
     return any(is_use(source, node, depth) for node in nodes if stores or not _is_stored(source, node))

@@ -47,7 +47,7 @@ Kind = Literal["transformation", "entry", "entries"]
 
 
 def misplaced(source: Source) -> dict[ast.Call, str]:
-    """Return {clip: reason} for each clip with a wrong place in an `optax.chain`.
+    """Return {clip: reason} for each clip in a wrong place of an `optax.chain`.
 
     Before a clip, only other clips and transformations in KEEPS_GRADIENTS are allowed.
     """
@@ -116,8 +116,6 @@ def _replacing(source: Source, chain: ast.expr) -> ast.expr | None:
 
 
 def _results(node: ast.AST) -> str:
-    """Return the code of the variables that a statement assigns. For `return`, return "return". Otherwise, return
-    ''."""
     if isinstance(node, ast.Assign):
         return " ".join(map(ast.unparse, node.targets))
     return "return" if isinstance(node, ast.Return) else ""
@@ -233,7 +231,6 @@ def _is_clip(source: Source, node: ast.expr) -> bool:
 
 
 def _has_optimizer(node: ast.expr) -> bool:
-    """Return whether a call passes an optimizer to `as_optax`. The result then clips and updates."""
     if not isinstance(node, ast.Call) or last_name(node.func) != METHOD:
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)

@@ -94,7 +94,7 @@ def read(
     Do the same if invalid Python names a clip.
 
     configurations: The Python files that are read as configurations of trainers.
-    precisions: For each Python file, the mixed precision in each Accelerate file near it.
+    precisions: Maps each Python file to the mixed precision in each Accelerate file near it.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source, edit=False)
     uses: list[ClipUse | None] = []
@@ -172,7 +172,7 @@ def _under_accelerate(use: ClipUse, why: str) -> ClipUse:
 
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
-    """Leave out calls with an infinite threshold in files with other clips. Such a call only measures a norm."""
+    """In files with other clips, leave out calls with an infinite threshold, which only measure a norm."""
     known = [use for use in uses if use.config is not None and not is_off(use.config) and not use.unused]
     clipping = {path for use in known for path in (use.path, *use.users)}
     return [use for use in uses if not (use.call and use.config and is_off(use.config) and use.path in clipping)]

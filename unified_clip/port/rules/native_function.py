@@ -41,7 +41,6 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def torch_function(rule: str) -> str:
-    """Return the name of PyTorch's function. For the rule "norm", the new code calls the function for each tensor."""
     return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
 
 

@@ -136,7 +136,7 @@ class Module(SyntaxTree):
     def is_unbound(self, node: cst.CSTNode) -> bool:
         """Return whether the file does not define the first part of a name, such as `torch` in `torch.clamp`.
 
-        Builtins count as defined.
+        Builtins are defined names.
         """
         first = first_name(node)
         scope = self.scope(first) if first is not None else None

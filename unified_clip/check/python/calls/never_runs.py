@@ -42,7 +42,7 @@ def _value(source: Source, test: ast.expr) -> object:
 
 
 def why_uncalled(source: Source, place: Place, paths: Sequence[Path]) -> str:
-    """Return an error text if no file uses the function of a clip, and the file has steps outside of this function."""
+    """Return the reason why the function of a clip is never called, or ''."""
     function = source.function(clip) if (clip := _call_at(source, place)) is not None else None
     if not isinstance(function, FUNCTIONS[:2]) or not isinstance(source.parents[function], ast.Module):
         return ""

@@ -162,7 +162,7 @@ def _definitions(source: Source, name: str) -> Iterator[_Definition]:
 
 
 def _flag(call: ast.Call) -> tuple[str, ast.expr]:
-    """Return (name, default) of a flag that a call of absl defines. For another call, the name is ''."""
+    """Return (name, default) of a flag that a call of absl defines, or '' as the name for other calls."""
     if last_name(call.func) not in DEFINITIONS:
         return "", call
     passed = dict(zip(("name", "default"), call.args, strict=False)) | {each.arg: each.value for each in call.keywords}

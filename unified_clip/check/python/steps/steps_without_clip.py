@@ -75,7 +75,6 @@ class _Steps:
         return 0
 
     def _clip_of_argument(self, step: Event) -> int | None:
-        """Return the line of the clip in the gradient argument of a step, 0 without a clip, or None if unknown."""
         calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:
             return clips[0].lineno

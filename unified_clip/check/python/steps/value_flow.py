@@ -112,7 +112,6 @@ class Flow:
         return [each.value for each in inner if each.value is not None and self.source.function(each) in functions]
 
     def items(self, node: ast.AST) -> list[ast.expr]:
-        """Return the values that code assigns to items of a variable, as in `transforms["g"] = value`."""
         return self._items.get(code_of(node), [])
 
     @cached_property
