@@ -21,7 +21,7 @@ ERRORS = """<!-- `python tools/command_line.py` writes this page from unified_cl
 
 # Errors
 
-Every error of `unified-clip` has a code for the kind of problem. The message has the file, the line and the remedy.
+Every error of `unified-clip` has a code for the kind of problem. The message names the file, the line and the remedy.
 `unified-clip help UC101` prints the section of the code UC101, and `unified-clip help errors` prints the list of codes.
 
 In Python, a `ConfigError` has the attribute `code`."""
