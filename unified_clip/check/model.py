@@ -57,7 +57,7 @@ class Finding(ReportModel):
     """The effect of the clip configuration in sentences. The text is empty if the finding is not about a clip."""
 
     differences: list[Difference]
-    """The settings that differ. The list is empty unless the kind is "drift"."""
+    """The settings that differ. Only the kind "drift" has such settings."""
 
     effect: str
     """For "drift": a sentence that compares this clip with the configuration on the example gradients with the largest

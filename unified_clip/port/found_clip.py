@@ -98,7 +98,7 @@ class SettingEntry(NamedTuple):
     keyword: str
     value: cst.BaseExpression
     owner: str = ""
-    """The code of the object whose attribute is set, or '' for a dict."""
+    """The code of the object with the attribute, or '' for a dict."""
 
     @property
     def name(self) -> str:

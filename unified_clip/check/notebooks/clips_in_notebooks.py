@@ -25,7 +25,7 @@ NO_NOTEBOOK = (
 def clips_outside_python(path: Path) -> list[ClipUse]:
     """Return the clips of a notebook in command lines, and in cells that are not Python.
 
-    For an invalid notebook whose text names a clip, return one clip whose effect is unknown.
+    For an invalid notebook that mentions a clip, return one clip of unknown effect.
     """
     if path.suffix.lower() != NOTEBOOK:
         return []

@@ -233,7 +233,7 @@ class Report(ReportModel):
     """Whether this run has changed the files."""
 
     headline: str
-    """A sentence with the counts of clips and files."""
+    """A sentence with the numbers of clips and files."""
 
     next: str
     """A sentence about what to do next."""

@@ -2,11 +2,11 @@
 
 To add a rule:
 
-1. Add the function to `port/catalog.toml`. Choose a new kind. With an existing kind, the existing rules would match the
-   new function, too. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in
-   `catalog.toml`. An argument of an optimizer needs no new function and no new kind. Use `clip.is_optimizer_argument`
-   in `matches`.
-2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:
+1. Add the function to `port/catalog.toml`. Choose a new kind. With an existing kind, existing rules would also match
+the new function. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in
+`catalog.toml`. An argument of an optimizer needs no new function and no new kind. Use `clip.is_optimizer_argument` in
+`matches`. 2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a
+reason:
 
        @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
        def flag(file: FileRewrite, clip: FoundClip) -> None:

@@ -46,7 +46,7 @@ class Edits(cst.CSTTransformer):
         self._lines: defaultdict[cst.CSTNode, LineEdit] = defaultdict(LineEdit)
         self._imports: set[str] = set()
         self._changed: set[cst.CSTNode] = set()
-        """The edited statements, whose comments are kept."""
+        """The edited statements. Their comments are kept."""
 
         self._gaps: set[cst.CSTNode] = set()
 

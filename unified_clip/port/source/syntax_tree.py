@@ -1,4 +1,4 @@
-"""The syntax tree of a Python file, whose code is never run."""
+"""The syntax tree of a Python file. The code of the file is never run."""
 
 from __future__ import annotations
 

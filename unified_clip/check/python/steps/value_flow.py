@@ -220,7 +220,7 @@ class Flow:
         return functions
 
     def models(self, node: ast.AST) -> set[str]:
-        """Return the models whose parameters an expression takes, such as "net_g" for `net_g.parameters()`."""
+        """Return the models in calls such as `net_g.parameters()` in an expression, here "net_g"."""
         attributes = (inner for inner in self.reached(node) if isinstance(inner, ast.Attribute))
         return {ast.unparse(each.value).removeprefix("self.") for each in attributes if each.attr in PARAMETERS}
 
