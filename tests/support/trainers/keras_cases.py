@@ -373,7 +373,9 @@ def test_nonfinite_raise_raises_eagerly_and_is_rejected_in_graphs() -> None:
 def test_a_multi_optimizer_is_rejected_and_its_optimizers_clip() -> None:
     config, weight = ClipConfig(rule="global_norm", threshold=1.0, eps=0.0), keras.Variable([0.0, 0.0])
     outer = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(1.0)))
-    with pytest.raises(TypeError, match=r"a MultiOptimizer, which passes .* Attach to each optimizer in its list `optimizers`"):
+    with pytest.raises(
+        TypeError, match=r"a MultiOptimizer, which passes .* Attach to each optimizer in its list `optimizers`"
+    ):
         config.attach_to(outer)
     for optimizer in outer.optimizers:
         handle = config.attach_to(optimizer)
