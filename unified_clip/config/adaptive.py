@@ -30,7 +30,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def is_per_tensor(self) -> bool:
-        """Whether the rule computes a threshold for each tensor or unit, instead of one for the total norm."""
+        """Whether each tensor or unit, such as a channel, gets its own threshold."""
         return self.rule in PER_TENSOR
 
     @property
@@ -112,7 +112,7 @@ class AdaptiveStates:
 
         Return False if adagc needs the indices but they are unknown. The caller then reads the gradients one by one.
 
-        entries: The parameters of the call if `on_parameters` is set, or else its gradients.
+        entries: The parameters of the call, or the gradients if `on_parameters` is None.
         """
         if not self.need_places:
             return True
@@ -131,7 +131,7 @@ class AdaptiveStates:
         return len(gradients.places) == count
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
-        """Return the next threshold of a group. The rule adagc has one per gradient, and agc has one per unit.
+        """Return the next threshold of a group: one per gradient for the rule adagc, and one per unit for agc.
 
         limit: The largest threshold.
         count: The number of gradients in the call, including gradients that are None.
@@ -197,16 +197,16 @@ class AdaptiveStates:
                 f"the key `adaptive` of the state is {data!r:.60}. Pass the dict that state_dict() returned."
             )
         if bool(data) != bool(self._rules):
-            saved, own = ("an", "keeps none") if data else ("no", "needs one")
+            saved, own = ("an", "has no adaptive rule that keeps a state") if data else ("no", "needs a state")
             raise ValueError(
-                f"the saved state has {saved} adaptive state, but this configuration {own}. Load the state of the same "
-                "configuration."
+                f"the saved state has {saved} adaptive state, but this configuration {own}. Load a state that this "
+                "configuration saved."
             )
         if set(data) != set(self._rules):
             raise ValueError(
                 f"the saved state has the groups {sorted(data)}, but the configuration has adaptive rules for "
-                f"the groups {sorted(self._rules)}. Load the state of the same configuration. The group name '' is for "
-                "parameters in no group."
+                f"the groups {sorted(self._rules)}. Load a state that this configuration saved. The group name '' is "
+                "for parameters in no group."
             )
         loaded = {}
         for name, rule in self._rules.items():
@@ -219,8 +219,8 @@ class AdaptiveStates:
             if kind != self._tables[name].rule:
                 raise ValueError(
                     f"the saved state has the rule {kind!r} for the group {name!r}, but the configuration has the rule "
-                    f"{self._tables[name].rule!r}. Load the state of the same configuration. The group name '' is for "
-                    "parameters in no group."
+                    f"{self._tables[name].rule!r}. Load a state that this configuration saved. The group name '' is "
+                    "for parameters in no group."
                 )
             loaded[name] = state.from_data(rule, data[name].get("state"))
         self.current = dict(loaded)

@@ -20,18 +20,18 @@ class Ignore(ConfigModel):
     path: Name = Field(description=f"the files in which to ignore findings. {GLOB}")
     clip: Name | None = Field(
         default=None,
-        description="a part of the name of the clip, such as clip_grad_value_. The wildcard * matches any text. By "
-        "default, the entry applies to all clips in the files",
+        description="a text that the name of the clip in the finding contains, such as clip_grad_value_. The wildcard "
+        "* matches any text. By default, the entry applies to all clips in the files",
     )
     threshold: Threshold | None = Field(
         default=None,
-        description="the threshold that the clips may have. The default is this configuration's threshold if the "
-        "entry sets rule, and otherwise any threshold",
+        description="the threshold that the clips must have. If the entry sets rule but not threshold, the clips must "
+        "have this configuration's threshold",
     )
     rule: Literal["none", "value", "norm", "global_norm"] | None = Field(
         default=None,
-        description='the rule that the clips may have, or "none" for clips that are off. The default is this '
-        "configuration's rule if the entry sets threshold, and otherwise any rule",
+        description='the rule that the clips must have, or "none" for clips that are off. If the entry sets '
+        "threshold but not rule, the clips must have this configuration's rule",
     )
     reason: Name = Field(description="why these clips may differ from this configuration")
 

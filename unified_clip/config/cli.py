@@ -43,7 +43,7 @@ def add_parsers(commands: Any) -> Any:
         "--to",
         required=True,
         metavar="NAME[@VERSION]",
-        help="the trainer's format, such as deepspeed (default: the newest VERSION)",
+        help="the trainer's format, such as deepspeed. VERSION is the newest by default",
     )
     export.add_argument(
         "--nearest",

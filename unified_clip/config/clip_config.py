@@ -145,7 +145,7 @@ class ClipConfig(OutcomeProperties, Settings):
             ConfigError: The clip settings of the optimizer are not supported. Examples are a custom clip class, and
                 different clips for groups of parameters.
 
-        Source: unified_clip. The result has notes for you in `provenance.notes`. docs/formats.md has an example.
+        Source: unified_clip. Read the import notes in `provenance.notes` of the result. docs/formats.md has an example.
         """
         return cls(**from_optimizer.data(optimizer))
 
@@ -191,7 +191,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
     @classmethod
     def import_from(cls, path: str | os.PathLike[str], from_: str | None = None) -> Self:
-        """Import a trainer's configuration. The result has notes for you in `provenance.notes`.
+        """Import a trainer's configuration. Read the import notes in `provenance.notes` of the result.
 
         Args:
             path: The file of the trainer, such as the JSON file of DeepSpeed.
@@ -381,8 +381,7 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: `names` has an unsupported type, or has parameters of another framework. In a static program, the
                 threshold is not constant, or nonfinite is "raise" or "skip".
-            ValueError: A pattern or the rule adagc needs the name of a parameter, but the parameter is not in `names`.
-                The clip raises this error.
+            ValueError: During a clip, a pattern or the rule adagc needs the name of a parameter that is not in `names`.
             RuntimeError: The optimizer has parameter groups, and the configuration has `adaptive` or a nonfinite of
                 "raise" or "skip".
         """

@@ -224,7 +224,7 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. Clips with an unknown effect are not counted."""
+        """The share of the last 100 clips that changed a gradient. Clips with `clipped=None` are not counted."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -242,7 +242,7 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (gradients, writer of the results, range of gradients for each part of the configuration).
+        """Return (gradients, writer of the results, index range of the gradients for each of `settings.parts`).
 
         Return None if this fast path is not possible. The caller then creates a `Leaf` for each gradient.
         """
@@ -305,7 +305,7 @@ class Clipper:
     ) -> Outcome:
         """Clip gradients, and store the outcome as `last`. Steps of compiled graphs are not counted.
 
-        ranges: The range of gradients for each part of the configuration.
+        ranges: The index range of the gradients for each of `settings.parts`.
         states: The states of the adaptive rules, if the caller keeps the states.
         count: The number of gradients in the call, including gradients that are None. If 0, this function counts the
             gradients.

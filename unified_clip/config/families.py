@@ -18,7 +18,7 @@ UP = Context(prec=2, rounding=ROUND_CEILING)
 EXACT = Context(prec=1000)
 
 RAMP_ROUNDING = Decimal(1 - 2**-23)
-"""The smallest value of (threshold of a ramp, rounded to float32) / (exact threshold)."""
+"""A ramp's threshold in float32 is at least RAMP_ROUNDING times the exact threshold."""
 
 SAME = "Both have the same effect."
 INFINITE = (
@@ -29,8 +29,6 @@ INFINITE = (
 
 @dataclass(frozen=True)
 class FamilyDifference:
-    """The difference between two configurations that differ only in `family` and `eps`."""
-
     relative: float
     """The largest relative difference of the unrounded coefficients, with two digits (rounded up). 0 means equal
     coefficients.

@@ -14,7 +14,7 @@ from ..errors import ConfigError
 
 
 class ConfigModel(BaseModel):
-    """The base class of all tables of a configuration. Unknown keys raise errors, and so do values of a wrong type.
+    """The base class of all tables of a configuration. Unknown keys and values of a wrong type raise errors.
 
     The texts "inf" and "-inf" are accepted as numbers, because JSON has no infinities.
     """

@@ -27,7 +27,7 @@ def integration(module: str) -> Any:
 def with_names(make: Callable[[Any], Any], names: Any) -> Any:
     """Create the clip of an optimizer, and warn about patterns of the configuration that match no name.
 
-    make: Creates the clip from `names`. Tuples in `names` are converted to a dict first.
+    make: A function that creates the clip from `names`. Tuples in `names` are converted to a dict first.
     names: A model, its `named_parameters()`, a dict from names to parameters, a model or layer of Keras, or None.
     """
     names = as_mapping(names)

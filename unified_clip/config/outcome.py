@@ -46,7 +46,7 @@ class GroupOutcome(NamedTuple):
     the rule `value` and for skipped steps, the field is None."""
 
     clipped: bool | None
-    """Whether any gradient of the group changed. None if the step was skipped, or if the effect is unknown."""
+    """Whether any gradient of the group changed. None as in `ClipOutcome.clipped`."""
 
     def __str__(self) -> str:
         return in_words(self.norm, None, self.coef, self.clipped)
@@ -113,7 +113,7 @@ class ClipOutcome:
 
     @property
     def norm_clipped(self) -> float | None:
-        """The total norm after the clip, or None for a skipped step or an unknown norm, as after a clip by value."""
+        """The total norm after the clip. None for skipped steps, and for unknown norms, as with the rule "value"."""
         if self.skipped:
             return None
         if self._is_zeroed:
@@ -136,7 +136,7 @@ class ClipOutcome:
 
     @property
     def clipped(self) -> bool | None:
-        """Whether any gradient changed. None if the step was skipped, or if the effect is unknown."""
+        """Whether any gradient changed. None for skipped steps, and for clips by value with an unknown effect."""
         clipped = [part.clipped for part in self.parts.values()]
         return None if None in clipped and True not in clipped else any(clipped)
 
@@ -222,7 +222,7 @@ class OutcomeProperties:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. Clips with an unknown effect are not counted."""
+        """The share of the last 100 clips that changed a gradient. Clips with `clipped=None` are not counted."""
         rate: float | None = self._clipper.rate
         return rate
 
@@ -283,10 +283,10 @@ def _limit(part: ClipRule) -> float | None:
 class _Numbers(NamedTuple):
     total: float
     norms: list[list[tuple[float, float]]]
-    """The (norm, coefficient) tuples for each part of the configuration."""
+    """The (norm, coefficient) tuples for each of `settings.parts`."""
 
     greatest: list[float | None]
-    """The largest magnitude of all elements, for each part with the rule `value`."""
+    """The largest magnitude of all elements for each of `settings.parts`, or None without the rule `value`."""
 
     each: list[float]
     """The norm of each gradient, or [] without `details=True`."""
@@ -295,7 +295,7 @@ class _Numbers(NamedTuple):
     """[number of NaN elements, number of infinite elements], or None if the clipper did not count them."""
 
     thresholds: list[float | None]
-    """The adaptive threshold of each part of the configuration, or None for a part without an adaptive rule."""
+    """The adaptive threshold of each of `settings.parts`, or None without an adaptive rule."""
 
 
 class _DeferredNumbers:

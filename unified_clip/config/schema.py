@@ -138,7 +138,7 @@ class Clipping(ConfigModel):
 
 
 class Group(Clipping):
-    """A group of parameters with its own rule. If a group does not set a key, the key of the configuration applies."""
+    """A group of parameters with its own rule. docs/config.md lists the keys that a group inherits."""
 
     name: Name
     include: Patterns
@@ -265,7 +265,7 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """A tuple that is equal for configurations with the same effect. Its last entry has the rules of the parts."""
+        """A tuple that is equal for configurations with the same effect. The last entry contains the rules."""
         parts = [
             ClipRule("global_norm", formula.PADDLE)
             if _is_off(part)

@@ -18,7 +18,7 @@ Float64s = npt.NDArray[np.float64]
 
 
 class Format(NamedTuple):
-    """A binary floating-point format. `size` is in bytes. The exponents are for normal numbers."""
+    """A binary floating-point format. `size` is in bytes. Subnormal numbers are below 2**min_exponent."""
 
     precision: int
     min_exponent: int
@@ -141,7 +141,7 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """Split each number below 1 into its first LIMB bits, as a whole number, and the remaining fraction."""
+    """Split each number below 1 into a whole number with its first LIMB bits, and the remaining fraction."""
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole

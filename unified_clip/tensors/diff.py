@@ -72,7 +72,10 @@ class _Difference(NamedTuple):
 
 
 def _common_factor(differing: Sequence[_Difference]) -> float:
-    """Return the most frequent factor, or NaN if only one of several gradients, or only one element, has it."""
+    """Return the factor that most gradients share, or NaN if no two gradients share a factor.
+
+    If only one gradient differs, return its factor, or NaN if only one element differs.
+    """
     factors = np.sort([each.factor for each in differing if not math.isnan(each.factor)])
     if not factors.size:
         return math.nan

@@ -15,7 +15,7 @@ Bits = npt.NDArray[np.unsignedinteger]
 
 
 def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
-    """Return the largest distance in ULP between two lists of tensors of the same dtypes and shapes, or 0.
+    """Return the largest distance in ULP between two lists of tensors of the same dtypes and shapes.
 
     A position with None in one of the lists is ignored.
     """

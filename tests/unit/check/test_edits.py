@@ -180,7 +180,7 @@ def test_source_in_check_formats_without_its_clip_differs(check: Check) -> None:
 
 def test_a_shared_rule_that_clips_nothing_during_its_warm_up_has_a_note(check: Check) -> None:
     own = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\ngradients = clip(gradients)\n"
-    note = "clip.toml: Nothing is clipped during the warm-up, the first 25 steps, because threshold is not set."
+    note = "clip.toml: Nothing is clipped during the 25 warm-up steps, because threshold is not set."
     adaptive = '\n[adaptive]\nrule = "zclip"\n'
     assert note in check({"a.py": own}, 'rule = "global_norm"\n' + adaptive).notes
     assert note not in check({"a.py": own}, CLIP_CONFIG + adaptive).notes

@@ -73,7 +73,7 @@ def test_an_experiment_without_one_known_composition_is_unknown(check: Check, ma
     del files["conf/train.yaml"]
     finding = next(each for each in check({**files, **mains}).findings if each.path == "conf/experiment/large.yaml")
     assert finding.kind == "unknown"
-    assert "part of a configuration that Hydra composes" in finding.does
+    assert "Hydra merges this file with other files" in finding.does
 
 
 def test_main_configurations_that_agree_are_no_problem(check: Check) -> None:

@@ -54,7 +54,7 @@ def sentences(**settings: Any) -> str:
             [
                 "Parameters named *, except *.bias are clipped as follows. Other parameters are not clipped",
                 "Group 'head', parameters named head.*: Multiply all",
-                "The rest of these parameters: Multiply all",
+                "All other included parameters: Multiply all",
             ],
         ),
         (
@@ -76,7 +76,7 @@ def test_a_configuration_is_described_in_words(settings: dict[str, Any], texts: 
 def test_a_warm_up_without_a_threshold_is_described(rule: str) -> None:
     config = ClipConfig(rule="global_norm", adaptive={"rule": rule, "warmup_steps": 3})
     texts = describe.sentences(config)
-    assert "Nothing is clipped during the warm-up, the first 3 steps, because threshold is not set." in texts
+    assert "Nothing is clipped during the 3 warm-up steps, because threshold is not set." in texts
     clip = config.clipper()
     assert [clip([np.array([norm])])[0][0] for norm in (1.0, 1.0, 9.0)] == [1.0, 1.0, 9.0]
     limited = ClipConfig(rule="global_norm", threshold=1.0, adaptive={"rule": rule})

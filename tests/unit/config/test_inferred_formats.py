@@ -93,13 +93,13 @@ def test_gin_files_are_rejected(write: Write) -> None:
     [
         (
             "# @package _global_\nlr: 0.1\n",
-            r"a\.yaml: the file is part of a configuration that Hydra composes\. Import the com",
+            r"a\.yaml: Hydra merges this file with other files\. Import the com",
         ),
         ("_BASE_: base.yaml\nMODEL: {}\n", r"a\.yaml, line 1, _BASE_: cannot find base\.yaml\. Add that file"),
         ("defaults:\n- trainer: gpu\n", r"a\.yaml, line 2, defaults 1: cannot find trainer/gpu\.yaml\. Import the com"),
         (
             "# @package _global_\ndefaults:\n- override /trainer: gpu\nmodel: {lr: 0.1}\n",
-            r"a\.yaml, line 3, defaults 1: this entry overrides a choice of another file, .* with --cfg job",
+            r"a\.yaml, line 3, defaults 1: this entry overrides an entry of another file\. .* with --cfg job",
         ),
     ],
 )

@@ -230,7 +230,7 @@ def test_an_array_that_expands_to_more_than_it_says_is_not_expanded(
 
     with pytest.raises(UnreadableError, match="'a' is damaged: it has 10000128 bytes, but its header describes 136"):
         read(save("(2,)", 0, bytes(10_000_000)))
-    with pytest.raises(UnreadableError, match=r"'a' is damaged: .* bytes claim to expand to 4000000000128"):
+    with pytest.raises(UnreadableError, match=r"'a' is damaged: .* compressed bytes cannot expand to 4000000000128"):
         read(save("(1000000000000,)", 4 * 10**12 - 8, bytes(8)))
 
 

@@ -49,7 +49,7 @@ class Document:
     def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
         """Return (file that sets a key, path of the key in the file).
 
-        If no file sets the key, use its nearest enclosing table. If there is none, return (this document, `keys`).
+        If no file sets the key, use the nearest enclosing table. Without such a table, return (this document, `keys`).
         """
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):

@@ -22,11 +22,9 @@ class MergeError(Exception):
 
 @dataclass(frozen=True)
 class MergeRules:
-    """The rules by which a trainer merges two tables."""
-
     delete_key: str = ""
-    """The name of a key, such as `_delete_`. A table that sets this key to true replaces the base file's table. The key
-    stays in the table if the base file has no table in its place.
+    """The name of a key, such as `_delete_`. A table that sets this key to true replaces the base file's table. If the
+    base file does not have the table, the key stays in the new table.
     """
 
     keeps_missing: bool = False

@@ -68,7 +68,7 @@ def assigned_numbers(text: str) -> Mapping[str, str]:
 
 
 def option_value(word: str | None, numbers: Mapping[str, str]) -> Any:
-    """Return a number as a float. `$NAME` is replaced by the number of the variable."""
+    """Return a number as a float. For `$NAME`, return the number of the variable."""
     if word is not None and (match := VARIABLE.fullmatch(word)):
         word = numbers.get(match[1] or match[2], word)
     return float(word) if word is not None and NUMBER.fullmatch(word) else word

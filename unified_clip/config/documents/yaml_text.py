@@ -27,7 +27,7 @@ COMPUTED = ("python/object", "python/name", "python/module")
 """Prefixes of tags for values that are only known at run time. ORDERED has such a prefix, but its value is known."""
 
 ORDERED = "python/object/apply:collections.OrderedDict"
-"""The tag of an ordered dict. The node has a single element: a list of all (key, value) pairs."""
+"""The tag of an ordered dict. A node with this tag has one element: a list of all (key, value) pairs."""
 
 
 class _Yaml(yaml.SafeLoader):
@@ -53,9 +53,9 @@ class _Yaml(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge the tables of `<<`. If several tables in a list have a key, YAML uses the first of these tables.
+        """Merge the tables of `<<`. If several tables in a list have the same key, the first table applies.
 
-        PyYAML 6.0.4 uses the last one.
+        PyYAML 6.0.4 uses the last table.
         """
         merged: list[tuple[yaml.Node, yaml.Node]] = []
         for key, value in node.value:
@@ -193,8 +193,7 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
     """Return the size of a node: the number of its characters plus the number of its values.
 
-    sizes: The sizes of visited nodes, by `id`. An entry is None while its size is computed. An alias to that node is
-        recursive.
+    sizes: The sizes of visited nodes, by `id`, or None for a node that contains `node`.
     """
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):
@@ -203,7 +202,7 @@ def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
         size = 1
         for child in itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value:
             if sizes.get(id(child), 0) is None:
-                raise _marked("an alias stands inside the value that it refers to. Remove the alias.", node)
+                raise _marked("an alias refers to a value that contains the alias. Remove the alias.", node)
             size += _size(child, sizes)
     sizes[id(node)] = size
     return size

@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
         "--recorded",
         type=Path,
         metavar="RUN.jsonl",
-        help="a recorded run. Also print the thresholds in this run, and the share of norms above them",
+        help="a recorded run. Also print the share of its norms that the configurations clip",
     )
     parser.add_argument("--step", type=int, metavar="N", help="the step for a schedule (default: 0)")
     add_format(parser, "text", "json", old=["json"])

@@ -36,7 +36,7 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
     others = "Other parameters are not clipped, and not part of the norm."
     if not groups:
         return [f"{named}: {rest}", others, *ends]
-    return [f"{named} are clipped as follows. {others}", *groups, f"The rest of these parameters: {rest}", *ends]
+    return [f"{named} are clipped as follows. {others}", *groups, f"All other included parameters: {rest}", *ends]
 
 
 def warm_up(settings: Settings) -> list[str]:
@@ -46,15 +46,11 @@ def warm_up(settings: Settings) -> list[str]:
         steps = getattr(part.adaptive, "warmup_steps", None) if part.adaptive is not None else None
         if part.rule == "global_norm" and steps and part.threshold in (None, math.inf):
             end = "threshold is not set" if part.threshold is None else "threshold is inf"
-            sentences.append(f"Nothing is clipped during the warm-up, the first {steps} steps{name}, because {end}.")
+            sentences.append(f"Nothing{name} is clipped during the {steps} warm-up steps, because {end}.")
     return sentences
 
 
 def rule(clipping: Clipping, threshold: str = "") -> str:
-    """Return sentences about a rule.
-
-    threshold: Code to print instead of the threshold or the bounds.
-    """
     if clipping.rule == "none":
         return "Nothing is clipped. The norm is measured."
     if clipping.bounds:

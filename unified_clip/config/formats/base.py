@@ -89,8 +89,7 @@ class Format(ABC):
     """
 
     instead: ClassVar[str] = ""
-    """Code that clips in this trainer, for error messages, or '' if no code can. In the code, `clip` is a `ClipConfig`.
-    """
+    """Code that clips in this trainer by a `ClipConfig` named `clip`, for error messages. '' if no code can clip."""
 
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """The paths of keys that only this trainer has. A file with any of these keys is in this format."""
@@ -251,7 +250,7 @@ class Format(ABC):
     ) -> float | None:
         """Return the threshold to export, or None for settings that clip nothing or have `min` and `max`.
 
-        rules, family, zero: Replacements for the attributes with these names.
+        rules, family, zero: Values to use instead of the attributes `rules`, `family` and `zero`.
         """
         rules, zero = rules or self.rules, zero or self.zero
         problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules)

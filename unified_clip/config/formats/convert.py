@@ -31,7 +31,7 @@ from .trainers.huggingface.training_arguments import NO_TRAINER
 UNIFIED_CLIP = "unified_clip"
 
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
-"""Maps formats to keys. If no format recognises a file with all keys of a format, the file is in that format."""
+"""Maps a format to keys. A file that no format recognises is in this format if it has all these keys."""
 
 BASE_KEYS = ("_BASE_", "_base_")
 WHOLE_CONFIGURATION = "Import the whole configuration, as your program prints it."
@@ -202,7 +202,7 @@ def _with_unread_bases(document: Document, inheritance: Inheritance) -> Document
     keys += ["defaults"] if has_defaults(document) else []
     for key in keys:
         if key not in inheritance.keys and isinstance(document.data, dict):
-            problem = "this trainer does not read the file that this key names."
+            problem = "this key names a file, which this trainer does not read."
             unread = UnreadFile(document.place([key], document.name), problem, WHOLE_CONFIGURATION)
             return replace(document, data=MergeRules().merge(unread, document.data))
     return document

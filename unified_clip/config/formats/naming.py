@@ -11,7 +11,7 @@ _advice: ContextVar[str] = ContextVar("_advice", default="pass from_='{}'")
 
 @contextmanager
 def naming_advice(advice: str) -> Iterator[None]:
-    """Inside a `with` block, let `name_format` return this advice.
+    """Let `name_format` return `advice` inside a `with` block.
 
     advice: A text with the placeholder {} for the name of a format, such as "pass --from-b {}".
     """

@@ -17,8 +17,8 @@ ANY = "*"
 """A wildcard in a path of `Format.places`. The wildcard matches any key or index."""
 
 BY_CODE = (
-    "If your own code reads this key, write a clip configuration with its value. For unified-clip config check, "
-    "add an entry to check.ignore, with this value as its threshold."
+    "If your own code reads this key, write a clip configuration with the key's value. For unified-clip config check, "
+    "add an entry to check.ignore, with the key's value as threshold."
 )
 """Advice for a key that the trainer ignores. A program that extends the trainer might read the key."""
 

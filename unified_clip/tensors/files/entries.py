@@ -121,7 +121,7 @@ def flatten(
     Values that are not tensors are left out.
 
     name: The name of `value`, with which all yielded names begin.
-    tree: Limits on nesting, entries and names, which raise LimitError.
+    tree: Raises LimitError for too deep nesting, too many entries, or too long names.
     """
     tree = tree or Tree()
     levels = [iter([(name, value)])]

@@ -44,7 +44,7 @@ def read_or_map(path: Path) -> Raw:
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
     """Return the tensor that starts at the byte `start` of a file. Its array is a view of `raw`.
 
-    If `raw` is a memory map, the array is one, too, and its attribute `offset` is `start`.
+    If `raw` is a memory map, the array is a memory map with `offset = start`.
     """
     whole = (*shape, 2) if dtype in PARTS else tuple(shape)
     size = math.prod(whole) * np.dtype(STORAGE[dtype]).itemsize

@@ -61,7 +61,7 @@ def items(path: Path) -> Iterator[Item]:
             sizes = f"it has {info.file_size} bytes, but its header describes {size}"
             raise UnreadableError(f"{name!r} is damaged: {sizes}. Copy the file again")
         if info.file_size > MAX_EXPANSION * info.compress_size:
-            sizes = f"{info.compress_size} bytes claim to expand to {info.file_size}"
+            sizes = f"{info.compress_size} compressed bytes cannot expand to {info.file_size}"
             raise UnreadableError(f"{name!r} is damaged: {sizes}. Copy the file again")
         is_mapped = info.compress_type == zipfile.ZIP_STORED and not is_fortran and dtype.isnative
         mapped = partial(_map, raw, info, text.tell(), name_of(dtype), shape)

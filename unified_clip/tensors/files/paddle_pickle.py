@@ -108,7 +108,7 @@ OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.c
 
 
 class CheckedFile:
-    """A file that raises EOFError before it reserves memory for a read beyond its end."""
+    """A file that raises EOFError for a read beyond its end, before Python reserves memory."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size

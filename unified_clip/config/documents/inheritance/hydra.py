@@ -125,11 +125,11 @@ class _Composition:
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
             entry, owner = self.choices[unused[0]], self.overriding[unused[0]]
-            why = "this entry overrides a choice of another file, which Hydra merges with this file."
+            why = "this entry overrides an entry of another file."
             return replace(self.files.unread(owner, ["defaults", entry.index], why), is_outer=True)
         is_in_group = main.group and package_header(main.document.text) is not None
         if is_in_group or _is_part(main.document):
-            why = "the file is part of a configuration that Hydra composes."
+            why = "Hydra merges this file with other files."
             return replace(self.files.unread(main.document, [], why), is_outer=True)
         return None
 
@@ -190,7 +190,7 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return the key of an entry in `choices`: its group, such as "db".
+    """Return the key in `choices` for an entry: the group of the entry, such as "db".
 
     If the package is not the default, return group@package, such as "db@source".
     """

@@ -51,7 +51,7 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
     """Return the names of values that affect clipping, including other names of the same dict.
 
-    WRITERS and "*" are always in the result. "*" stands for `import *`.
+    The result always contains WRITERS, and "*" for `import *`.
     """
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]

@@ -177,7 +177,7 @@ class _PlaceCheck:
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
         """Return the nodes that use the result of a statement.
 
-        For an assignment, return the reads of its variables, but in the same function only later reads. For a return
+        For an assignment, return the later reads of its variables, and all reads in other functions. For a return
         statement, return the calls and reads of its function.
         """
         source = self.source

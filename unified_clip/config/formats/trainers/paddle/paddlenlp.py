@@ -10,7 +10,7 @@ from ..huggingface.training_arguments import TRAINING_ARGUMENTS
 
 
 class PaddleNLP(Format):
-    """The format of PaddleNLP's TrainingArguments. It has keys that Hugging Face's TrainingArguments lack."""
+    """The format of PaddleNLP's TrainingArguments. Some of its keys are not in Hugging Face's TrainingArguments."""
 
     name, title = "paddlenlp", "PaddleNLP, PaddleFormers"
     kinds = ("json", "yaml")
@@ -36,5 +36,5 @@ class PaddleNLP(Format):
         notes = default_note(document, ["max_grad_norm"], "PaddleNLP clips at 1.0")
         threshold = self.read_threshold(document, ["max_grad_norm"], 1.0, null="error", infinite="error")
         if threshold is None:
-            notes.append("PaddleNLP's prompt_trainer does not switch clipping off with 0. All gradients become 0.")
+            notes.append("In PaddleNLP's prompt_trainer, 0 makes all gradients 0.")
         return Imported(self.settings("global_norm", threshold), notes)

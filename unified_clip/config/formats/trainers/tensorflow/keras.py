@@ -42,9 +42,9 @@ class Keras(Format):
     rules = tuple(KEYS)
     family = "tensorflow"
     needs_version = (
-        "the meaning of clipnorm and of 0 depends on the version. Up to Keras 2.3.1, clipnorm is the global norm. In "
-        "tf.keras and Keras 3, clipnorm is per tensor. Before 2.11, 0 makes gradients 0. From 2.11 on, 0 clips "
-        "nothing. For tf.keras of TensorFlow 2.0 to 2.3, the version is keras@2.4"
+        "the effects of clipnorm and of 0 depend on the version. Up to Keras 2.3.1, clipnorm limits the global norm. "
+        "In tf.keras and Keras 3, clipnorm limits the norm of each tensor. Before 2.11, 0 makes gradients 0. From 2.11 "
+        "on, 0 clips nothing. For tf.keras of TensorFlow 2.0 to 2.3, the version is keras@2.4"
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
