@@ -38,8 +38,8 @@ INVALID = "the command or a file is invalid"
 COMMANDS: Mapping[str, Mapping[int, str]] = {
     "parity": {
         SUCCESS: "all results are as the suite expects. With --baseline: no difference is new or larger",
-        DIFFERENT: "unified_clip differs from exact arithmetic or between frameworks, or the list of known differences "
-        "is wrong for a framework's function. With --baseline: a difference is new, changed or larger",
+        DIFFERENT: "unified_clip differs from exact arithmetic or between frameworks, or a function's result does not "
+        "match the list of known differences. With --baseline: a difference is new, changed or larger",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
         INCOMPLETE: "a framework is missing, crashed or hung, a function has no result, or no case tests a function",
     },
@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REJECTED: "the command or a gradient file is invalid, or the suite cannot be written",
     },
     "record": {
-        SUCCESS: "the training command succeeded. If it fails, `record` returns its status",
+        SUCCESS: "the training command succeeded. If the training command fails, `record` returns the same status",
         REJECTED: "FILE exists or cannot be written",
         NOT_EXECUTABLE: "the training command is not executable",
         NOT_FOUND: "the training command does not exist",
