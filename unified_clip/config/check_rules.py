@@ -9,7 +9,7 @@ from pydantic import Field
 from .fields import ConfigModel, Name, Threshold
 
 GLOB = (
-    "Give a path relative to this file's directory. The wildcard * matches any text without a slash, and ** matches "
+    "Give a path relative to the clip configuration. The wildcard * matches any text without a slash, and ** matches "
     "any number of directories"
 )
 

@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 
 def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
-    """Return the step as an int. Whole numbers of NumPy, and tensors that can be an index, are accepted, too.
+    """Return the step as an int. Integers of NumPy and tensors that can be an index are also accepted.
 
     remedy: The end of the error message for invalid values.
     """

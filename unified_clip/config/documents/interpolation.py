@@ -67,7 +67,7 @@ class _Resolver:
         except _UnknownError as error:
             return replace(error.unknown, source=text)
         except RecursionError:
-            return Unknown(text, ADVICE, f"{text:.60} leads through too many other interpolations.")
+            return Unknown(text, ADVICE, f"{text:.60} needs too many other interpolations.")
         finally:
             self.active.discard(path)
 

@@ -69,8 +69,8 @@ class ComparedResults:
     b: ExampleResult
     distance: float
     """The largest difference between elements of the two results, divided by the largest magnitude of all elements. It
-    is inf if the results differ in NaN or infinite elements, or if only one configuration skips the step or raises an
-    error.
+    is inf if the results differ in NaN or infinite elements. It is also inf if only one configuration skips the step or
+    raises an error.
     """
 
     sentence: str

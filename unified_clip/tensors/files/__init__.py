@@ -1,7 +1,7 @@
 """Read gradients from files and functions. A tensor is loaded when code uses it.
 
     read(Path("gradients.pt"), scratch)                     every gradient in a file
-    read(Path("run/ckpt-9"), scratch, only=["model/*"])     the gradients of a checkpoint whose names match
+    read(Path("run/ckpt-9"), scratch, only=["model/*"])     the matching gradients of a checkpoint
     call("grads.py:gradients", suite, scratch)              the gradients that a Python function returns
 
 If a file can only be read with a framework, another process (`convert_worker`) converts the file.

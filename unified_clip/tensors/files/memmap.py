@@ -26,10 +26,10 @@ TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
 """Files in a scratch directory: the tensors, their entries by name, and the error message after a failure."""
 
 ALIGNMENT = 64
-"""Each tensor in the file `TENSORS` begins at a multiple of this number of bytes."""
+"""The alignment of the tensors in the file `TENSORS`, in bytes."""
 
 SMALL = 1 << 25
-"""Files with fewer bytes are read into memory. All other files are mapped."""
+"""Files with fewer bytes are read into memory, not mapped."""
 
 
 def open_map(path: Path) -> Raw:

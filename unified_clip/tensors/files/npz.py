@@ -18,7 +18,7 @@ from .entries import Item
 from .memmap import Raw, dense, open_map
 
 MAX_EXPANSION = 1032
-"""Deflate expands one byte to at most this number of bytes."""
+"""The maximum number of bytes to which Deflate expands one byte."""
 
 LOCAL_HEADER = 30
 """The number of bytes in a member's header before the name. The last four bytes are the lengths of the name and of the

@@ -22,8 +22,8 @@ from .entries import Item, flatten
 from .memmap import Raw, dense, open_map
 
 LONG = 1 << 16
-"""Bytes objects of at least this size are mapped instead of read. Pickle protocol 4 stores large objects outside of its
-frames."""
+"""The minimum size of a bytes object that is mapped instead of read. Pickle protocol 4 stores large objects outside of
+its frames."""
 
 _Unpickler: Any = pickle._Unpickler
 """The unpickler in Python, because a subclass of the unpickler in C cannot replace its methods."""

@@ -56,7 +56,7 @@ class DeepSpeed(Format):
 
 
 def not_finite(document: Document, threshold: float | None, *table: str) -> str:
-    """Return sentences about DeepSpeed's action if a norm is not finite, which depends on the precision.
+    """Return sentences about DeepSpeed's action if a norm is not finite. The action depends on the precision.
 
     table: The path of the table with DeepSpeed's settings.
     """
