@@ -43,9 +43,9 @@ def test_a_clip_with_the_same_rule_has_rounding_and_known_differences() -> None:
     assert (clip.same, clip.comparison) == (True, None)
     assert clip.difference == "Both clips have the same rule. The numbers differ by rounding only."
     differences = {data.known[number - 1].when: data.known[number - 1].by for number in clip.known}
-    assert differences["16-bit gradients: norm and coefficient are rounded to 16 bits"] == "0.67 %"
+    assert differences["norms and coefficients of 16-bit gradients are rounded to 16 bits"] == "0.67 %"
     assert (
-        differences["gradients instead of parameters: the function does nothing, without a warning"]
+        differences["if you pass gradients instead of parameters, the function does nothing, without a warning"]
         == "it issues no warning"
     )
     assert data.rounding == 1e-5

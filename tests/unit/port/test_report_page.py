@@ -75,7 +75,7 @@ def test_the_page_has_meanings_and_known_differences() -> None:
     assert "<td>the total norm becomes 0.9999999</td>" in html
     assert "eps: 0 → 1e-06." in html
     assert "same total norm; the clipped norm of after is lower by 1e-06 (relative)</li>" in html
-    assert "16-bit gradients: norm and coefficient are rounded to 16 bits (0.67 %)" in html
+    assert "norms and coefficients of 16-bit gradients are rounded to 16 bits (0.67 %)" in html
     assert '<b class="problem">src/broken.py</b> could not be read: line 3: invalid syntax' in html
 
 
