@@ -45,21 +45,21 @@ def clip_grad_norm_(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
-            frameworks, keep the default.
-        ownership: For PyTorch, Paddle and JAX. Which rank owns a gradient element. Only the owner rank includes the
+            alone. 'auto' reads the ranks from the tensors. All these ranks must make the call. On other frameworks,
+            keep the default.
+        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. Only the owner rank includes the
             element in the norm. If placements do not determine the owner rank, pass 'replicated' (every rank has a
-            copy), 'distinct' (no two ranks have the same element), a function or a dict. The function gets a parameter,
-            and returns True if this rank owns its gradient. The dict maps patterns of names to 'replicated', 'distinct'
-            or a function.
-        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
-            the full shapes of this rank's gradients.
+            copy) or 'distinct' (no two ranks have the same element). Or pass a function that gets a parameter and
+            returns True if this rank owns its gradient. Or pass a dict that maps name patterns to 'replicated',
+            'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. True computes the number from the
+            full shapes of this rank's gradients.
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. Eager calls on a CPU round norms of order 1, 2 and inf correctly, if they record no
-        derivative.
+        float32 otherwise. On a CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf
+        correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or norm_type
@@ -133,20 +133,20 @@ def get_total_norm(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
-            frameworks, keep the default.
-        ownership: For PyTorch, Paddle and JAX. Which rank owns a gradient element. Only the owner rank includes the
+            alone. 'auto' reads the ranks from the tensors. All these ranks must make the call. On other frameworks,
+            keep the default.
+        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. Only the owner rank includes the
             element in the norm. If placements do not determine the owner rank, pass 'replicated' (every rank has a
-            copy), 'distinct' (no two ranks have the same element), a function or a dict. The function gets a gradient,
-            and returns True if this rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a
+            copy) or 'distinct' (no two ranks have the same element). Or pass a function that gets a gradient and
+            returns True if this rank owns it. Or pass a dict that maps name patterns to 'replicated', 'distinct' or a
             function.
-        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
-            the full shapes of this rank's gradients.
+        check_numel: The number of gradient elements that all ranks together must own. True computes the number from the
+            full shapes of this rank's gradients.
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
-        calls on a CPU round norms of order 1, 2 and inf correctly, if they record no derivative.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
+        CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. norm_type is not a
@@ -171,7 +171,7 @@ def get_total_norm(
 def clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, foreach: bool | None = None) -> None:
     """Clip the gradients by the norm `total_norm`, in place.
 
-    A call of `get_total_norm` and then of this function gives the same bits as `clip_grad_norm_`. Source:
+    `get_total_norm` followed by this function gives the same bits as `clip_grad_norm_`. Source:
     `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
@@ -218,15 +218,15 @@ def clip_by_global_norm(
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
-            frameworks, keep the default.
-        ownership: For PyTorch, Paddle and JAX. Which rank owns a gradient element. Only the owner rank includes the
+            alone. 'auto' reads the ranks from the tensors. All these ranks must make the call. On other frameworks,
+            keep the default.
+        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. Only the owner rank includes the
             element in the norm. If placements do not determine the owner rank, pass 'replicated' (every rank has a
-            copy), 'distinct' (no two ranks have the same element), a function or a dict. The function gets a gradient,
-            and returns True if this rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a
+            copy) or 'distinct' (no two ranks have the same element). Or pass a function that gets a gradient and
+            returns True if this rank owns it. Or pass a dict that maps name patterns to 'replicated', 'distinct' or a
             function.
-        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
-            the full shapes of this rank's gradients.
+        check_numel: The number of gradient elements that all ranks together must own. True computes the number from the
+            full shapes of this rank's gradients.
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
@@ -273,8 +273,8 @@ def clip_by_norm(
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
-            frameworks, keep the default.
+            alone. 'auto' reads the ranks from the tensors. All these ranks must make the call. On other frameworks,
+            keep the default.
 
     Returns:
         A new tensor of the shape and dtype of `t`.
@@ -283,7 +283,7 @@ def clip_by_norm(
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
             int.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or you list an axis twice. `t` is
-            distributed, and `axes` is passed. `t` is distributed, and the norm over all ranks cannot be computed.
+            distributed, and you pass `axes`. `t` is distributed, and the norm over all ranks cannot be computed.
 
     Example:
         >>> import numpy as np
@@ -340,20 +340,20 @@ def global_norm(
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
-            frameworks, keep the default.
-        ownership: For PyTorch, Paddle and JAX. Which rank owns a gradient element. Only the owner rank includes the
+            alone. 'auto' reads the ranks from the tensors. All these ranks must make the call. On other frameworks,
+            keep the default.
+        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. Only the owner rank includes the
             element in the norm. If placements do not determine the owner rank, pass 'replicated' (every rank has a
-            copy), 'distinct' (no two ranks have the same element), a function or a dict. The function gets a gradient,
-            and returns True if this rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a
+            copy) or 'distinct' (no two ranks have the same element). Or pass a function that gets a gradient and
+            returns True if this rank owns it. Or pass a dict that maps name patterns to 'replicated', 'distinct' or a
             function.
-        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
-            the full shapes of this rank's gradients.
+        check_numel: The number of gradient elements that all ranks together must own. True computes the number from the
+            full shapes of this rank's gradients.
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
-        calls on a CPU round the norm correctly, if they record no derivative.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
+        CPU, eager calls without automatic differentiation round the norm correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None.
@@ -472,8 +472,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
             `need_clip = False` of a parameter has the same effect.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
-            frameworks, keep the default.
+            alone. 'auto' reads the ranks from the tensors. All these ranks must make the call. On other frameworks,
+            keep the default.
 
     Raises:
         TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.
@@ -508,15 +508,15 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             clip. The attribute `need_clip = False` of a parameter has the same effect.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Every one of these ranks must make the call. On other
-            frameworks, keep the default.
-        ownership: For PyTorch, Paddle and JAX. Which rank owns a gradient element. Only the owner rank includes the
+            alone. 'auto' reads the ranks from the tensors. All these ranks must make the call. On other frameworks,
+            keep the default.
+        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. Only the owner rank includes the
             element in the norm. If placements do not determine the owner rank, pass 'replicated' (every rank has a
-            copy), 'distinct' (no two ranks have the same element), a function or a dict. The function gets a parameter,
-            and returns True if this rank owns its gradient. The dict maps patterns of names to 'replicated', 'distinct'
-            or a function.
-        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
-            the full shapes of this rank's gradients.
+            copy) or 'distinct' (no two ranks have the same element). Or pass a function that gets a parameter and
+            returns True if this rank owns its gradient. Or pass a dict that maps name patterns to 'replicated',
+            'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. True computes the number from the
+            full shapes of this rank's gradients.
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Raises:

@@ -28,7 +28,7 @@ def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _fail(error: OSError) -> None:
-    """Raise the error of an unreadable directory. By default, `os.walk` skips such directories."""
+    """Raise the error of an unreadable directory, which `os.walk` skips by default."""
     if not isinstance(error, FileNotFoundError):  # a directory that was removed meanwhile is skipped
         raise error
 

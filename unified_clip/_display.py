@@ -1,6 +1,6 @@
 """Make text from files safe to print. Each command passes its complete output to `safe` once.
 
-Without this step, text from files could send escape sequences to a terminal, or log commands to a CI system.
+Otherwise, text from files could control a terminal by escape sequences, or a CI system by lines such as `::error::`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNSAFE = re.compile(
 )
 
 LOG_COMMAND = re.compile(r"\A\s*:(?=:)|##(?=\w*\[)")
-"""Matches the start of a log command, such as `::error::` or `##[error]` of GitHub, or `##vso[` of Azure."""
+"""Matches the start of a command to a CI system, such as `::error::` or `##[error]` of GitHub, or `##vso[` of Azure."""
 
 LAYOUT = "\n\t"
 
@@ -35,7 +35,7 @@ def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
 
     A tuple becomes a list.
 
-    keep: Control characters to leave unchanged. If empty, escape also the starts of log commands, such as `::error::`.
+    keep: Control characters to leave unchanged. If empty, escape also the starts of CI commands, such as `::error::`.
     code: The dict keys with source code, in which line breaks and tabs stay unchanged.
 
     Example:

@@ -22,7 +22,7 @@ MAX_ENTRIES = "UNIFIED_CLIP_MAX_ENTRIES"
 
 DEFAULT_BYTES = 4 * 2**30
 DEFAULT_RATIO = 100
-"""By default, the tensors of a file can take DEFAULT_RATIO times the size of the file, and at least DEFAULT_BYTES."""
+"""The default limit for the tensors of a file is DEFAULT_RATIO times the file size, but at least DEFAULT_BYTES."""
 
 DEFAULT_SECONDS = 600.0
 DEFAULT_NESTING = 100

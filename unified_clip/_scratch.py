@@ -1,4 +1,4 @@
-"""Temporary directories. If a process is killed, a later process of the same user removes its directory."""
+"""Temporary directories. A later process of the same user removes the directory of a killed process."""
 
 from __future__ import annotations
 

@@ -41,10 +41,10 @@ MEANINGS = {
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 CALLS_SHOWN = 3
-"""How many of the innermost calls an error shows for a worker that crashed or hung."""
+"""The number of innermost calls in the error message about a worker that crashed or hung."""
 
 LINES_SHOWN = 6
-"""How many lines of stderr an error shows for a failed worker."""
+"""The number of lines of stderr in the error message about a failed worker."""
 
 LINE_CHARACTERS = 300
 
@@ -85,9 +85,9 @@ class Exit:
 
 
 class Worker:
-    """A process that can import this package. It starts at once, and ends with the `with` block.
+    """A process that can import this package. It starts at once.
 
-    The processes that the worker starts end with it.
+    At the end of the `with` block, the process and its child processes end.
 
     Args:
         arguments: The command line, which begins with the path of the interpreter.

@@ -48,23 +48,23 @@ def clip_grad_norm_(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `jax.jit`, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
-            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
-            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
-            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
+            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
         ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
-            call is on the devices of only some processes, pass 'replicated' (every process has a copy), 'distinct'
-            (processes have different arrays), a function or a dict. The function gets an array, and returns True if
-            this process owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: In eager calls, check that all processes together own this number of gradient elements. True
-            computes the number from the full shapes of this process's gradients.
+            call is on the devices of only some processes, pass 'replicated' (every process has a copy) or 'distinct'
+            (processes have different arrays). Or pass a function that gets an array and returns True if this process
+            owns it. Or pass a dict that maps name patterns to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, the number of gradient elements that all processes together must own. True computes
+            the number from the full shapes of this process's gradients.
         check_replicas: In eager calls with several processes, check that the copies of a shard are equal on all
             devices.
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. Eager calls on a CPU round norms of order 1, 2 and inf correctly, if they record no
-        derivative.
+        float32 otherwise. On a CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf
+        correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. max_norm or norm_type
@@ -132,22 +132,22 @@ def get_total_norm(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `jax.jit`, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
-            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
-            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
-            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
+            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
         ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
-            call is on the devices of only some processes, pass 'replicated' (every process has a copy), 'distinct'
-            (processes have different arrays), a function or a dict. The function gets an array, and returns True if
-            this process owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: In eager calls, check that all processes together own this number of gradient elements. True
-            computes the number from the full shapes of this process's gradients.
+            call is on the devices of only some processes, pass 'replicated' (every process has a copy) or 'distinct'
+            (processes have different arrays). Or pass a function that gets an array and returns True if this process
+            owns it. Or pass a dict that maps name patterns to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, the number of gradient elements that all processes together must own. True computes
+            the number from the full shapes of this process's gradients.
         check_replicas: In eager calls with several processes, check that the copies of a shard are equal on all
             devices.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
-        calls on a CPU round norms of order 1, 2 and inf correctly, if they record no derivative.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
+        CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. norm_type is not a
@@ -174,7 +174,7 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients by the norm `total_norm`, and replace them in their list or dict.
 
-    A call of `get_total_norm` and then of this function gives the same bits as `clip_grad_norm_`. Source:
+    `get_total_norm` followed by this function gives the same bits as `clip_grad_norm_`. Source:
     `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
@@ -218,16 +218,16 @@ def clip_by_global_norm(
         use_norm: A norm to use instead of n: a number, or an array with one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
-            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
-            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
-            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
+            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
         ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
-            call is on the devices of only some processes, pass 'replicated' (every process has a copy), 'distinct'
-            (processes have different arrays), a function or a dict. The function gets an array, and returns True if
-            this process owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: In eager calls, check that all processes together own this number of gradient elements. True
-            computes the number from the full shapes of this process's gradients.
+            call is on the devices of only some processes, pass 'replicated' (every process has a copy) or 'distinct'
+            (processes have different arrays). Or pass a function that gets an array and returns True if this process
+            owns it. Or pass a dict that maps name patterns to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, the number of gradient elements that all processes together must own. True computes
+            the number from the full shapes of this process's gradients.
         check_replicas: In eager calls with several processes, check that the copies of a shard are equal on all
             devices.
 
@@ -274,10 +274,10 @@ def clip_by_norm(
             from the end. None means all axes.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
-            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
-            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
-            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
+            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
 
     Returns:
         A new array of the shape and dtype of `t`.
@@ -286,7 +286,7 @@ def clip_by_norm(
         TypeError: `t` has an integer or boolean dtype, or is not an array. clip_norm is not a number. An axis is not an
             int.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or you list an axis twice. `t` is
-            distributed, and `axes` is passed. `t` is distributed, and the norm over all ranks cannot be computed.
+            distributed, and you pass `axes`. `t` is distributed, and the norm over all ranks cannot be computed.
 
     Example:
         >>> import jax.numpy as jnp
@@ -341,22 +341,22 @@ def global_norm(
         t_list: The gradients: any pytree of arrays and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
-            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
-            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
-            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
+            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
         ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
-            call is on the devices of only some processes, pass 'replicated' (every process has a copy), 'distinct'
-            (processes have different arrays), a function or a dict. The function gets an array, and returns True if
-            this process owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: In eager calls, check that all processes together own this number of gradient elements. True
-            computes the number from the full shapes of this process's gradients.
+            call is on the devices of only some processes, pass 'replicated' (every process has a copy) or 'distinct'
+            (processes have different arrays). Or pass a function that gets an array and returns True if this process
+            owns it. Or pass a dict that maps name patterns to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, the number of gradient elements that all processes together must own. True computes
+            the number from the full shapes of this process's gradients.
         check_replicas: In eager calls with several processes, check that the copies of a shard are equal on all
             devices.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
-        calls on a CPU round the norm correctly, if they record no derivative.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
+        CPU, eager calls without automatic differentiation round the norm correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None.
@@ -472,10 +472,10 @@ class GradientClipByNorm(classes.GradientClipByNorm):
         need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
             `need_clip = False` of a parameter has the same effect.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
-            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
-            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
-            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
+            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
 
     Raises:
         TypeError: clip_norm is not a number, or is an array on a GPU or in a graph. need_clip is not a function.
@@ -508,16 +508,16 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         need_clip: A function that gets a parameter, and returns False to exclude its gradient from the norm and the
             clip. The attribute `need_clip = False` of a parameter has the same effect.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
-            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, which
-            does not work in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass the
-            processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of the
-            arrays' mesh. Every one of these processes must make the call. 'auto' means all processes.
+            means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
+            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
         ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
-            call is on the devices of only some processes, pass 'replicated' (every process has a copy), 'distinct'
-            (processes have different arrays), a function or a dict. The function gets an array, and returns True if
-            this process owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: In eager calls, check that all processes together own this number of gradient elements. True
-            computes the number from the full shapes of this process's gradients.
+            call is on the devices of only some processes, pass 'replicated' (every process has a copy) or 'distinct'
+            (processes have different arrays). Or pass a function that gets an array and returns True if this process
+            owns it. Or pass a dict that maps name patterns to 'replicated', 'distinct' or a function.
+        check_numel: In eager calls, the number of gradient elements that all processes together must own. True computes
+            the number from the full shapes of this process's gradients.
         check_replicas: In eager calls with several processes, check that the copies of a shard are equal on all
             devices.
 

@@ -2,8 +2,8 @@
 # fmt: off
 """Clip gradients on MLX. In-place functions assign new values to the gradients, as `gradient[...] = value` does.
 
-Pass the gradients that `nn.value_and_grad` returns, or other nested dicts and lists of arrays. Do not pass
-`model.parameters()` to in-place functions: it has the weights, not the gradients.
+Pass the gradients from `nn.value_and_grad`, or other nested dicts and lists of arrays. Do not pass
+`model.parameters()` to in-place functions, because it returns the weights.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def clip_grad_norm_(
     difficulty of training recurrent neural networks", 2013.
 
     Args:
-        parameters: The gradients that `nn.value_and_grad` returns: one array, or nested dicts and lists. You can also
-            pass an iterable of (name, array) tuples. Entries can be None. The clip assigns new values to the arrays.
+        parameters: The gradients from `nn.value_and_grad`: one array, or nested dicts and lists. You can also pass an
+            iterable of (name, array) tuples. Entries can be None. The clip assigns new values to the arrays.
         max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `mx.compile`, True raises
@@ -55,8 +55,8 @@ def clip_grad_norm_(
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. Eager calls on a CPU round norms of order 1, 2 and inf correctly, if they record no
-        derivative.
+        float32 otherwise. On a CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf
+        correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. max_norm or norm_type
@@ -87,8 +87,8 @@ def clip_grad_value_(parameters: Any, clip_value: float | mx.array, foreach: boo
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
     Args:
-        parameters: The gradients that `nn.value_and_grad` returns: one array, or nested dicts and lists. You can also
-            pass an iterable of (name, array) tuples. Entries can be None. The clip assigns new values to the arrays.
+        parameters: The gradients from `nn.value_and_grad`: one array, or nested dicts and lists. You can also pass an
+            iterable of (name, array) tuples. Entries can be None. The clip assigns new values to the arrays.
         clip_value: The largest magnitude of a clipped element: a number of at least 0, or an array with one element.
             The number is rounded to the dtype of each gradient. inf means no limit.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
@@ -131,8 +131,8 @@ def get_total_norm(
         check_replicas: Not supported on MLX. Keep the default.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
-        calls on a CPU round norms of order 1, 2 and inf correctly, if they record no derivative.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
+        CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. norm_type is not a
@@ -158,12 +158,12 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients by the norm `total_norm`, in place.
 
-    A call of `get_total_norm` and then of this function gives the same bits as `clip_grad_norm_`. Source:
+    `get_total_norm` followed by this function gives the same bits as `clip_grad_norm_`. Source:
     `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
-        parameters: The gradients that `nn.value_and_grad` returns: one array, or nested dicts and lists. You can also
-            pass an iterable of (name, array) tuples. Entries can be None. The clip assigns new values to the arrays.
+        parameters: The gradients from `nn.value_and_grad`: one array, or nested dicts and lists. You can also pass an
+            iterable of (name, array) tuples. Entries can be None. The clip assigns new values to the arrays.
         max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         total_norm: The total norm: a number, or an array with one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
@@ -314,8 +314,8 @@ def global_norm(
         check_replicas: Not supported on MLX. Keep the default.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
-        calls on a CPU round the norm correctly, if they record no derivative.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
+        CPU, eager calls without automatic differentiation round the norm correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. You pass an argument

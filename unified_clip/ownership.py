@@ -66,9 +66,8 @@ class _StagedOwnership:
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
     """Decide whether this rank owns a parameter that is on a part of a device mesh, or on no mesh.
 
-    Along the dimensions in `distinct`, every rank owns the parameters that it has. If the parameter's mesh lacks
-    another dimension of `root`, the ranks along this dimension have copies of the parameter, and the first rank owns
-    it.
+    Along the dimensions in `distinct`, every rank owns the parameters that it has. Along all other dimensions of `root`
+    that the parameter's mesh lacks, the ranks have copies of the parameter, and the first rank owns it.
 
     Args:
         root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.

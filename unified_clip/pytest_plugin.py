@@ -23,7 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--clip-missing", choices=("fail", "skip"), help=MISSING)
     parser.addini("clip_frameworks", FRAMEWORKS, type="args", default=None)
     parser.addini(
-        "clip_interpreters", f"{INTERPRETERS}, relative to pytest's root directory; one entry per line", type="linelist"
+        "clip_interpreters",
+        f"{INTERPRETERS}. Write one entry per line. Paths are relative to pytest's root directory",
+        type="linelist",
     )
     parser.addini("clip_missing", MISSING, default="fail")
 

@@ -53,8 +53,8 @@ def clip_grad_norm_(
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. Eager calls on a CPU round norms of order 1, 2 and inf correctly, if they record no
-        derivative.
+        float32 otherwise. On a CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf
+        correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or norm_type
@@ -131,8 +131,8 @@ def get_total_norm(
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
-        calls on a CPU round norms of order 1, 2 and inf correctly, if they record no derivative.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
+        CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. norm_type is not a
@@ -158,7 +158,7 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients by the norm `total_norm`, and replace them in their list or dict.
 
-    A call of `get_total_norm` and then of this function gives the same bits as `clip_grad_norm_`. Source:
+    `get_total_norm` followed by this function gives the same bits as `clip_grad_norm_`. Source:
     `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
@@ -318,8 +318,8 @@ def global_norm(
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
-        calls on a CPU round the norm correctly, if they record no derivative.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
+        CPU, eager calls without automatic differentiation round the norm correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. You pass an argument

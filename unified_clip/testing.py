@@ -31,7 +31,7 @@ PASS_GRADIENTS = "Call backward() first, and pass a list instead of a generator.
 
 
 def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 0) -> None:
-    """Fail if the gradients in two containers differ by more than `max_ulp` and `rtol`, or by default in any bit.
+    """Fail if gradients in two containers differ by more than `max_ulp` and `rtol`. By default, all bits must agree.
 
     `a` and `b` can contain tensors of different frameworks. Tensors are compared by name, or by position if they have
     no names.
@@ -48,7 +48,7 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
             `rtol` if the terms of a sum nearly cancel, because the results can then differ by many ULP.
 
     Raises:
-        AssertionError: Names, dtypes, shapes or elements differ. For each gradient, the message has the first element
+        AssertionError: Names, dtypes, shapes or elements differ. For each gradient, the message shows the first element
             that differs, and the element with the largest difference. If several gradients differ by the same factor,
             the message begins with this factor.
         TypeError: A value is not a gradient, but for example a parameter, a Python number or a tensor of booleans.
@@ -101,7 +101,7 @@ def assert_clip_parity(
     To test a function of your own, use `assert_suite_passes`.
 
     Each framework runs in a separate process, on the CPU, so you can compare frameworks that cannot run in one process.
-    Starting the processes takes most of the time. The comparison is the same as for one case of `unified-clip parity`.
+    The comparison is the same as for one case of `unified-clip parity`.
 
     Args:
         grads: Gradients of one framework: a tensor, a list, a dict or (name, gradient) tuples. The gradients are

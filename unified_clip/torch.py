@@ -45,20 +45,19 @@ def clip_grad_norm_(
             `torch.compile`, True causes a graph break.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
-            DTensors.
+            or None for this process alone. All these ranks must make the call. 'auto' reads the group from DTensors.
         ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
-            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
-            ranks have the same element), a function or a dict. The function gets a parameter, and returns True if this
-            rank owns its gradient. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
-            the full shapes of this rank's gradients.
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy) or 'distinct' (no two
+            ranks have the same element). Or pass a function that gets a parameter and returns True if this rank owns
+            its gradient. Or pass a dict that maps name patterns to 'replicated', 'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. True computes the number from the
+            full shapes of this rank's gradients.
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. Eager calls on a CPU round norms of order 1, 2 and inf correctly, if they record no
-        derivative.
+        float32 otherwise. On a CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf
+        correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or norm_type
@@ -131,19 +130,18 @@ def get_total_norm(
             `torch.compile`, True causes a graph break.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
-            DTensors.
+            or None for this process alone. All these ranks must make the call. 'auto' reads the group from DTensors.
         ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
-            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
-            ranks have the same element), a function or a dict. The function gets a gradient, and returns True if this
-            rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
-            the full shapes of this rank's gradients.
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy) or 'distinct' (no two
+            ranks have the same element). Or pass a function that gets a gradient and returns True if this rank owns it.
+            Or pass a dict that maps name patterns to 'replicated', 'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. True computes the number from the
+            full shapes of this rank's gradients.
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
-        calls on a CPU round norms of order 1, 2 and inf correctly, if they record no derivative.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
+        CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. norm_type is not a
@@ -170,7 +168,7 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients of parameters by the norm `total_norm`, in place.
 
-    A call of `get_total_norm` and then of this function gives the same bits as `clip_grad_norm_`. Source:
+    `get_total_norm` followed by this function gives the same bits as `clip_grad_norm_`. Source:
     `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
@@ -216,14 +214,13 @@ def clip_by_global_norm(
         use_norm: A norm to use instead of n: a number, or a tensor with one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
-            DTensors.
+            or None for this process alone. All these ranks must make the call. 'auto' reads the group from DTensors.
         ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
-            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
-            ranks have the same element), a function or a dict. The function gets a gradient, and returns True if this
-            rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
-            the full shapes of this rank's gradients.
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy) or 'distinct' (no two
+            ranks have the same element). Or pass a function that gets a gradient and returns True if this rank owns it.
+            Or pass a dict that maps name patterns to 'replicated', 'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. True computes the number from the
+            full shapes of this rank's gradients.
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
@@ -269,8 +266,7 @@ def clip_by_norm(
             from the end. None means all axes.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
-            DTensors.
+            or None for this process alone. All these ranks must make the call. 'auto' reads the group from DTensors.
 
     Returns:
         A new tensor of the shape and dtype of `t`.
@@ -279,7 +275,7 @@ def clip_by_norm(
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
             int.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or you list an axis twice. `t` is
-            distributed, and `axes` is passed. `t` is distributed, and the norm over all ranks cannot be computed.
+            distributed, and you pass `axes`. `t` is distributed, and the norm over all ranks cannot be computed.
 
     Example:
         >>> import torch
@@ -334,19 +330,18 @@ def global_norm(
         t_list: The gradients: one tensor, or any container of tensors and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
-            DTensors.
+            or None for this process alone. All these ranks must make the call. 'auto' reads the group from DTensors.
         ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
-            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
-            ranks have the same element), a function or a dict. The function gets a gradient, and returns True if this
-            rank owns it. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
-            the full shapes of this rank's gradients.
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy) or 'distinct' (no two
+            ranks have the same element). Or pass a function that gets a gradient and returns True if this rank owns it.
+            Or pass a dict that maps name patterns to 'replicated', 'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. True computes the number from the
+            full shapes of this rank's gradients.
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. Eager
-        calls on a CPU round the norm correctly, if they record no derivative.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
+        CPU, eager calls without automatic differentiation round the norm correctly.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None.
@@ -463,8 +458,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
         need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
             `need_clip = False` of a parameter has the same effect.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
-            DTensors.
+            or None for this process alone. All these ranks must make the call. 'auto' reads the group from DTensors.
 
     Raises:
         TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.
@@ -498,14 +492,13 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         need_clip: A function that gets a parameter, and returns False to exclude its gradient from the norm and the
             clip. The attribute `need_clip = False` of a parameter has the same effect.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. Every one of these ranks must make the call. 'auto' reads the group from
-            DTensors.
+            or None for this process alone. All these ranks must make the call. 'auto' reads the group from DTensors.
         ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
-            placements do not determine the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two
-            ranks have the same element), a function or a dict. The function gets a parameter, and returns True if this
-            rank owns its gradient. The dict maps patterns of names to 'replicated', 'distinct' or a function.
-        check_numel: Check that all ranks together own this number of gradient elements. True computes the number from
-            the full shapes of this rank's gradients.
+            placements do not determine the owner rank, pass 'replicated' (every rank has a copy) or 'distinct' (no two
+            ranks have the same element). Or pass a function that gets a parameter and returns True if this rank owns
+            its gradient. Or pass a dict that maps name patterns to 'replicated', 'distinct' or a function.
+        check_numel: The number of gradient elements that all ranks together must own. True computes the number from the
+            full shapes of this rank's gradients.
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Raises:

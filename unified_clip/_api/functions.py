@@ -17,8 +17,8 @@ from .._core.rule import ClipRule
 from .._core.types import Tensor
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""A function that returns (the backend for an argument, the argument). New iterators over the same items replace
-iterators in the argument, because the function reads them."""
+"""A function that returns (the backend for an argument, the argument). The function reads iterators in the argument,
+so it replaces them by new iterators over the same items."""
 
 
 @dataclass(frozen=True)

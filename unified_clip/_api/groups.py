@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
     """For each group, one norm over the group, or one norm per tensor. A group with a clip by value has no norm."""
 
     max_abs: list[Scalar | None]
-    """For each group, the largest magnitude for a clip by value, or None for other clips."""
+    """The largest magnitude in each group with a clip by value, and None for other groups."""
 
     counts: tuple[Scalar, Scalar] | None
     """(number of NaN, number of infinities), or None if they were not counted."""

@@ -48,9 +48,10 @@ def _warn_in_clone() -> None:
     if installed is not None:
         warnings.warn(
             f"unified_clip is imported from the clone {PACKAGE_PARENT}, which has no compiled kernels. The copy "
-            f"installed in {installed} has them. Without kernels, results have the same bits, but long lists take "
-            f"several times as long. Start Python outside {PACKAGE_PARENT}, or install the clone in editable mode: "
-            f"pip install --no-deps -e {PACKAGE_PARENT}. Set UNIFIED_CLIP_NATIVE=0 to use NumPy without this warning.",
+            f"installed in {installed} has them. Without kernels, results have the same bits, but clips of long "
+            f"lists are several times slower. Start Python outside {PACKAGE_PARENT}, or install the clone in editable "
+            f"mode: pip install --no-deps -e {PACKAGE_PARENT}. Set UNIFIED_CLIP_NATIVE=0 to use NumPy without this "
+            "warning.",
             stacklevel=2,
         )
 

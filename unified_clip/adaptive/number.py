@@ -1,7 +1,7 @@
 """The class `Number`, so that the code of an adaptive rule works on all frameworks.
 
 On the host path, a rule gets Python floats. On the device path, a rule gets a `Number`, which is a float64 of the
-framework and can be traced. Each operation of a `Number` is rounded once, because compilers cannot merge operations.
+framework and can be traced. It keeps compilers from merging operations, so that each result is rounded once.
 """
 
 from __future__ import annotations

@@ -210,17 +210,17 @@ class AdaGC:
 
 @dataclass(frozen=True)
 class AGC:
-    """Limit the norm of each unit (row or channel) of a gradient to `clip_factor` times its norm in the parameter.
+    """Limit the norm of each gradient unit (row or channel) to `clip_factor` times the unit's norm in the parameter.
 
     Args:
-        clip_factor: The threshold divided by the norm in the parameter, at least 0.
-        convention: The library that defines the units. In "timm" and "composer", each index of the first axis is a
-            unit. In "optax", each index of the last axis is a unit, or for three axes each pair of indices of the last
-            two axes.
+        clip_factor: The threshold divided by the unit's norm in the parameter, at least 0.
+        convention: The library that defines the units. A vector is one unit. In "timm" and "composer", each index of
+            the first axis is a unit. In "optax", each index of the last axis is a unit. For three axes, "optax" uses
+            each pair of indices of the last two axes.
         eps: A lower limit for the norm of a unit in the parameter. None means 0 for "composer", and 1e-3 for "timm" and
             "optax".
-        smallest_norm: A lower limit for the norm of a gradient's unit in the coefficient threshold / norm. None means 0
-            for "composer", and 1e-6 for "timm" and "optax".
+        smallest_norm: A lower limit for the norm in the coefficient threshold / norm. None means 0 for "composer", and
+            1e-6 for "timm" and "optax".
 
     Raises:
         TypeError: A setting is not a number.

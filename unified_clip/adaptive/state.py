@@ -34,7 +34,7 @@ State = dict[str, Real] | Tensor
 
 
 def check_rule(rule: Any, *kinds: type) -> None:
-    """Raise TypeError if the rule has none of these types. `Rule` allows every object with `init` and `threshold`."""
+    """Raise TypeError if the rule has none of the `kinds`. `Rule` allows every object with `init` and `threshold`."""
     is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
     if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
         total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
@@ -142,8 +142,8 @@ def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar
 
 def _other_names(rule: Rule, new: Mapping[str, Real]) -> TypeError:
     return TypeError(
-        f"{rule}.threshold returned a state with {sorted(new)}. Return the names that init returns: "
-        f"{sorted(rule.init())}."
+        f"{rule}.threshold returned a state with the names {sorted(new)}. Return the names that init "
+        f"returns: {sorted(rule.init())}."
     )
 
 

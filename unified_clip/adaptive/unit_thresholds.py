@@ -70,8 +70,8 @@ def _axes(agc: AGC, gradients: GradientList, index: int) -> list[int] | None:
     shape = gradients.backend.shape(gradients.values[index])
     if shape is None:
         raise ValueError(
-            f"the gradient at {gradients.leaves[index].place} has an unknown number of axes, which the adaptive rule "
-            "agc needs. Set the shape of the gradient, or exclude its parameter"
+            f"the adaptive rule agc needs the number of axes of the gradient at {gradients.leaves[index].place}. Set "
+            "the shape of the gradient, or exclude its parameter"
         )
     try:
         axes = agc.axes(shape)

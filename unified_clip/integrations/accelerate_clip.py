@@ -27,9 +27,9 @@ def clip_(
     Call this function on all ranks, after every `accelerator.backward`. It does nothing while Accelerate accumulates
     gradients.
 
-    If the scaler skips the step of an optimizer, the function leaves the gradients of this optimizer out of the norm
-    and the clip. For fused optimizers on a GPU, it does so only if nonfinite is "raise" or "skip". With other values of
-    nonfinite, it clips these gradients, too, because it does not wait for the GPU.
+    If the scaler skips the step of an optimizer, the function ignores the gradients of this optimizer. For a fused
+    optimizer on a GPU, this needs nonfinite="raise" or nonfinite="skip". With other values, the function does not wait
+    for the GPU, and clips all gradients.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.

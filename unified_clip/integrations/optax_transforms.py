@@ -187,8 +187,7 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
         state: The state of an optimizer, or an object that contains it. The function does not change `state`.
-        data: The result of a `state_dict`, from any framework: of this module, of a clipper or of an optimizer's
-            handle.
+        data: The result of `state_dict` of this module, of a clipper or of an optimizer's handle, on any framework.
 
     Raises:
         ValueError: `data` is not a result of `state_dict`, or has other adaptive rules than `settings`. `state` does

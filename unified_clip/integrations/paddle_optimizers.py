@@ -22,8 +22,8 @@ from .names import checked_names
 UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)."
 
 SINGLE_GROUP = (
-    "With a single group, this error occurs if other parameters have gradients than in the last step. Then set `step` "
-    "of this clip before each step."
+    "If the optimizer has a single group, other parameters have gradients than in the last step. Then set `step` of "
+    "this clip before each step."
 )
 
 
@@ -149,7 +149,7 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
     """Return {Paddle's name of a parameter: its name in `names`}.
 
-    A static program has other parameter objects, but with the same names of Paddle.
+    A static program has other parameter objects with the same Paddle names.
     """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):

@@ -16,7 +16,7 @@ SCHEMA = 2
 READABLE = (1, SCHEMA)
 
 NO_CALLS = (
-    "No clip calls were recorded. Recordings have the calls of unified_clip and of the functions that "
+    "No clip calls were recorded. Recordings contain the calls of unified_clip and of the functions that "
     "docs/recording.md lists. Calls inside torch.compile or jit_compile=True are not recorded: turn these off. "
     'If the code does not clip, measure its norms by ClipConfig(rule="none").attach_to(optimizer).'
 )

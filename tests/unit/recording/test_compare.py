@@ -96,7 +96,7 @@ BOUNDED = {**clip_line(1, rule="value", norm_type=None, norm=None, coef=None, pa
         (
             [],
             [],
-            "a.jsonl: No clip calls were recorded. Recordings have the calls of unified_clip and of",
+            "a.jsonl: No clip calls were recorded. Recordings contain the calls of unified_clip and of",
         ),
         ([], [clip_line(1)], "a.jsonl: No clip calls were recorded"),
         (
