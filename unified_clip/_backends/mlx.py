@@ -98,6 +98,9 @@ class MlxBackend(Backend, DevicePrimitives):
         arrays.reverse()
         return [self.from_host(arrays.pop(), dtype) for dtype in dtypes]
 
+    def from_state(self, values: kernels.Array, like: Tensor | None = None) -> Tensor:
+        return mx.array(values, mx.float64)
+
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         return mx.array(value, DTYPES[dtype])
 

@@ -7,8 +7,6 @@ import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .._core import entry
 from .._core.backend import Backend
 from .._core.rule import StepThreshold
@@ -35,7 +33,9 @@ def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
     remedy: The end of the error message for invalid values.
     """
     try:
-        number = None if isinstance(step, bool | np.bool) else operator.index(step)
+        # some releases of NumPy and Paddle accept a bool or a float tensor as an index
+        is_whole = not isinstance(step, bool) and "int" in str(getattr(step, "dtype", "int"))
+        number = operator.index(step) if is_whole else None
     except (TypeError, ValueError, RuntimeError, AssertionError):  # which frameworks raise for other tensors
         number = None
     if number is None:
