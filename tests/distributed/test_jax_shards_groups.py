@@ -137,7 +137,7 @@ def test_copies_in_a_group_are_compared(four_ranks: World) -> None:
     for failure in drifted[2:]:
         assert re.search(r"position 0 on rank 3 .* differ from their copies on rank 2", str(failure))
     for failure in four_ranks.attempt(jax_groups.replicas, "an axis", None):
-        assert "check_replicas compares all copies of the gradient at position 0" in str(failure)
+        assert "at position 0, but some copies are on ranks outside process_group. Leave process_group" in str(failure)
 
 
 def test_an_error_reaches_the_processes_of_the_group(four_ranks: World) -> None:

@@ -96,7 +96,7 @@ def test_a_configuration_of_one_rank_that_rejects_its_gradients_stops_all_ranks_
         ),
         (
             replicas.error_within_a_copy,
-            "check_replicas compares all copies of the gradient at position 0",
+            "gradient at position 0 (parameter 'first.weight'), but some copies are on ranks outside process_group",
         ),
         (replicas.error_without_a_mesh, "Pass process_group as well, such as torch.distributed.group.WORLD"),
         (replicas.error_of_this_process, "check_replicas is True, but process_group=None means this process alone"),

@@ -206,7 +206,7 @@ class AssigningPath(host.HostPath):
 def _is_traced(values: Sequence[Any]) -> bool:
     """Return whether a transformation traces any of the values.
 
-    If no value is traced, start their asynchronous evaluation.
+    If no value is traced, start to evaluate the values asynchronously.
     """
     probe = mx.depends(NOTHING, [value for value in values if isinstance(value, mx.array)])
     return _is_rejected(mx.async_eval, probe)  # mx.eval evaluates what mx.grad traces

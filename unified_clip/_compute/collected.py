@@ -122,8 +122,8 @@ def collector(
 ) -> Any | None:
     """Return the collector of the compiled kernels, or None if there are no compiled kernels.
 
-    methods: (name, result for plain tensors) of tensor methods.
-    recording: (name, value) of the attribute of tensors that record a derivative.
+    methods: The names of tensor methods, each with its result for plain tensors.
+    recording: The name of a tensor attribute, and its value for tensors that record a derivative.
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:

@@ -222,8 +222,8 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
     """Return whether compiled graphs can call the compiled kernels.
 
-    Return False if UNIFIED_CLIP_PATH is set. Otherwise, UNIFIED_CLIP_GRAPH decides: `kernels` means True, and
-    `framework` means False. If neither variable is set, return `by_default`.
+    Return False if UNIFIED_CLIP_PATH is set. Otherwise, return True for UNIFIED_CLIP_GRAPH=kernels, and False for
+    UNIFIED_CLIP_GRAPH=framework. If neither variable is set, return `by_default`.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework", "kernels"):
@@ -232,7 +232,7 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
 
 def forced_path(*own: str) -> str:
-    """Return the value of UNIFIED_CLIP_PATH, which forces a device path in tests on a CPU, or ''.
+    """Return the value of UNIFIED_CLIP_PATH, or ''. Tests on a CPU set the variable to force a device path.
 
     own: Additional values that only this framework supports.
     """

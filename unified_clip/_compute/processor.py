@@ -24,7 +24,7 @@ def default_threads() -> int:
 
 
 def keeps_subnormals() -> bool:
-    """Return whether this thread computes with subnormal numbers. Other threads replace subnormal numbers by 0."""
+    """Return whether this thread computes with subnormal numbers, instead of replacing them by 0."""
     return bool(SMALLEST != 0.0)  # equal to zero if the processor flushes subnormal numbers
 
 

@@ -104,7 +104,7 @@ class DistributedSpec:
 
     @property
     def is_given(self) -> bool:
-        """Whether the caller declared anything other than None and False."""
+        """Whether the caller declared anything. None, False and 'auto' declare nothing."""
         is_counted = self.check_numel is not None and self.check_numel is not False
         has_group = not (self.process_group is None or _is_auto(self.process_group))
         return has_group or self.ownership is not None or is_counted or self.check_replicas
@@ -244,7 +244,7 @@ class Shards(Protocol):
     def send_rejection(self, measures: Measures, error: Exception) -> None:
         """Send an error to the ranks that wait for this rank, so that they raise an error, too.
 
-        measures: The norms that the call measures, which decide which ranks wait.
+        measures: The norms that the call measures. They decide which ranks wait.
         """
 
 

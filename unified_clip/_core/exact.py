@@ -43,7 +43,7 @@ WORDS = LIMBS + 5
 
 
 class Format(NamedTuple):
-    """A binary floating-point format. The exponents are those of the smallest and the largest normal number."""
+    """A binary floating-point format, with the exponents of its smallest and largest normal numbers."""
 
     precision: int
     min_exponent: int

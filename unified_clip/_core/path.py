@@ -295,7 +295,7 @@ class DevicePrimitives(Protocol):
         return numbers.min()
 
     def pinned(self, scalar: Scalar) -> Scalar:
-        """In graphs, return the minimum of the scalar and the largest float64, which compilers do not remove."""
+        """In graphs, limit the scalar to the largest float64. Compilers do not remove this operation."""
         return scalar
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:

@@ -170,7 +170,7 @@ def nothing() -> None:
 
 
 def make_all(writes: Sequence[Write]) -> None:
-    """Make all changes, first those that can be undone. After an error, undo them.
+    """Make all changes, first the changes that can be undone. After an error, undo the changes.
 
     Raise PartlyClippedError if memory was overwritten, or if a change cannot be undone.
     """

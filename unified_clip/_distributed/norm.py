@@ -90,7 +90,7 @@ class LocalShards(ABC):
     def terms(self) -> list[ReplicaSet]:
         """Return the sets of `Partial` gradients that are not in the result of `counted`.
 
-        The ranks compare their layouts before a collective sums them.
+        The ranks compare the layouts of these gradients before a collective sums the gradients.
         """
         return []
 
@@ -276,7 +276,7 @@ class LocalShards(ABC):
 def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
     """Return the name, shape and placements of a parameter as text, or None for an unknown shape.
 
-    texts: A cache, because writing placements as text takes long.
+    texts: Cached texts by shape and placements. Writing placements as text takes long.
     """
     gradient, _, name, parameter = leaf
     tensor = parameter if hasattr(parameter, "shape") else gradient

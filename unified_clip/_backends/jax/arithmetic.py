@@ -107,8 +107,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return the maximum, or 0 if there are no values. If a value is NaN, the maximum is NaN, which XLA's own maximum
-    can ignore."""
+    """Return the maximum, or 0 if there are no values. Return NaN if a value is NaN, which `jnp.max` can ignore."""
     largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)
 

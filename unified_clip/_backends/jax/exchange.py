@@ -42,8 +42,8 @@ def put(arrays: list[kernels.Array]) -> list[Tensor]:
     """Return uncommitted JAX arrays on the default device. Large arrays share the memory of the NumPy arrays, if
     possible.
 
-    A compiled copy is faster than `jax.device_put` for small arrays. JAX compiles the copy when a list with the same
-    shapes and dtypes occurs for the second time.
+    A compiled copy is faster than `jax.device_put` for small arrays. The second call with the same shapes and dtypes
+    compiles the copy.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True

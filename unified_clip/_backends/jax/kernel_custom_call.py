@@ -47,7 +47,7 @@ def _is_supported(tensor: Tensor) -> bool:
 
 
 def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Scalar]:
-    """Define the primitive, and return a function that applies the primitive. Callers need `jax.enable_x64(True)`."""
+    """Return a function that applies the primitive. Its callers need `jax.enable_x64(True)`."""
     primitive = Primitive(TARGET)
 
     def bind(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:

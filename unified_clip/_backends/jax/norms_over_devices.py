@@ -50,8 +50,8 @@ def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Te
 
 
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
-    """Return the sum of |g|**p, and a bound on its relative error in units of 2**-53. The bound is the largest number
-    of additions for one element."""
+    """Return the sum of |g|**p, and a bound on its relative error in units of 2**-53. The bound is the maximum number
+    of additions between an element and the sum."""
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:
         return jnp.sum(powers), tensor.size

@@ -15,8 +15,7 @@ from . import exchange, kernel_custom_call
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
     """Return the products, or None if the compiled function is not used.
 
-    For a thousand arrays, XLA takes seconds to compile the function. So the function is compiled when a list with the
-    same shapes and dtypes occurs for the second time.
+    XLA can take seconds to compile the function, so only the second call with the same shapes and dtypes compiles it.
     """
     if any(getattr(tensor, "committed", True) for tensor in tensors) or not _on_cpu():
         return None

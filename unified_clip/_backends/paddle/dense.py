@@ -152,7 +152,7 @@ def is_recorded(*tensors: Tensor) -> bool:
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
     """Return whether Paddle is in dynamic mode and records derivatives. If so, callers avoid operations on lists,
-    because these cannot have second derivatives for only some of their tensors."""
+    because Paddle cannot compute second derivatives for only some tensors of a list."""
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
 

@@ -48,7 +48,8 @@ REGISTERED = _register()
 def enabled() -> bool:
     """Return whether static programs call the kernels.
 
-    Graphs of to_static need UNIFIED_CLIP_GRAPH=kernels, because loading a saved model with kernels needs unified_clip.
+    Graphs of to_static call the kernels only with UNIFIED_CLIP_GRAPH=kernels, because a saved model with kernels needs
+    unified_clip.
     """
     return REGISTERED and host.kernels_in_graphs(by_default=not in_to_static_mode())
 
@@ -79,7 +80,6 @@ class Operators:
 
 
 def _by_paddle(dense: Dense) -> bool:
-    """Return whether to multiply a tensor by Paddle's own operations."""
     value = dense.tensor
     if dense.dtype not in IN_PLACE:
         return True
@@ -90,8 +90,8 @@ def _by_paddle(dense: Dense) -> bool:
 def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
     """Multiply a copy of the tensor in place.
 
-    `flatten_` gives a 0-d tensor an axis, which Paddle needs. `flatten_` also changes the copy in place, so Paddle does
-    not merge it with another copy of the tensor.
+    `flatten_` gives a 0-d tensor an axis, which Paddle needs. `flatten_` also changes the copy in place, which stops
+    Paddle from merging two copies of the tensor.
     """
     copy = paddle._C_ops.flatten_(paddle.assign(dense.tensor), 0, 0)
     product = paddle._C_ops._run_custom_op("unified_clip_scale", copy, coef)[0]

@@ -61,8 +61,8 @@ def computed_once(scalar: Scalar) -> Scalar:
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
     """Return True under a `tf.distribute` strategy, where the norm must have the same bits as without the strategy.
 
-    Return False for XLA, which would always compute the exact norm. Return False for eager GPU tensors, because the
-    branch would wait for the GPU.
+    Return False for XLA, which would always compute the exact norm. Return False for eager GPU tensors, because
+    `tf.cond` would wait for the GPU.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -182,7 +182,7 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return whether all tensors are eager CPU tensors. In a graph, eager tensors are constants."""
+    """Return whether all tensors are eager CPU tensors. Return False in a graph, where eager tensors are constants."""
     return tf.executing_eagerly() and all(
         type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors
     )

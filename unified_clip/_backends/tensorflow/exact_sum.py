@@ -38,7 +38,7 @@ def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor
     """Correct a float64 sum of |g|**p, so that its p-th root rounds to the correct norm. p is 1 or 2.
 
     total: The sum. The result has the derivatives of `total`.
-    additions: An upper bound on the number of additions for one element.
+    additions: The maximum number of additions between an element and the sum.
     """
     fixed = tf.stop_gradient(total)
     slack = (additions + 16.0) * 2.0**-53  # 16 covers the roots, and products of errors

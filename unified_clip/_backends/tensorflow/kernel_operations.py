@@ -27,7 +27,7 @@ NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
 
 
 def _register() -> bool:
-    """Register the operations if no other copy of unified_clip has. A second registration would end the process."""
+    """Register the operations, but only once, because a second registration would end the process."""
     return KERNELS is not None and op_def_registry.get(NORM) is None and KERNELS.register_tensorflow()
 
 

@@ -37,7 +37,7 @@ COMPLEX = (torch.complex64, torch.complex128)
 def can_compute(fake: FakeTensor) -> bool:
     """Return whether PyTorch can combine a FakeTensor with new tensors.
 
-    This requires that its FakeTensorMode is active or allows other inputs.
+    The tensor's FakeTensorMode must be active or allow other inputs.
     """
     active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)

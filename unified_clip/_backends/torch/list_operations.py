@@ -145,7 +145,7 @@ def _is_alone(tensor: Tensor) -> bool:
 
 
 def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
-    """Multiply the tensors one by one. PyTorch multiplies in float32 because the coefficient has an axis."""
+    """Multiply the tensors one by one. The coefficient gets an axis, so that PyTorch multiplies in float32."""
     factors = coefs if isinstance(coefs, list) else [coefs] * len(group)
     for tensor, coef, result in zip(group, factors, results, strict=True):
         torch.mul(tensor, coef.reshape(1), out=result)

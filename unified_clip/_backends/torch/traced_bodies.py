@@ -30,8 +30,7 @@ report_graph: Any = _report_graph
 """A function that runs during tracing and is not part of the graph. `register` sets this function."""
 
 SHORT_BODIES: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""The short form of each public function that has one. Short forms support only plain gradients. `backend.py` adds the
-short forms to this dict.
+"""Maps public functions to their short forms, which support only plain gradients. `backend.py` fills this dict.
 
 Before each run of a graph, PyTorch checks every value that the traced code has read. A complete body reads several
 hundred values. For a few small tensors, these checks take longer than the clip. A short form returns two values: the

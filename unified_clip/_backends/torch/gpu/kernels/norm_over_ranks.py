@@ -176,7 +176,7 @@ def _is_agreed(
     words: tl.tensor, ranks: tl.tensor,
     flags: tl.constexpr, tags: tl.constexpr, tag: tl.constexpr, pieces: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return whether every rank sent the tag and the same digest, and no rank rejects the call.
+    """Return whether every rank sent `tag` and the same digest, and no rank rejects the call.
 
     The numbers of n ranks are equal if and only if n * (sum of squares) == (sum)**2. On more than 2**16 ranks, these
     products can lose their upper bits. Different numbers then pass this comparison with a probability of 2**-64.
