@@ -4,10 +4,10 @@ A program is one instance of a kernel. Each program reads one chunk, which is a 
 has the addresses of all tensors, so one launch handles many tensors. Programs do not wait for each other, and their
 number does not change the sums.
 
-For a float64 norm (`wide`), each sum is stored as two float64 numbers. For other norms, it is one float64 number, or
-two float32 numbers on a GPU with slow float64. A norm is in doubt if two different rounded norms are possible within
-the error bound of the sum. In this case, `add_exactly` computes the exact sum, and `decide` rounds the norm. The exact
-sum is an integer that is stored in windows of 24 bits.
+For a float64 norm (`wide`), each sum is stored as two float64 numbers. For other norms, each sum is one float64
+number, or two float32 numbers on a GPU with slow float64. A norm is in doubt if two different rounded norms are
+possible within the error bound of the sum. In this case, `add_exactly` computes the exact sum, and `decide` rounds the
+norm. The exact sum is an integer that is stored in windows of 24 bits.
 """
 
 from .exact_sums import STATE, add_exactly, decide, flag
