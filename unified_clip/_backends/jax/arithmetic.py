@@ -91,7 +91,7 @@ def divided(numbers: Tensor, divisor: Scalar) -> Tensor:
 
 
 def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
-    """Return |g / divisor|**p. Do not use `jnp.power`, because its derivative would not be in float64."""
+    """Return |g / divisor|**p without `jnp.power`, because its derivative would not be in float64."""
     if p == 2 and jnp.iscomplexobj(tensor):
         return powers(tensor.real, 2, divisor) + powers(tensor.imag, 2, divisor)
     numbers = wide(tensor) if p == 2 else magnitudes(tensor)

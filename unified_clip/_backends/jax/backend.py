@@ -43,7 +43,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return host.kernels_in_graphs() and kernel_custom_call.register()
 
     _axes: tuple[str, ...] | None = None
-    """The `shard_map` axes that the caller passes as process_group. None means "auto": the array types show the axes."""
+    """The `shard_map` axes that the caller passes as process_group, or None if the caller passes no names of axes."""
 
     def with_spec(self, spec: DistributedSpec) -> Self:
         if isinstance(spec.process_group, str) and spec.process_group == "auto":
