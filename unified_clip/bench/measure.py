@@ -18,7 +18,6 @@ from .gradients import Array
 
 WARM_UP = 2
 LEAST, MOST = 7, 300
-"""How often a call is repeated, at least and at most."""
 
 PROCESS = Path("/proc/self")
 

@@ -1,6 +1,6 @@
 """The options of a benchmark and their defaults: frameworks, lists of gradients, dtypes, threads and seconds.
 
-The command's help imports this module. To keep the help fast, this module does not import NumPy.
+To keep the command's help fast, this module does not import NumPy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEVICES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """A list of gradients in one dtype. The worker prints its results in one line."""
+    """A list of gradients in one dtype. The worker prints one line with the results of each measurement."""
 
     shapes: Sequence[Shape]
     dtype: str
@@ -62,7 +62,7 @@ class Options:
 
     device: str = "cpu"
     own_lists: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
-    """The shapes of lists from files, by the names that `lists` contains."""
+    """Maps the name of each list from a file to the shapes in the file. `lists` also contains the name."""
 
     def __post_init__(self) -> None:
         for option, known, more in (

@@ -1,4 +1,4 @@
-"""Define the functions to compare for each framework. A framework is imported when its function is called."""
+"""Define the functions to compare for each framework."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ class Framework(NamedTuple):
 
     milliseconds: Callable[[Call, Any, Clock], float] = on_host
     describe_device: Callable[[], dict[str, Any]] | None = None
-    """Return the name and the CUDA version of the device. This field is None for the CPU."""
+    """Return the name and the CUDA version of a GPU. For the CPU, `describe_device` is None."""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {

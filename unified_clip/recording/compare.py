@@ -105,8 +105,8 @@ def compare(
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
         has_effect: A function that returns whether the updates of two runs differ, at a step or later. `verify` passes
             this function. If `has_effect` returns False for a step, `compare` does not report different optimizer
-            settings at this step. With `has_effect`, `max_ulp` is a strict limit, even a large difference of weights
-            can be noise, and the calls keep the step numbers of the recordings.
+            settings at this step. With `has_effect`, `max_ulp` is a strict limit, and calls keep their recorded step
+            numbers. Even a large difference of weights can then be rounding noise.
 
     Returns:
         The reported differences, the causes of each difference, and the agreement of the runs.
@@ -213,9 +213,7 @@ def check_clipped(run: RecordedRun) -> None:
         return
     if not run.lines:
         changes = changes_by_hand(run)
-        remedy = (
-            "Use unified-clip verify, which records such clips, or replace this code by a function of unified_clip."
-        )
+        remedy = "Use unified-clip verify, which also compares clips by hand, or clip with a function of unified_clip."
         advice = changes and f" {changes[0].upper()}{changes[1:]}. {remedy}"
         raise RunError(f"{run.path}: {NO_CALLS}{advice}", "UC502")
     errors = [line.error for line in run.lines if line.error]
@@ -239,8 +237,8 @@ def _to_report(
 ) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each divergence, in order.
 
-    Report the first divergence of each kind in this list. If one pair of calls has several of them, report the kind
-    that comes first in the list:
+    Report the first divergence of each of these kinds. For each pair of calls, report only the kind that comes first in
+    this list:
 
     - a divergence beyond accumulated rounding errors, or a coefficient that the norms do not explain
     - a divergence that exceeds rounding

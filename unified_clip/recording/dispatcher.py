@@ -35,7 +35,6 @@ class Dispatcher:
         self.recorded_calls = 0
         self.natives: tuple[Recording, ...] = ()
         self.on_jax_clips: Callable[[int], None] = lambda count: None
-        """A function that gets the number of lines for JAX after each call of unified_clip."""
 
     def add(self, recording: Recording) -> None:
         self._change(lambda recordings: (*recordings, recording))

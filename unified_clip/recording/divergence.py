@@ -42,7 +42,7 @@ class Divergence:
     """The distance of two numbers, or None for values that are not numbers."""
 
     ulps_at_its_size: float | None = None
-    """The distance in ULP of the total norm, or for a weight, in ULP of the largest norm that the weight has had.
+    """The distance in ULP of a larger number: the total norm, or the largest norm of the weight so far.
 
     For a coefficient, the field is equal to `ulps`. For a weight that differs only by rounding noise, the field is 0.
     """

@@ -17,8 +17,8 @@ READABLE = (1, SCHEMA)
 
 NO_CALLS = (
     "No clip calls were recorded. Recordings contain the calls of unified_clip and of the functions that "
-    "docs/recording.md lists. Calls inside torch.compile or jit_compile=True are not recorded: turn these off. "
-    'If the code does not clip, measure its norms by ClipConfig(rule="none").attach_to(optimizer).'
+    "docs/recording.md lists. Turn off torch.compile and jit_compile=True: calls inside them are not recorded. "
+    'If the code does not clip, record its norms with ClipConfig(rule="none").attach_to(optimizer).'
 )
 
 encode = json.JSONEncoder().encode

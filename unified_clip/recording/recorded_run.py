@@ -100,8 +100,8 @@ class RecordedCall(RecordedTable):
     """The number of sparse gradients that a framework's function clips."""
 
     watched: bool = False
-    """Whether a framework's function clipped, not a function of unified_clip. `verify` computes the coefficient of such
-    a call from clipped gradients, so the coefficient has rounding errors."""
+    """True for a framework's function, and False for a function of unified_clip. `verify` computes the coefficient of a
+    framework's function from clipped gradients, so the coefficient has rounding errors."""
 
     returned_norm: Real | None = None
     """The norm that a framework's function returned. If the gradients' norms are recorded, `norm` is the exact norm."""
@@ -194,7 +194,7 @@ class OptimizerStep(RecordedTable):
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The number of clip calls since the previous step, or None if the clip calls are the lines between the two
+    """The number of clip calls since the previous step. If None, count the lines of clip calls between the two
     steps."""
 
     rates: dict[str, float] = {}

@@ -332,7 +332,7 @@ def test_a_cause_is_explained_once_and_then_named(compare_runs: Any) -> None:
     printed = sentences.describe(repeated)
     assert sum(sentence.startswith("Another threshold: ") for sentence in printed) == 1
     assert printed[printed.index("Another threshold, as at step 1.") - 1].startswith(
-        "They differ by more than rounding"
+        "The runs differ by more than rounding"
     )
 
 

@@ -142,11 +142,11 @@ def test_runs_without_norms_get_a_hint_to_record_norms(tmp_path: Path, capsys: p
     [
         (
             [clip_line(1, process=1), clip_line(2, process=1)],
-            "It has 2 processes, with the same norms and coefficients.",
+            "The run has 2 processes, with the same norms and coefficients.",
         ),
         (
             [clip_line(1, process=1), clip_line(2, process=1, norm=5.0)],
-            "Process 1 differs from the first at step 2: norm is 13.0 and 5.0.",
+            "At step 2, the norm is 13.0 in the first process, and 5.0 in process 1.",
         ),
         ([clip_line(1, process=1)], "Another process has 1 call."),
     ],

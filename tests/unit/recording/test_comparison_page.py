@@ -129,7 +129,7 @@ def test_facts_of_both_files_are_in_a_table(tmp_path: Path) -> None:
     assert "python train.py --name &#39;a b&#39;" in html
     assert "2 of 2 ranks" in html
     assert "clip_by_global_norm (30)" in html
-    assert "a.jsonl: 30 calls. It has 2 processes, with the same norms and coefficients." in html
+    assert "a.jsonl: 30 calls. The run has 2 processes, with the same norms and coefficients." in html
 
 
 def test_names_are_escaped_in_html_and_on_the_terminal(tmp_path: Path) -> None:

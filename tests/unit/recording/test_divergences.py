@@ -179,5 +179,5 @@ def test_thresholds_that_were_not_compared_are_reported(compare_runs: Any) -> No
     known, unknown = clip_line(1), {**clip_line(1), "threshold": None}
     assert sentences.describe(compare_runs([known, clip_line(2)], [unknown, clip_line(2)])) == [
         "The runs are the same: 2 calls.",
-        "Thresholds were not compared in 1 of 2 calls: at least one run did not record a number.",
+        "Thresholds were not compared in 1 of 2 calls: at least one run recorded no number for the threshold.",
     ]

@@ -155,7 +155,7 @@ def test_different_numbers_of_gradients_are_noted_if_gradients_are_not_compared(
     old, new = (without_norms(network_line(each)) for each in (SEPARATE, PACKED))
     comparison = compare_runs(old, new)
     assert comparison.first is None
-    assert "the clips have 5 and 3 gradients, with the same total norm" in " ".join(sentences.notes(comparison))
+    assert "the runs clip 5 and 3 gradients with the same total norm" in " ".join(sentences.notes(comparison))
     assert not any("Not compared" in each for each in sentences.notes(compare_runs(old, old)))
     assert not any(
         "Not compared" in each for each in sentences.notes(compare_runs(network_line(SEPARATE), network_line(PACKED)))
@@ -280,7 +280,7 @@ def test_a_group_that_one_run_does_not_clip_is_left_out(compare_runs: Any, norms
         assert cause.kind == "left out"
         assert cause.sentence.startswith(f"{name}.jsonl differs from ")
         names = " ('bias')" if norms else ""
-        assert f"it does not clip 1 of 3 gradients{names}. Pass them to a clip call, too" in cause.sentence
+        assert f"it does not clip 1 of 3 gradients{names}. Pass these gradients to a clip call" in cause.sentence
 
 
 def test_a_call_that_clips_the_same_gradients_again_is_not_left_out(compare_runs: Any) -> None:

@@ -107,7 +107,7 @@ def test_an_eps_within_max_ulp_is_reported_with_its_remedy(compare_runs: Compare
     assert comparison.exit_code == 0
     printed = sentences.report_lines(comparison)
     (line,) = [line for line in printed if line.startswith(EPS)]
-    assert "It first shows at step 1: coefficient of 'b' is 0.5 and 0.49999" in line
+    assert "This difference first shows at step 1: coefficient of 'b' is 0.5 and 0.49999" in line
     assert line.endswith("which --max-ulp 64 allows.")
     assert any(PER_TENSOR in line for line in printed)
     report = model.build(comparison)
@@ -191,7 +191,7 @@ def test_a_loss_that_first_differs_by_rounding_has_two_steps(compare_runs: Compa
     close = with_losses(OLD, add_ulps(2.0, 1), add_ulps(1.0, 5))
     (text,) = [line for line in sentences.report_lines(compare_runs(old, close)) if line.startswith("loss")]
     end = ", by at most 6e-07 relatively, which can be rounding"
-    assert text.endswith(f"{end}, or a small mistake. Only a comparison in float64 shows which.")
+    assert text.endswith(f"{end}, or a small mistake. To find out, run both scripts in float64.")
     wide = [[{**each, "dtype": "float64"} if "call" in each else each for each in run] for run in (old, close)]
     (text,) = [line for line in sentences.report_lines(compare_runs(*wide)) if line.startswith("loss")]
     assert text.endswith(f"{end}.")

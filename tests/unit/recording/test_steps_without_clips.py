@@ -305,7 +305,7 @@ def test_runs_that_skip_the_same_step_are_the_same_if_only_one_of_them_clips_it(
     clips, other = run_lines(skipped), run_lines(skipped, clips=False, passes=passes)
     comparison = write_and_compare(tmp_path, *((other, clips) if is_old else (clips, other)))
     assert not steps_and_kinds(comparison)
-    assert f"7 calls, reduced to {7 - len(skipped)}: " in printed_text(comparison)
+    assert f"7 calls. Compared: {7 - len(skipped)} calls. " in printed_text(comparison)
 
 
 def test_a_run_that_ends_after_as_many_steps_may_have_made_the_step_that_the_other_run_skips(tmp_path: Path) -> None:

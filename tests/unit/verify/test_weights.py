@@ -269,7 +269,7 @@ def test_a_clip_that_lacks_some_gradients_is_named_with_their_names(
     assert main(["verify", f"{tmp_path}/both.py:step", f"{tmp_path}/one.py:step", *options]) == 1
     expected = "Left out: one.py:step differs from both.py:step: it does not clip 2 of 4 gradients ('bias' and 'out')."
     printed = capsys.readouterr().out
-    assert f"{expected} Pass them to a clip call, too, before the optimizer's step." in printed
+    assert f"{expected} Pass these gradients to a clip call before the optimizer's step." in printed
     assert "Unexplained" not in printed
 
 

@@ -67,10 +67,10 @@ def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 MOST_GROWTH = 1000
-"""Weights with a relative difference of x change the gradients of another network by at most this factor times x."""
+"""If the weights of a network differ relatively by x, the gradients of another network differ by at most this factor
+times x."""
 
 UNNAMED = "the other clip calls"
-"""Text for parameters that the recording names only by position."""
 
 FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tensorflow": "trainable=False"}
 
@@ -84,7 +84,7 @@ def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> s
     return (
         f"{hint}. If {run.name} sets need_clip=False for these parameters, do the same in {other.name}. "
         "With unified_clip, set parameter.need_clip = False after the last copy.deepcopy of a PyTorch model, because "
-        "the copy loses this attribute. PyTorch's own functions ignore need_clip, so do not pass them these parameters"
+        "the copy loses this attribute. PyTorch's own functions ignore need_clip: call them without these parameters"
     )
 
 

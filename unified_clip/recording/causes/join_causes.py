@@ -16,7 +16,7 @@ from . import before_clips
 Explained = Mapping[Divergence, Sequence[Cause]]
 
 STAGES_BEFORE_CLIP = ("steps", "gradients cleared", "backward passes", "clips")
-"""Stages of an optimizer step before its clip. The stage "clips" reveals a missing clip."""
+"""Stages of an optimizer step that come before its clip. The stage "clips" is about missing clips."""
 
 CHANGED = NUMBERS[:-1]
 """The recorded numbers that an earlier optimizer step can change. Coefficients are left out, because they depend only
@@ -80,7 +80,7 @@ def effective(
 
     If no norms were recorded, yield all differences. Leave out different momentum rules if the next weights agree.
 
-    has_effect: A function that returns whether the updates differ, instead of a comparison of norms.
+    has_effect: A function that returns whether the updates differ. Call this function instead of comparing norms.
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}

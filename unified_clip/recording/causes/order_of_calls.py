@@ -23,7 +23,7 @@ from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT, is_near
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""Maps each cause to the clip rule of the run that does not clip by the total norm."""
+"""Maps each cause to the clip rule that one run uses instead of the total norm."""
 
 
 def clipped_twice(point: DivergencePoint) -> Cause | None:
@@ -177,7 +177,7 @@ def _gradients_of(calls: Sequence[RecordedCall], every: Sequence[RecordedCall]) 
     count, total = (sum(map(count_of, each)) for each in (calls, every))
     names = [name for call in calls for name in call.parameters if not name.isdecimal()]
     listed = f" ({names_text(names)})" if names else ""
-    return f"{count} of {total} gradients{listed}. Pass them to a clip call, too, before the optimizer's step"
+    return f"{count} of {total} gradients{listed}. Pass these gradients to a clip call before the optimizer's step"
 
 
 def never_clips(point: DivergencePoint) -> Cause | None:

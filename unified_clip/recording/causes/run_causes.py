@@ -31,7 +31,7 @@ FACTORS = 2**24
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""At each stage, differences are measured in ULP of this number."""
+"""For each stage, the number that defines one ULP."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
@@ -262,7 +262,7 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Return an observation of the call `line` that expects the results of the call `reference`."""
+    """Return the results of the call `line`, with the results of the call `reference` as expected results."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):
@@ -306,8 +306,8 @@ def _rounding(point: DivergencePoint) -> Cause | None:
         return None
     size = f" of this norm, and {at_its_size:.2g} ULP of {SIZES[point.first.stage]}" if ulps > ROUNDING else ""
     advice = (
-        f". To allow such differences, pass --max-ulp {max(ROUNDING, ulps):g}. They grow from step to step, so later "
-        "steps may need a higher number"
+        f". To allow such differences, pass --max-ulp {max(ROUNDING, ulps):g}. Such differences grow from step to "
+        "step, so later steps may need a higher number"
     )
     return Cause(
         "rounding",
@@ -328,6 +328,6 @@ def _grown_rounding(point: DivergencePoint) -> Cause | None:
         "rounding that has grown",
         f"the difference is {at_its_size:.3g} ULP of {SIZES[point.first.stage]}. At step {-step}, the "
         f"difference was {before:.3g} ULP. From one step to the next, rounding errors grow by a factor below {GROWTH}. "
-        "A small difference between the optimizers grows as fast. To rule out a difference between the optimizers, "
+        "A small difference between the optimizers can grow as fast as rounding errors. To find such a difference, "
         "compare the updates in the report of `unified-clip verify`",
     )

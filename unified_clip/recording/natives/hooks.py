@@ -46,7 +46,7 @@ class Hooks:
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
-        homes: Where the function is stored. A place that contains another function stays unchanged.
+        homes: The names of the function in modules or classes. Names of other functions stay unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:
@@ -62,7 +62,7 @@ class Hooks:
             on()
 
     def switch(self, is_on: bool) -> None:
-        """Put the hooks in place, or restore the functions, also in modules with `from ... import`."""
+        """Put the hooks in place, or restore the functions. Include modules that use `from ... import`."""
         if is_on == self._is_on:
             return
         self._is_on = is_on

@@ -1,7 +1,6 @@
 """Compute the recorded fields of a call from its gradients before and after the clip.
 
-The coefficient is the factor by which the clip changed the gradients. The factor can differ from the function's
-formula.
+The coefficient is the factor by which the clip changed the gradients. The function's formula can have another result.
 """
 
 from __future__ import annotations
@@ -190,8 +189,8 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
     """Return the coefficient that turned `before` into `after`. Return None if no coefficient explains all elements.
 
-    Because of rounding, each element allows an interval of coefficients. Return the number in all intervals that is
-    nearest to `formula`. If `formula` is None, return the middle of the common interval.
+    Because of rounding, each element allows an interval of coefficients. Return the number that lies in all intervals
+    and is nearest to `formula`. If `formula` is None, return the middle of the common interval.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

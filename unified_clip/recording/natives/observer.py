@@ -136,7 +136,7 @@ class RunningNativeCall:
 
 @contextmanager
 def _warn_on_error(recording: Recording, call: NativeCall) -> Iterator[None]:
-    """Turn an error in the `with` block into a warning, because an error in recording must not end the training."""
+    """Turn an error in the `with` block into a warning. Raise the error if the recording stores results."""
     try:
         yield
     except Exception as error:
@@ -167,8 +167,8 @@ def clip_parameters(
 ) -> Any:
     """Call a framework's clip function with parameters as its first argument, and record the call.
 
-    value_of: Convert the returned norm to a plain tensor.
-    on_empty: If no parameter has a gradient, this function gets the parameters.
+    value_of: A function that converts the returned norm to a plain tensor.
+    on_empty: A function that gets the parameters if no parameter has a gradient.
     """
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)

@@ -156,8 +156,7 @@ def _is_marked(tensor: Any) -> bool:
 def from_tape(tensor: Any) -> bool | None:
     """Return whether a tensor is a gradient, or was computed from a gradient in the same graph.
 
-    Return None if the answer is unknown, because the tensor depends on an argument of a graph and the graph has no
-    known gradients.
+    Return None if the tensor depends on an argument of its graph, and no gradients are known in this graph.
     """
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):

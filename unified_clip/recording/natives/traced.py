@@ -58,7 +58,7 @@ DISPATCHER.on_jax_clips = TRACED.on_clips
 
 
 def report_step(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
-    """Report a step of an optimizer. Every run of a compiled graph reports the step.
+    """Report a step of an optimizer.
 
     receive: A function that gets the number of clips since the previous step, and the values of `numbers`.
     """
@@ -75,7 +75,7 @@ def report_call(
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    """Record a call. Every run of a compiled graph records the call.
+    """Record a call.
 
     describe: A function that gets the value of `threshold`, and returns the settings of the call.
     before, after, weights: Tensors. None is not allowed.

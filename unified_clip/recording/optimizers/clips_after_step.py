@@ -69,9 +69,10 @@ def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> str:
-    """Return the name of the late run, or "one of the two runs".
+    """Return the name of the run that clips after the step, or "one of the two runs".
 
-    At the next step, the weights of the early run move towards the present weights of the late run.
+    The weights of this run have already changed. At the next step, the weights of the other run change in the same
+    direction.
     """
     following = point.pairs[point.index + 1 : point.index + 2]
     later = {name: (a, b) for each in following for name, a, b in numbers(each, "weight")}

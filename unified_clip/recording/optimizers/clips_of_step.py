@@ -21,7 +21,7 @@ def is_empty(call: RecordedCall) -> bool:
 
 
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
-    """Return the run without the calls that are False in `kept`.
+    """Return the run with only the calls that are True in `kept`.
 
     Count removed calls without gradients in `empty_clips` of the next optimizer step.
     """

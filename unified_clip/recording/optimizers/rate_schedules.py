@@ -1,4 +1,4 @@
-"""Compare the learning rate schedules of two runs. Find a schedule that is ahead or faster, and rounding errors."""
+"""Compare the learning rate schedules of two runs."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _order_of_calls(
 
     Return None if a call has no match, or if two calls of one run share a gradient.
 
-    known: The order to return if names, shapes and norms allow several. It comes from an earlier training iteration.
+    known: The order in an earlier training iteration. Return it if names, shapes and norms allow several orders.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -184,11 +184,12 @@ def _clip_other_parameters(a: RecordedRun, b: RecordedRun, sizes: tuple[int, int
 
 
 def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int, may_differ: bool) -> bool:
-    """Return whether both runs clip the same gradients in each training iteration.
+    """Return whether a training iteration can have these numbers of optimizer steps.
+
+    Both runs must then clip the same number of elements in each iteration.
 
     sizes: The number of optimizer steps in an iteration of `a` and of `b`.
-    may_differ: Whether the runs may clip different gradients, if each run clips the same gradients in all its
-        iterations.
+    may_differ: If True, it is enough that each run clips the same gradients in all its iterations.
     """
     left, right = (
         [each for each in iterations_of(run, size) if len(each[0]) == size]
@@ -219,7 +220,6 @@ def _calls_of_steps(iteration: Iteration) -> list[list[RecordedCall]]:
 
 
 def _are_of_different_networks(calls: Sequence[RecordedCall]) -> bool:
-    """Return whether the calls of an iteration all clip different parameters."""
     lists = [[(name, each.shape, each.weight) for name, each in line.parameters.items()] for line in calls]
     return all(lists) and all(x != y for x, y in itertools.combinations(lists, 2))
 

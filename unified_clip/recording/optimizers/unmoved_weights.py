@@ -12,7 +12,7 @@ from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT, distance
 
 MOST_NETWORKS = 6
-"""`unmoved_weights` distinguishes at most this number of networks with equal names and shapes by their weights."""
+"""The largest number of networks with equal names and shapes that `unmoved_weights` distinguishes by their weights."""
 
 
 SAME = 0.01

@@ -164,8 +164,7 @@ def by_stored_rows(
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
     """Replace the norms of sparse gradients by the norms of their stored rows, if both runs clip by these norms.
 
-    TensorFlow clips by the norms of stored rows. If a row is stored more than once, they differ from the norms of the
-    gradients.
+    TensorFlow clips by the norm of the stored rows. If a row is stored more than once, the gradient has another norm.
     """
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names

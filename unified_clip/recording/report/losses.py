@@ -103,4 +103,4 @@ def _format_logged(name: str, pairs: Sequence[NumberPair], comparison: Recording
 def _limit(comparison: RecordingComparison) -> str:
     if any("float64" in (pair.a.dtype, pair.b.dtype) for pair in comparison.pairs):
         return ""
-    return ", or a small mistake. Only a comparison in float64 shows which"
+    return ", or a small mistake. To find out, run both scripts in float64"

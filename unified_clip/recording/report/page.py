@@ -14,7 +14,7 @@ from .model import ComparisonReport, Run
 from .run_plots import Curve
 from .sentences import RULES
 
-NO_LOSSES = 'No losses were recorded. To add them, see "Losses" in docs/recording.md.'
+NO_LOSSES = 'No losses were recorded. To add losses, see "Losses" in docs/recording.md.'
 
 
 def render(report: ComparisonReport) -> str:
@@ -82,7 +82,7 @@ def _plots(report: ComparisonReport) -> Iterator[tuple[str, str, Markup]]:
             yield name, f"{name} at each step.", plot
     for name, curve in report.distances.items():
         if plot := run_plots.distances(f"distance of {name}", curve, marked_steps):
-            words = f"The relative difference of {name} at each step. Rounding begins near 10⁻⁷ and grows slowly."
+            words = f"The relative difference of {name} at each step. Rounding errors begin near 10⁻⁷ and grow slowly."
             yield f"Distance of {name}", words, plot
     if plot := run_plots.numbers("learning rate", [run.learning_rate for run in report.runs], marked_steps):
         yield "Learning rate", "The learning rates of the optimizer's parameter groups at each step.", plot

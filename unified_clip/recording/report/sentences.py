@@ -19,7 +19,7 @@ from .losses import loss_sentences
 from .remedies import remedies
 from .unexplained import other_parameters, ruled_out, where_to_look, without_cause
 
-FIRST, BEYOND, SAME = "The runs first differ", "They differ by more than rounding", "The runs are the same"
+FIRST, BEYOND, SAME = "The runs first differ", "The runs differ by more than rounding", "The runs are the same"
 RULES = {"global": "total norm", "each": "per tensor", "groups": "per group", "slices": "per slice"}
 
 COUNTS = {
@@ -62,10 +62,10 @@ def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequenc
 def describe_run(run: RecordedRun) -> str:
     folded = ""
     if run.recorded > len(run.lines):
-        rest = "the calls of a loop count as one. Calls without gradients, and steps that one run skips, are left out"
-        folded = f", reduced to {len(run.lines)}: {rest}"
+        rest = "The calls of a loop are merged. Calls without gradients, and steps that one run skips, are left out."
+        folded = f" Compared: {counted(len(run.lines), 'call')}. {rest}"
     incomplete = ", and an incomplete line" if run.incomplete_line else ""
-    text = f"{run.path}: {counted(run.recorded, 'call')}{folded}{incomplete}."
+    text = f"{run.path}: {counted(run.recorded, 'call')}{incomplete}.{folded}"
     return f"{text}{_about_ranks(run)}" if run.others else text
 
 
@@ -76,14 +76,14 @@ def _about_ranks(run: RecordedRun) -> str:
             if (own.call, own.threshold, own.norm, own.coef) != (line.call, line.threshold, line.norm, line.coef):
                 what = "norm" if own.norm != line.norm else "clip"
                 return (
-                    f" It has {count} processes. Only the first process is compared. Process {line.process} differs "
-                    f"from the first at step {own.step}: "
-                    f"{what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
+                    f" The run has {count} processes. Only the first process is compared. At step {own.step}, the "
+                    f"{what} is {_clip_text(own, what)} in the first process, and {_clip_text(line, what)} in process "
+                    f"{line.process}."
                 )
         if len(run.lines) != len(other):
             calls = counted(len(other), "call")
-            return f" It has {count} processes. Only the first process is compared. Another process has {calls}."
-    return f" It has {count} processes, with the same norms and coefficients. Only the first process is compared."
+            return f" The run has {count} processes. Only the first process is compared. Another process has {calls}."
+    return f" The run has {count} processes, with the same norms and coefficients. Only the first process is compared."
 
 
 def _clip_text(line: RecordedCall, what: str) -> str:
@@ -152,21 +152,23 @@ def _unreported_eps(comparison: RecordingComparison) -> list[str]:
     divergence, cause = comparison.unreported_eps
     is_allowed = (divergence.ulps or 0.0) <= comparison.max_ulp
     allowed = f", which --max-ulp {comparison.max_ulp:g} allows" if is_allowed else ""
-    return [f"{cause} It first shows at step {divergence.step}: {_format_divergence(divergence, comparison)}{allowed}."]
+    difference = _format_divergence(divergence, comparison)
+    return [f"{cause} This difference first shows at step {divergence.step}: {difference}{allowed}."]
 
 
 def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
     pairs = comparison.pairs
     count = sum(pair.a.rule is not None and None in (pair.a.threshold, pair.b.threshold) for pair in pairs)
     where = f"{count} of {counted(len(pairs), 'call')}"
-    return [f"Thresholds were not compared in {where}: at least one run did not record a number."] if count else []
+    reason = "at least one run recorded no number for the threshold"
+    return [f"Thresholds were not compared in {where}: {reason}."] if count else []
 
 
 def _other_counts(comparison: RecordingComparison) -> list[str]:
     for pair in comparison.pairs:
         old, new = count_of(pair.a), count_of(pair.b)
         if not pair.names and old and new and old != new:
-            place = f"At step {pair.a.step}, the clips have {old} and {new} gradients, with the same total norm"
+            place = f"At step {pair.a.step}, the runs clip {old} and {new} gradients with the same total norm"
             advice = "To compare each gradient, record both runs with norms=True, or --norms"
             return [f"Not compared: individual gradients. {place}. {advice}."]
     return []

@@ -44,8 +44,7 @@ ALIKE: Sequence[set[CauseKind]] = (
     {"scaled gradients", "clipping before unscaling", "gradient accumulation", "weight decay before the clip"},
     {"inexact norm", "rows", "given norm", "16 bits"},
 )
-"""Sets of causes that change the same numbers. If a report contains a cause, the report rules out no other cause of the
-set."""
+"""Sets of causes that change the same numbers. If a report contains one of the causes, the others stay possible."""
 
 ABOUT_PARAMETERS = {
     "left out",
@@ -197,7 +196,6 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
 
 
 def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
-    """Return the causes that are possible according to the recorded numbers up to `step`."""
     steps = [each for run in comparison.runs for each in run.optimizer_steps if each.step <= step]
     clips = [[line.step for line in run.lines if line.step <= step] for run in comparison.runs]
     has_steps = all(run.optimizer_steps for run in comparison.runs)
