@@ -19,7 +19,7 @@ UNSCALED = "_unified_clip_unscaled"
 
 @contextmanager
 def warn_on_error(what: str) -> Iterator[None]:
-    """Turn an error in the `with` block into a warning, because an error in recording must not end the training.
+    """Turn an error in the `with` block into a warning. Raise the error if a recording stores results.
 
     what: The name of the event that is not recorded, such as "a backward pass".
     """
