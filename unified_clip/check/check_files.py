@@ -28,8 +28,8 @@ BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
 ARGUMENT = "(gradient_clip_val=)"
 
 LEFT_TO_TRAINER = (
-    "HF's Trainer clips at max_grad_norm of TrainingArguments. A loop without Trainer clips at Accelerate's default of "
-    "1.0, and the check does not compare this clip. For such a loop, set gradient_clipping to your threshold."
+    "HF's Trainer clips at max_grad_norm of TrainingArguments. If you train without Trainer, Accelerate clips at its "
+    "default of 1.0, which the check does not compare. Then set gradient_clipping in this file to your threshold."
 )
 
 
@@ -204,7 +204,7 @@ def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: 
         if files and all(os.path.realpath(file) in file_uses.files for file in files):
             names = " and ".join(map(shown, files))
             file_uses.notes.append(
-                f"{shown(use.path)}:{use.line} {use.clip}: Hydra passes the arguments of {names} to the Trainer."
+                f"{shown(use.path)}:{use.line} {use.clip}: Hydra passes the arguments in {names} to the Trainer."
             )
             file_uses.elsewhere.append(use.path)
         else:

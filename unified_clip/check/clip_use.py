@@ -26,7 +26,7 @@ ONE_PER_GROUP = (
 
 
 class NamedValue(NamedTuple):
-    """The value of a clip key, or one of the values in its table or list."""
+    """A clip key and its value. Each value in a table or list has a `NamedValue` of its own."""
 
     name: str
     """The name of the key. A value in a table has a dotted name, such as "grad_clip.max_norm"."""
@@ -52,7 +52,7 @@ class ClipUse:
 
     why_unknown: str = ""
     rule: ClipConfig | None = None
-    """The other settings of a clip with an unknown threshold. Ignore the threshold of this object."""
+    """The settings of a clip with an unknown threshold. `rule.threshold` is only a placeholder."""
 
     rejected: str = ""
     """The reason why a trainer rejects the threshold, such as a different threshold in DeepSpeed's settings."""

@@ -128,8 +128,7 @@ def is_shell(path: Path) -> bool:
 def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] = ()) -> list[ClipUse]:
     """Return the clips that the command lines in `text` set.
 
-    read: Options to skip, because the reader of a trainer's format handles them.
-    lines: Lines with overrides to skip for the same reason.
+    read, lines: Options, and lines with overrides, to skip because the reader of a trainer's format handles them.
     """
     if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND, MEGATRON)):
         return []

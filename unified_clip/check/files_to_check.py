@@ -43,7 +43,7 @@ REPORT = re.compile(
     rb"|\[\s*\]\s*$)",
     re.DOTALL,
 )
-"""Matches a report of a check as JSON, as SARIF or for GitLab. For GitLab, an empty list means no findings."""
+"""Matches a report of a check as JSON, as SARIF or for GitLab. `[]` is a report for GitLab without findings."""
 
 
 def files(paths: Sequence[Path], clip: Path) -> list[Path]:

@@ -26,8 +26,8 @@ NORM = re.compile(r"the norm( from \S+)?")
 
 
 NO_DEFAULT = (
-    "check.explicit requires this key, but the file does not set it, so the trainer's default applies. You would not "
-    "notice a removed or misspelt key, or a new default in another version of the trainer."
+    "check.explicit requires this key, but the file does not set it, so the trainer's default applies. A misspelt "
+    "key or another version of the trainer can then change the clip unnoticed."
 )
 
 
@@ -105,7 +105,7 @@ class Judge:
     def _unclipped(self, use: ClipUse, advisor: Advisor) -> Finding:
         glob = patterns.relative(use.path, self._file.resolve().parent)
         entry = ENTRY.format(glob=glob, clip=use.clip)
-        edit = f"{advisor.advice_by_code(use)}\nOr, if it needs no clip, add to {self._file.name}:\n{entry}"
+        edit = f"{advisor.advice_by_code(use)}\nOr, if no clip is needed, add to {self._file.name}:\n{entry}"
         return self._finding(use, "missing", use.why_unknown, edit)
 
     def _drift(self, use: ClipUse, config: ClipConfig, advisor: Advisor, why: str = "") -> Finding:
@@ -138,7 +138,7 @@ class Judge:
 
         For a trainer with a `ClipCallback`, replace `edit` by keys that switch the trainer's clip off.
 
-        without_callback: Whether to add the advice for a trainer without a `ClipCallback`.
+        without_callback: Whether to add the advice even if the trainer has no `ClipCallback`.
         """
         callback = self._callback(use)
         is_hinted = callback is not None or without_callback
@@ -218,7 +218,7 @@ class Judge:
     @property
     def notes(self) -> list[str]:
         is_rule = self.config.nonfinite == "family"
-        rule = f"{self._file.name} also clips in these steps." if is_rule else describe.nonfinite(self.config)
+        rule = f"{self._file.name} clips in these steps." if is_rule else describe.nonfinite(self.config)
         notes = []
         for (clip, text), places in self._not_finite.items():
             others = f" and {len(places) - 1} more" if len(places) > 1 else ""

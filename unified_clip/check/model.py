@@ -35,9 +35,9 @@ class Finding(ReportModel):
     kind: Kind
     """"drift": the clip differs from the configuration, the gradients are clipped twice, or a clip is on although
     `check.off` lists its file. "missing": `check.require` or `check.each` requires a clip that the check did not find.
-    Also "missing": a file of `check.explicit` that sets no clip key, and an optimizer without a clip in a file that
-    clips for another optimizer. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the
-    table `check` has no effect."""
+    Also "missing": a file of `check.explicit` without a clip key, and an optimizer without a clip if the file clips for
+    another optimizer. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the table
+    `check` has no effect."""
 
     path: str
     """The path of the file. The path is relative if the file is below the working directory."""
@@ -57,13 +57,13 @@ class Finding(ReportModel):
     """The effect of the clip configuration in sentences. The text is empty if the finding is not about a clip."""
 
     differences: list[Difference]
-    """The settings that differ. Only the kind "drift" has such settings."""
+    """For "drift": the settings that differ. For all other kinds, the list is empty."""
 
     effect: str
-    """For "drift": a sentence that compares this clip with the configuration on the example gradients with the largest
-    difference. The sentence usually gives the norm before clipping, after this clip, and after a clip with the
-    configuration. If only the family or the eps differs, the sentence gives the largest difference between the
-    coefficients. If the clip has to be off, the sentence gives the reason. The text is empty for all other kinds.
+    """For "drift": a sentence about the example gradients for which this clip and the configuration differ most. The
+    sentence usually gives the norm before the clip, after this clip, and after a clip by the configuration. If only the
+    family or the eps differs, the sentence gives the largest difference between the coefficients. If the clip has to be
+    off, the sentence gives the reason. For all other kinds, the text is empty.
     """
 
     edit: str

@@ -51,8 +51,8 @@ MISPLACED = "UC105"
 LINE = re.compile(r", line (\d+)")
 
 NO_FORMAT = (
-    "This key is named like a clip setting, but no known trainer has such a file. If a known trainer reads this file, "
-    'set "**/{name}" in check.formats to the format of that trainer.'
+    "This key is named like a clip setting, but the file is not in the format of a known trainer. If a known trainer "
+    'reads this file, set "**/{name}" in check.formats to the format of that trainer.'
 )
 TARGET = (
     "Hydra calls this function, which clips. The check does not read its arguments. Compare the clip with the "
@@ -242,7 +242,7 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 def has_number(value: object) -> bool:
     """Return whether a value is a number, or a table or list with a number.
 
-    0 is no exception, because a threshold of 0 can set all gradients to 0.
+    The number can be 0, because a threshold of 0 can set all gradients to 0.
     """
     return any(is_number(each.value) for each in inner_values(value))
 

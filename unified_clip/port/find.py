@@ -74,7 +74,7 @@ def _assigned_limit(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
         why_not = (
             "The threshold is set after the optimizer was created. If the threshold never changes, pass it to the "
-            "optimizer's class. Otherwise, clip the gradients before each step by hand."
+            "optimizer's class. Otherwise, clip the gradients by hand before each step."
         )
         yield FoundClip(entry.node, entry.name, why_not=why_not)
 

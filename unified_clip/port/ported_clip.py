@@ -1,4 +1,4 @@
-"""The result of porting one clip: its meaning, verdict and replacement."""
+"""The result of porting one clip: its effect, verdict and replacement."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
     - True if the file calls the result with a gradient, or with a keyword that contains "clip".
     - False if LAYER_NAMES or OTHER_NAMES match names around the call of getattr.
-    - Otherwise, whether the arguments of each call of the result fit one of the clips.
+    - Otherwise, True if each call of the result passes arguments that one of the clips accepts.
     """
     calls = calls_of(module, call)
     gradients = Gradients(module)

@@ -14,9 +14,9 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 
 
 def clips_in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield the clips that a call switches on by its arguments, or by leaving out an argument.
+    """Yield the clips that the arguments of a call switch on.
 
-    A missing argument is a clip if the trainer clips by default, or if the value is set outside the file.
+    Without such an argument, yield a clip if the trainer clips by default, or if the value is set outside the file.
     """
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method

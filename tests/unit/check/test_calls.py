@@ -226,8 +226,8 @@ def test_a_clip_in_a_function_of_the_file_is_judged_at_its_calls(
         ("clipped = clip(grads)\n    opt.apply_gradients(zip(grads, weights))", "No code uses the result of this call"),
         ("grads = [clip([g])[0] for g in grads]", "The call is in a loop over grads"),
         ("grads = clip(grads[:-2]) + grads[-2:]", "The call clips only a part of a list, grads[:-2]."),
-        ("clip.attach_to(opt).detach()", "attach_to(...).detach() detaches the clip at once"),
-        ("h = clip.attach_to(opt)\n    h.detach()\n    opt.step()", "h.detach() in line 8 detaches the clip at once"),
+        ("clip.attach_to(opt).detach()", "attach_to(...).detach() detaches the clip immediately"),
+        ("h = clip.attach_to(opt)\n    h.detach()\n    opt.step()", "h.detach() in line 8 detaches the clip"),
         ("with clip.attach_to(opt):\n        print(1)\n    opt.step()", "The end of the with block in line 8 detaches"),
         ("model.fit(x)\n    clip.attach_to(opt)", "This clip comes after model.fit(x) in line 7"),
         ("clipped = clip(grads)\n    del clipped", "No code uses the result of this call"),
@@ -315,7 +315,7 @@ def test_a_hook_that_is_removed_at_once_clips_nothing(check: Check, between: str
     hook = f"handle = opt.register_step_pre_hook(lambda *args: {CALLS[TORCH]})\n    {between}handle.remove()"
     findings = check({"a.py": f"{TORCH}def step(model, opt):\n    {hook}\n    opt.step()\n"}).findings
     assert [each.does.partition(",")[0] for each in findings] == (
-        [] if between else ["handle.remove() in line 6 detaches the clip at once"]
+        [] if between else ["handle.remove() in line 6 detaches the clip immediately"]
     )
 
 

@@ -70,7 +70,7 @@ def test_steps_whose_norm_is_not_finite_are_a_note_for_all_files_of_a_kind(check
     assert note.startswith(
         "a.json:1 and 2 more DeepSpeed: gradient_clipping: With bf16, DeepSpeed skips steps whose norm "
     )
-    assert note.endswith("By default, DeepSpeed makes these steps without a clip. clip.toml also clips in these steps.")
+    assert note.endswith("By default, DeepSpeed makes these steps without a clip. clip.toml clips in these steps.")
 
 
 def test_a_success_has_a_line_for_each_clip_or_for_each_kind_if_there_are_many(run: Any) -> None:

@@ -13,9 +13,9 @@ from unified_clip.check import files_to_check
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("own.yaml", "train:\n  grad_clip: 5.0\n", "no known trainer has such a file"),
-        ("list.yaml", "train:\n  grad_clip: [0, 5.0]\n", "no known trainer has such a file"),
-        ("table.yaml", "train:\n  grad_clip: {by: norm, limit: 5.0}\n", "no known trainer has such a file"),
+        ("own.yaml", "train:\n  grad_clip: 5.0\n", "not in the format of a known trainer"),
+        ("list.yaml", "train:\n  grad_clip: [0, 5.0]\n", "not in the format of a known trainer"),
+        ("table.yaml", "train:\n  grad_clip: {by: norm, limit: 5.0}\n", "not in the format of a known trainer"),
         ("args.json", '{"output_dir": "o", "num_train_epochs": 3}', 'Set "**/args.json" in check.formats'),
         ("ds.json", '{"zero_optimization": {"stage": 2}}', ', set "**/ds.json" to "deepspeed@'),
         ("broken.yaml", "max_grad_norm: [1.0\n", "this is not YAML"),

@@ -89,7 +89,7 @@ def test_a_trainer_that_a_script_builds_from_a_known_file_is_that_of_the_file(
 ) -> None:
     report = check({**FILES, **script(trainer, suffix)})
     assert report.findings == []
-    assert any("Hydra passes the arguments of conf/train.yaml to the Trainer." in note for note in report.notes)
+    assert any("Hydra passes the arguments in conf/train.yaml to the Trainer." in note for note in report.notes)
     assert "1 clip: 1 as in" in report.headline
 
 

@@ -259,4 +259,4 @@ def test_a_chain_that_no_code_updates_with_is_unknown(check: Check, name: str, l
     nearest = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
     findings = check({"a.py": TWO.format("optax.identity()", name)}, nearest).findings
     assert [(each.kind, each.line) for each in findings] == [("unknown", line) for line in lines]
-    assert ("with this clip, but never its update" in findings[0].does) is (name == "other")
+    assert ("with this clip, but never calls update" in findings[0].does) is (name == "other")

@@ -216,7 +216,7 @@ def test_a_path_for_other_tools_needs_no_clip_beside_a_path_with_one(check: Chec
     }
     report = check(files, CLIP_CONFIG, "a.py", ".github")
     assert report.findings == []
-    assert ".github has no clip. It needs none, since no trainer reads it." in report.notes
+    assert ".github has no clip. No clip is needed, since no trainer reads this path." in report.notes
     assert [each.clip for each in check(files, CLIP_CONFIG, "b.py", ".github").findings] == [
         "PATH b.py",
         "PATH .github",

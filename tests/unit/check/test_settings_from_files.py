@@ -129,7 +129,7 @@ def test_an_ignored_clip_counts_for_a_pattern_only_if_it_clips_for_sure(
     else:
         finding = only_finding(report)
         assert (finding.kind, finding.clip) == ("missing", 'check.require "vision/**"')
-        assert "Ignored clips that do not satisfy the pattern" in finding.does
+        assert "These ignored clips do not satisfy the pattern" in finding.does
         assert f" vision/{name}:" in finding.does
 
 

@@ -68,7 +68,7 @@ def _tensors(source: Source, call: ast.Call) -> ast.expr:
 
 
 def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
-    """Return {(line, column): call}. Columns count characters from 1.
+    """Return {(line, column): call}. Columns are counted in characters, from 1.
 
     If several calls begin at one position, as in `model().clip()`, the dict contains the innermost call.
     """
@@ -145,7 +145,7 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) | ast.Attribute(attr=name):
             return _pattern_of_definition(source, tensors, name, depth)
     if isinstance(tensors, ast.Name) and SELECTS.search(tensors.id):
-        raise ConfigError(f"The call clips only {tensors.id}, whose value is only known at run time. {ADVICE}")
+        raise ConfigError(f"The call clips only {tensors.id}, which is only known at run time. {ADVICE}")
     return ""
 
 

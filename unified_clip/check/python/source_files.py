@@ -90,11 +90,11 @@ def read(
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
-    If a file has no clip, but a setting with a name such as `max_norm`, return one clip of unknown effect for the file.
-    Do the same if invalid Python names a clip.
+    Return one clip of unknown effect for a file that only has a setting such as `max_norm`, and for invalid Python that
+    names a clip.
 
     configurations: The Python files that are read as configurations of trainers.
-    precisions: Maps each Python file to the mixed precision in each Accelerate file near it.
+    precisions: Maps each Python file to {Accelerate file near it: mixed precision}.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source, edit=False)
     uses: list[ClipUse | None] = []
@@ -210,7 +210,7 @@ def _native_uses(
 ) -> list[ClipUse | None]:
     """Return the frameworks' own clips in a file. An item is None if the code does not clip.
 
-    is_replaced: Whether the file clips with unified_clip, so that trainers' own clips should be off.
+    is_replaced: Whether the file also clips with unified_clip.
     """
     if not file.sites:
         return []

@@ -40,8 +40,7 @@ CLIP_HERE = (
 )
 
 NOT_COUNTED = (
-    "Ignored clips that do not satisfy the pattern, because they are off, or because check.ignore approves no "
-    "threshold:"
+    "These ignored clips do not satisfy the pattern, because they are off or have no threshold in check.ignore:"
 )
 
 
@@ -55,14 +54,13 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for required paths and patterns without a clip.
 
-    - A clip of unknown effect counts as a clip.
-    - A clip in a file of `check.off` does not count.
-    - An unused configuration and an ignored clip count for a path, but not for a pattern.
+    A clip of unknown effect is a clip. Clips in files of `check.off` are left out. For patterns, unused configurations
+    and the clips in `ignored` are left out, too.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)
     others = [path for path in missing if OTHER_TOOLS.fullmatch(path.resolve().name) and not is_none]
-    notes = [f"{shown(path)} has no clip. It needs none, since no trainer reads it." for path in others]
+    notes = [f"{shown(path)} has no clip. No clip is needed, since no trainer reads this path." for path in others]
     findings = [finding for path, finding in missing.items() if path not in others]
     clipping = _files([use for use in file_uses.uses if _is_clip(use) and use not in ignored])
     clipping |= file_uses.files - _files(ignored)

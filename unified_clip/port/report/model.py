@@ -75,7 +75,7 @@ class ComparedExample(ReportModel):
     before: WorkedExample
     after: WorkedExample
     distance: Real
-    """The largest difference between an element of `before` and of `after`, divided by the largest element of both."""
+    """The largest difference between an element before and after porting, divided by the largest element."""
 
     sentence: str
 
@@ -98,7 +98,7 @@ class MeaningComparison(ReportModel):
 
 
 class KnownDifferenceSummary(ReportModel):
-    """A known difference between the results of a framework's function and of unified_clip, larger than rounding."""
+    """A known difference, larger than rounding, between the results of a framework's function and of unified_clip."""
 
     number: int
     """The number of this entry, from 1. Clips contain this number."""
@@ -160,11 +160,10 @@ class ReportedClip(ReportModel):
     """The parity suite's function with the same result as `name`, or an empty string."""
 
     known: list[int]
-    """The numbers of the known differences of `measured_as` in `known`."""
+    """The numbers of the entries in `known` about the function `measured_as`."""
 
     becomes_known: list[int]
-    """The numbers of the known differences of the replacement in `known`. The list is empty for a function of
-    unified_clip."""
+    """The numbers of the entries in `known` about the replacement. The list is empty for a function of unified_clip."""
 
     reason: str
     """The reason why the clip is flagged or unchanged."""

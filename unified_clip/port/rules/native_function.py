@@ -23,7 +23,7 @@ ONLY_IN_PLACE = (
 )
 
 WriteClip = Callable[[str, str], list[str]]
-"""Returns the lines that clip, from the code of the clip and of the parameters."""
+"""Takes the code of a clip and the code of the parameters, and returns the lines that clip."""
 
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)

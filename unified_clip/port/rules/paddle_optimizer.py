@@ -151,7 +151,7 @@ def _unscaled(module: Module, step: PaddleStep, optimizer: Optimizer) -> list[st
             raise UnsureError(
                 f"A step might run without line {module.position(call)[0]}, which unscales the gradients. Move {code} "
                 f"to the line above {module.code(step.call)}, outside of any `if`. If the scaler is "
-                "disabled, the call does nothing."
+                "disabled, unscale_ does nothing."
             )
     return [code]
 

@@ -2,18 +2,17 @@
 
 To add a rule:
 
-1. Add the function to `port/catalog.toml`. Choose a new kind. With an existing kind, existing rules would also match
-the new function. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in
-`catalog.toml`. An argument of an optimizer needs no new function and no new kind. Use `clip.is_optimizer_argument` in
-`matches`. 2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a
-reason:
+1. Add the function to `port/catalog.toml`. Choose a new kind, because the rules of existing kinds would match the
+   function. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in `catalog.toml`.
+   For an argument of an optimizer, skip this step. Use `clip.is_optimizer_argument` in `matches`.
+2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:
 
        @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
        def flag(file: FileRewrite, clip: FoundClip) -> None:
            file.flag(clip, "This call belongs to a static program of Paddle, ...")
 
-   For each clip, exactly one rule with the order CALLS has to match. This applies to both targets (`torch` and
-   `drop-in`), with and without --native.
+   For both targets (`torch` and `drop-in`), with and without --native, exactly one rule with the order CALLS has to
+   match each clip.
 3. Add a source with a clip of the new kind to `tests/data/port/sources/`. A test fails if no source needs the new rule.
 """
 

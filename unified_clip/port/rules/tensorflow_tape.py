@@ -35,7 +35,7 @@ SEVERAL_LISTS = (
 )
 OUTSIDE_OF_STEPS = f"This optimizer also applies gradients outside of the training steps. {ATTACH}"
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
-"""Attributes of an optimizer that a file can read without preventing the rewrite."""
+"""Attributes of an optimizer. Files that read these attributes can still be rewritten."""
 
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
 IN_PLACE = (
@@ -157,7 +157,7 @@ class TapeRewrite:
         steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
             raise UnsureError(
-                "The threshold might have changed, or be undefined, at the training steps. If the threshold never "
+                "At the training steps, the threshold might be undefined or have another value. If the threshold never "
                 "changes, assign it once to a variable at the top of the file. Otherwise, port this clip by hand."
             )
         return ranges

@@ -152,9 +152,9 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the white space for the end of a list, with the comments after the new last element.
+    """Return the white space between the new last element of a list and the closing bracket.
 
-    Without such comments, the comments before the bracket are kept.
+    The comments in `between` are kept. `Edits` moves the comments in `end` above the statement.
 
     between: The white space after the last remaining element.
     end: The white space before the closing bracket.

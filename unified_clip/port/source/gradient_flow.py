@@ -49,8 +49,8 @@ class Gradients:
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression contains a name that is typical of gradients, such as `grads`.
 
-        Examples are grads.x, grads[0], grads(), and a variable of a loop over grads. The last parameter of a gradient
-        hook is always one.
+        Examples are grads.x, grads[0], grads(), and a variable of a loop over grads. For the last parameter
+        of a gradient hook, always return True.
         """
         match node:
             case cst.Attribute(value=inner, attr=attribute):
@@ -219,9 +219,9 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of the element at an index, or None. Elements of a gradient are gradients, too.
+    """Return the kind of an element, or None if unknown. Elements of a gradient are gradients, too.
 
-    place: The index. If None, return the kind that all elements share.
+    place: The index of the element. If None, return the kind that all elements share.
     """
     if isinstance(kind, TupleOf):
         if place is None:

@@ -20,7 +20,7 @@ SELF = ("self", "cls")
 MAX_ALIASES = 10
 
 MAX_NAMES = 100
-"""The largest number of functions or classes that one name can refer to. A name with more is unknown."""
+"""If a name can refer to more functions or classes than this number, the name is unknown."""
 
 PROJECT_DEPTH = 6
 """The number of parent folders to search for an imported module."""

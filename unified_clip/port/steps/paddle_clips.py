@@ -17,8 +17,8 @@ from .paddle_steps import OTHERWISE, is_harmless, is_test
 from .static_programs import is_static
 
 NOT_ASSIGNED = (
-    "The optimizer that gets this clip was not found. If it is in this file, write {}, and pass grad_clip=clip to the "
-    f"optimizer. {OTHERWISE}"
+    "The optimizer that gets this clip was not found. If this file creates the optimizer, write {}, and pass "
+    f"grad_clip=clip to the optimizer. {OTHERWISE}"
 )
 
 SELECTING_ARGUMENTS = {

@@ -10,7 +10,10 @@ from ..source.module import Binding, Module
 from ..source.syntax_tree import Target, keyword_of, sorted_nodes
 from ..to_config import UnsureError
 
-BY_HAND = "Clip before each optimizer.step(). With one parameter group, ClipConfig(...).attach_to(optimizer) does this."
+BY_HAND = (
+    "Clip before each optimizer.step(). If the optimizer has one parameter group, you can call "
+    "ClipConfig(...).attach_to(optimizer) instead."
+)
 OTHERWISE = f"Otherwise, port this clip by hand. {BY_HAND}"
 PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
 CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")

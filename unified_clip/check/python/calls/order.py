@@ -19,8 +19,8 @@ SOME = "This clip runs only if {test}, but {step} in line {line} also runs witho
 LATE = "This clip comes after {step} in line {line}. The step has used the gradients already. Clip before the step. "
 EARLY = "This clip comes before {step} in line {line}. That line computes gradients. Clip after that line. "
 PARTIAL = (
-    "{step} in line {line} uses the sum of several backward passes, and this clip runs after each pass. Clip only the "
-    "sum, directly before the step. "
+    "{step} in line {line} uses the summed gradients of several backward passes, but this clip runs after each pass. "
+    "Clip only the sum, directly before the step. "
 )
 CLOSURE = (
     "This clip comes before {step} in line {line}. That step runs a closure, which computes the gradients again. Clip "
@@ -34,8 +34,8 @@ REPLACED = (
     "Line {line} assigns a new optimizer to {name}. This clip is not attached to the new optimizer. Attach the clip "
     "after that line. "
 )
-CALLED = "Line {line} runs this clip by {call}. {why}"
-DETACHED = "{code} detaches the clip at once, so the clip has no effect. {edit}. "
+CALLED = "Line {line} calls {call}, which runs this clip. {why}"
+DETACHED = "{code} detaches the clip immediately, so the clip has no effect. {edit}. "
 
 DETACHING = ("detach", "remove")
 RUNNING = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom)

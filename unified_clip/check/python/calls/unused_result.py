@@ -15,8 +15,9 @@ UNUSED = (
     "clip(gradients), or pass the clip to the optimizer. Or remove the call."
 )
 NOT_UPDATED = (
-    "This file calls init of the transformation with this clip, but never its update, so the clip has no effect. Call "
-    "update, or remove the transformation. If another file calls update, add the clip to check.ignore with a reason."
+    "This file calls init of the transformation with this clip, but never calls update, so the clip has no effect. "
+    "Call update, or remove the transformation. If another file calls update, add the clip to check.ignore with a "
+    "reason."
 )
 REPLACED = (
     "Line {line} assigns another value to {name} before any code uses this clip, so this clip has no effect. Remove "

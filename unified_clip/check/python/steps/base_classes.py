@@ -21,8 +21,8 @@ BASE = re.compile(r"(\w+)(?=\s*(?:,|$|\[))")
 TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
 
 Classes = Mapping[str, str]
-"""Maps a class that leaves clipping to its base class to this base class in a library, such as "speechbrain.Brain". The
-value is '' for a base class in a checked file."""
+"""Maps a class to its base class that clips: a library's class such as "speechbrain.Brain", or '' for a checked
+class."""
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:

@@ -44,7 +44,7 @@ PRECISION = re.compile(r"(?i)(?<![a-z])amp(?![a-z])|scaler|16|half|mixed|precisi
 def check(source: Source, call: ast.Call) -> None:
     """Raise ConfigError if a clip always runs on scaled gradients.
 
-    Gradients are scaled between scaler.scale(loss).backward() and scaler.step(...), unless code calls scaler.unscale_.
+    Gradients are scaled from scaler.scale(loss).backward() until scaler.unscale_ or scaler.step.
     """
     if not any(isinstance(node, ast.Attribute) and node.attr in SCALING for node in source.nodes):
         return

@@ -45,9 +45,10 @@ AUTO = (
 
 
 def problem(source: Source, path: Path, line: int, column: int, config: ClipConfig) -> tuple[str, bool]:
-    """Return (reason why DeepSpeed might change the clip or '', whether the trainer rejects the clip).
+    """Return (problem, whether the trainer rejects the clip).
 
-    The trainer rejects a threshold that differs from DeepSpeed's threshold.
+    The problem is the reason why DeepSpeed might change the clip, or ''. The trainer rejects a threshold that differs
+    from DeepSpeed's threshold.
     """
     values = [each.value for call in calls_at(source, line, column) for each in call.keywords if each.arg == KEY]
     choices = [choice for value in values for choice in _choices(source, value)]
