@@ -27,9 +27,9 @@ from .wrong_settings import or_simple_threshold
 LARGEST_ERROR = 1e-3
 """`norm_after` accepts at most this relative error of a float32 norm."""
 
-BY_VALUE = Cause("another rule", "as if the threshold limits each element instead of the norm")
+BY_VALUE = Cause("another rule", "as if the threshold limited each element instead of the norm")
 
-NOT_CLIPPED = "as if nothing is clipped: the gradients are unchanged"
+NOT_CLIPPED = "as if nothing were clipped: the gradients are unchanged"
 
 
 def find_cause(call: Observation) -> Cause | None:
@@ -103,12 +103,12 @@ def _is_close(expected: Dense | None, result: Dense | None) -> bool:
 
 
 def _as_when_sorted(order: Sequence[int], call: Observation) -> str:
-    """Return a text such as ", as if the indices are sorted as strings: '10' comes before '2'"."""
+    """Return a text such as ", as if the indices were sorted as strings: '10' comes before '2'"."""
     texts = {"indices": list(map(str, range(len(order)))), "names": call.names}
     for what, keys in texts.items():
         if len(keys) == len(order) and [*order] == sorted(range(len(order)), key=keys.__getitem__):
             first, second = next(pair for pair in pairwise(order) if pair[0] > pair[1])
-            return f", as if the {what} are sorted as strings: {keys[first]!r} comes before {keys[second]!r}"
+            return f", as if the {what} were sorted as strings: {keys[first]!r} comes before {keys[second]!r}"
     return ""
 
 
@@ -233,7 +233,7 @@ def wrong_signs(call: Observation) -> Cause | None:
         return None
     names = call.names_of(call.wrong)
     if all(_is_near(-result.values(), right, result.dtype) for right, result in sides):
-        return Cause("signs", f"as if {names} {'is' if len(sides) == 1 else 'are'} multiplied by -1")
+        return Cause("signs", f"as if {names} were multiplied by -1")
     return Cause("signs", f"wrong signs in {names}, and no other difference")
 
 
@@ -314,7 +314,7 @@ def by_value_and_norm(call: Observation) -> Cause | None:
     bound = next((number for number in simple if _is_by_value_and_norm(call, number)), None)
     if bound is None:
         return None
-    return Cause("another rule", f"as if each element is limited to [-{bound:g}, {bound:g}] before the clip by norm")
+    return Cause("another rule", f"as if each element were limited to [-{bound:g}, {bound:g}] before the clip by norm")
 
 
 def _is_by_value_and_norm(call: Observation, bound: float) -> bool:

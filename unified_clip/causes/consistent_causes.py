@@ -29,7 +29,7 @@ SLACK = 1e-5
 """Two numbers are equal if their relative difference is at most SLACK."""
 
 BY_KIND = ("clipped twice", "need_clip", "rows")
-"""Causes of the same kind in this tuple are equal, even if their sentences differ."""
+"""Two causes of one of these kinds are equal even if their sentences differ."""
 
 LEFT_OUT = ("left out", "not scaled", "repeated parameter")
 """Kinds of causes that affect only some gradients."""
@@ -136,7 +136,7 @@ class _Call:
         """Return whether this call can disprove a cause of the call `other`.
 
         Both calls must have the same settings. Frameworks have separate code for sparse gradients. So a call with
-        sparse gradients cannot disprove a cause of a call with dense gradients. The same is true for repeated
+        sparse gradients cannot disprove a cause of a call with dense gradients. This also applies to repeated
         gradients.
         """
         here, there = self.call, other.call
@@ -162,7 +162,7 @@ def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
         if threshold != convert(threshold):
             yield Hypothesis("another threshold", sentence, threshold=float(convert(threshold)))
     if threshold == 0:
-        sentence = "as if a threshold of 0 switches clipping off"
+        sentence = "as if a threshold of 0 switched clipping off"
         yield Hypothesis("not clipped", sentence, coefs=[1.0] * len(call.before))
 
 
@@ -181,8 +181,8 @@ def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
     """Return the diagnosis of a call.
 
-    The function may have a separate branch for lists of one gradient. So a cause in these lists remains possible if all
-    lists of several gradients are correct, and vice versa.
+    The function may have a separate branch for lists of one gradient. So a cause in such lists remains possible even if
+    it contradicts correct results for lists of several gradients, and vice versa.
     """
     diagnosis = _diagnose_among(this, everything, failing)
     rest = [each for each in everything if each.is_single != this.is_single and each.is_regular]

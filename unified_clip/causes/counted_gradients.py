@@ -14,7 +14,7 @@ from .sums import IN_FLOAT32, rounding_noise
 MOST_AXES = 4
 
 CHANCE = 0.05
-"""Sets of gradients are tested only if a random norm fits one of them with at most this probability."""
+"""Sets of gradients are tested only if the probability that a random norm fits one of them is below CHANCE."""
 
 Indices = Sequence[int]
 
@@ -47,19 +47,19 @@ def not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     if is_precise:
         yield from _singles(call, slack, partial(twice, call), "counted twice in the norm")
     for name, left in _properties(call):
-        yield left_out(left, f"as if {name} are left out of the norm")
+        yield left_out(left, f"as if {name} were left out of the norm")
     for which, left in (("first", counted[1:]), ("last", counted[:-1])) if counted[1:] else ():
         yield left_out(left, f"as with the norm of the {which} gradient alone")
     ends = (("last", lambda size: counted[-size:]), ("first", lambda size: counted[:size]))
     for which, cut in ends if is_precise else ():
         yield from _ends(call, slack, which, cut)
     if beside := [number for number in call.own if number not in call.counted]:
-        sentence = f"as if the norm includes {call.names_of(beside)} by mistake"
+        sentence = f"as if the norm included {call.names_of(beside)} by mistake"
         yield Hypothesis("need_clip", sentence, [call.norm_over(call.own)] * len(call.before))
 
 
 def _tolerance(call: Observation, slack: float) -> float:
-    """Return the relative error with which the results determine the norm."""
+    """Return the relative uncertainty of the norm that the results imply."""
     of_results = max((2.0 ** -FORMATS[each.dtype].precision for each in call.scalings.values()), default=0.0)
     return slack + (of_results if call.norm_is_expected else 0.0)
 
@@ -89,7 +89,7 @@ def _explains(call: Observation, hypothesis: Hypothesis, slack: float) -> bool:
 def _singles(
     call: Observation, slack: float, make: Callable[[Indices, str], Hypothesis], what: str
 ) -> Iterator[Hypothesis]:
-    singles = (make([number], f"as if {NAMES} is {what}") for number in call.counted)
+    singles = (make([number], f"as if {NAMES} were {what}") for number in call.counted)
     yield from (each for each in singles if _explains(call, each, slack))
 
 
@@ -98,7 +98,7 @@ def _ends(call: Observation, slack: float, which: str, cut: Callable[[int], Indi
     sizes = range(2, len(call.counted) - 1)
     if fitting := [size for size in sizes if _explains(call, without(call, cut(size), ""), slack)]:
         number = f"{fitting[0]}" if len(fitting) == 1 else f"{fitting[0]} to {fitting[-1]}"
-        sentence = f"as if the {which} {number} gradients are left out of the norm"
+        sentence = f"as if the {which} {number} gradients were left out of the norm"
         yield from (without(call, cut(size), sentence) for size in fitting)
 
 
@@ -131,7 +131,7 @@ def repeated(call: Observation) -> Iterator[Hypothesis]:
     names = call.names_of(about)
     norms = [call.norm_over(number for number in call.counted for _ in range(call.times[number]))] * len(call.before)
     coefs = [coef**times for coef, times in zip(call.coefficients(Hypothesis(norms=norms)), call.times, strict=True)]
-    sentence = f"as if the norm includes {names} {{}}as often as the list contains {names}"
+    sentence = f"as if the norm included {names} {{}}as often as the list contains {names}"
     yield Hypothesis("repeated parameter", sentence.format(""), norms, about=about)
-    also = f"and the coefficient multiplies {names} "
+    also = f"and the coefficient multiplied {names} "
     yield Hypothesis("repeated parameter", sentence.format(also), norms, coefs=coefs, tolerance=IN_FLOAT32, about=about)

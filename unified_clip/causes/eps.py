@@ -16,7 +16,7 @@ LARGEST_EPS = 1e-2
 
 LARGEST_EPS_OF_CALLS = 1.0
 
-OR_WITH_EPS = ", or with eps of about "
+OR_WITH_EPS = ", or as with eps of about "
 
 AND_WITH_EPS = ", and with eps "
 
@@ -29,8 +29,8 @@ IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
 Interval = tuple[float, float]
 
 IntervalOf = Callable[[Observation, float, Interval], Interval]
-"""A function that takes a call, a norm and the interval of its coefficients. It returns the interval of the values that
-explain the call."""
+"""A function that takes a call, the norm of a gradient, and the interval of the gradient's coefficient. It returns the
+interval of the values that explain the call."""
 
 
 def other_eps(call: Observation) -> Iterator[Hypothesis]:
@@ -84,7 +84,7 @@ def in_root(eps: float) -> str:
 
 
 def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
-    """Return text such as ", or with eps of about 0.001".
+    """Return text such as ", or as with eps of about 0.001".
 
     If no eps gives the same coefficients, return ''.
     """

@@ -1,7 +1,4 @@
-"""Yield hypotheses about the cause of a difference, such as a wrong eps.
-
-Each hypothesis predicts norms and coefficients. `call_causes` compares these predictions with the numbers of the call.
-"""
+"""Yield hypotheses about the cause of a difference, such as a wrong eps."""
 
 from __future__ import annotations
 
@@ -41,11 +38,11 @@ CLIPPED_BY: dict[By, str] = {
 
 SQUARED_NORM = "as with the square of the norm instead of the norm"
 
-INVERTED = "as if only gradients with a norm below the threshold are scaled to the threshold"
+INVERTED = "as if only gradients with a norm below the threshold were scaled to the threshold"
 
 QUOTIENT = "as with the coefficient {}(1, norm / threshold) instead of min(1, threshold / norm)"
 
-TWICE = "as if the coefficient is applied twice"
+TWICE = "as if the coefficient were applied twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
 """The orders in which `_float32_norm` adds up squares."""
@@ -82,7 +79,7 @@ def _in_float32(call: Observation) -> Iterator[Hypothesis]:
     values = {number: gradient.values().reshape(-1) for number, gradient in call.counted.items()}
     for index, way in enumerate(SUMS):
         norms = call.norms_by(call.by, partial(_float32_norm, values, index))
-        sentence = f"as if the squares are added up in float32, {way}"
+        sentence = f"as if the squares were added up in float32, {way}"
         yield Hypothesis("float32", sentence, norms, tolerance=IN_FLOAT32)
 
 
@@ -103,9 +100,9 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
 def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
     for dtype in NARROW:
         norms = [nearest_float(n, dtype) for n in call.norms]
-        yield Hypothesis("16 bits", f"as if the norm is rounded to {dtype}", norms, tolerance=IN_FLOAT32)
+        yield Hypothesis("16 bits", f"as if the norm were rounded to {dtype}", norms, tolerance=IN_FLOAT32)
         coefs = [nearest_float(coef, dtype) for coef in call.expected_coefs]
-        yield Hypothesis("16 bits", f"as if the coefficient is rounded to {dtype}", coefs=coefs)
+        yield Hypothesis("16 bits", f"as if the coefficient were rounded to {dtype}", coefs=coefs)
     yield from added_up_in_16_bits(call)
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None:
@@ -113,7 +110,7 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
     for dtype in NARROW:
         ulp = 2.0 ** -FORMATS[dtype].precision
         if 0 < abs(norm - expected) <= 8 * ulp * expected and norm == nearest_float(norm, dtype):
-            sentence = f"as if the norm is computed in {dtype}"
+            sentence = f"as if the norm were computed in {dtype}"
             yield Hypothesis("16 bits", sentence, [norm] * len(call.norms), tolerance=ulp, is_rare=True)
 
 
@@ -124,7 +121,7 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
         norms = call.norms_by(by)
         if by == call.by or not (_differ(call, norms) or (by, call.by) == ("per tensor", "per slice")):
             continue
-        sentence = f"as if each gradient is clipped by {CLIPPED_BY[by]} instead of {CLIPPED_BY[call.by]}"
+        sentence = f"as if each gradient were clipped by {CLIPPED_BY[by]} instead of {CLIPPED_BY[call.by]}"
         for eps in dict.fromkeys((call.eps, *COMMON_EPS)):
             is_visible = abs(eps - call.eps) > noise * min(filter(None, norms), default=math.inf)
             with_eps = f"{AND_WITH_EPS}{eps:g} instead of {call.eps:g}" if is_visible else ""
@@ -134,7 +131,7 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
     if call.passed_norm is not None:
         yield Hypothesis(
             "given norm",
-            "as if the function measures the norm instead of using the passed norm",
+            "as if the function measured the norm instead of using the passed norm",
             call.norms_by("global"),
         )
 
@@ -159,7 +156,7 @@ def _always_scaled(call: Observation) -> Iterator[Hypothesis]:
     coefs = [threshold / (n + eps) if i in call.counted and n + eps else 1.0 for i, n in enumerate(call.norms)]
     if call.scalings and 0 < threshold < math.inf:
         if any(coef > 1 for coef in coefs):
-            sentence = "as if gradients with a small norm are scaled up to the threshold"
+            sentence = "as if gradients with a small norm were scaled up to the threshold"
             yield Hypothesis("scaled gradients", sentence, coefs=coefs)
         yield Hypothesis("another condition", INVERTED, coefs=[max(coef, 1.0) for coef in coefs], is_rare=True)
         for choose in (min, max):
@@ -172,7 +169,7 @@ def _unsummed_rows(call: Observation) -> Iterator[Hypothesis]:
     rows = {number: exact_norm([values], call.p, "float64") for number, values in sparse.items()}
     norms = call.norms_by(call.by, partial(call.norm_over, own={**call.own, **rows}))
     if sparse and _differ(call, norms):
-        yield Hypothesis("rows", "as if repeated rows are not summed before the norm is measured", norms)
+        yield Hypothesis("rows", "as if repeated rows were not summed before the norm was measured", norms)
 
 
 def _twice(call: Observation) -> Iterator[Hypothesis]:
@@ -187,7 +184,7 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
     clipped = {number: call.expected_coefs[number] * n for number, n in call.own.items()}
     again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.norm_over, own=clipped))))
     coefs = [first * second for first, second in zip(call.expected_coefs, again, strict=True)]
-    sentence = f"as if all gradients are clipped twice{or_another_eps(call, coefs)}"
+    sentence = f"as if all gradients were clipped twice{or_another_eps(call, coefs)}"
     yield Hypothesis("clipped twice", sentence, coefs=coefs, tolerance=tolerance)
 
 
@@ -216,7 +213,7 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
     if call.norm is None and len({call.norms[number] for number in clipped}) == 1:
         factor = call.threshold / threshold if threshold else math.inf
         times = distinct_texts([factor], [1.0])[0]
-        sentence, kind = f"{sentence}, or with a norm that is {times} times as large", "coefficient"
+        sentence, kind = f"{sentence}, or as with a norm that is {times} times as large", "coefficient"
     yield Hypothesis(kind, sentence, threshold=threshold, tolerance=IN_FLOAT32)
 
 

@@ -73,8 +73,7 @@ def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | No
         by_set = {frozenset(each.about) or each.sentence: each for each in reversed(fitting)}
         unique = list(reversed(by_set.values()))
         sentences = list(dict.fromkeys(call.sentence_of(each, unique) for each in unique))
-        text = ", or ".join(sentences).replace(", or as ", ", or ")
-        return Cause(first.kind, text) if len(sentences) <= MOST_SENTENCES else None
+        return Cause(first.kind, ", or ".join(sentences)) if len(sentences) <= MOST_SENTENCES else None
     return Cause(first.kind, f"{first.sentence}, or {others[0]}" if is_either else first.sentence)
 
 
@@ -122,7 +121,7 @@ class Observation:
 
     def sentence_of(self, hypothesis: Hypothesis, fitting: Sequence[Hypothesis] = ()) -> str:
         """Return the sentence of a hypothesis, in which the names of gradients replace NAMES. Name the gradients of all
-        hypotheses in `fitting` with this sentence."""
+        hypotheses in `fitting` that have the same sentence."""
         sentence = hypothesis.sentence
         if NAMES not in sentence:
             return sentence

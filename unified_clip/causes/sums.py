@@ -17,7 +17,7 @@ IN_FLOAT32 = 2.0**-22
 """The largest relative error of a coefficient that is computed in float32."""
 
 NARROW = ("bfloat16", "float16")
-"""The 16-bit dtypes. If a number fits both dtypes, bfloat16 is chosen."""
+"""The 16-bit dtypes. If both explain a number, bfloat16 is chosen."""
 
 NEAR_STEPS = 8
 """The largest error, in half ULPs, of a norm that is computed in a 16-bit dtype."""
@@ -79,10 +79,10 @@ def another_number_returned(call: Observation) -> Iterator[Hypothesis]:
     if call.by != "global":
         return
     square = nearest_float(call.total_norm**2, call.norm_dtype)
-    sentence = "as if the square of the norm is returned in place of the norm"
+    sentence = "as if the square of the norm were returned in place of the norm"
     yield Hypothesis("another norm type", sentence, returned=[square])
     if call.expected_coefs:
-        sentence = "as if the coefficient is returned in place of the norm"
+        sentence = "as if the coefficient were returned in place of the norm"
         coef = next((call.expected_coefs[number] for number in call.counted), math.nan)
         yield Hypothesis("coefficient", sentence, returned=[coef])
 
@@ -105,17 +105,17 @@ def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable
 
     The function takes the indices of gradients, and returns their norm.
     """
-    sentence = f"as if the squares are added up in {dtype}"
+    sentence = f"as if the squares were added up in {dtype}"
     sums = {number: _sums(gradient.values().reshape(-1), dtype) for number, gradient in call.counted.items()}
     for way in range(min(map(len, sums.values()), default=0)):
         yield sentence, partial(_root_of_sums, {number: each[way] for number, each in sums.items()}, dtype)
     squares = {number: rounded(rounded(each.values(), dtype) ** 2, dtype) for number, each in call.counted.items()}
     roots = {number: math.sqrt(float(np.sum(each))) for number, each in squares.items()}
-    yield f"as if each square is rounded to {dtype}", partial(call.norm_over, own=roots)
+    yield f"as if each square were rounded to {dtype}", partial(call.norm_over, own=roots)
     if call.elements <= LONGEST_SEQUENCE:
         yield sentence, partial(_root_of_sequence, call, dtype)
     norms = {number: nearest_float(norm, dtype) for number, norm in call.own.items()}
-    yield f"as if the norm of each tensor is rounded to {dtype}", partial(call.norm_over, own=norms)
+    yield f"as if the norm of each tensor were rounded to {dtype}", partial(call.norm_over, own=norms)
 
 
 def _sums(values: Float64s, dtype: str) -> list[float]:
@@ -172,7 +172,7 @@ def steps_in_16_bits(call: Observation) -> Cause | None:
     explained = [_explaining_ways(call, numbers, dtype) for numbers in groups]
     for way in WAYS:
         if all(way in ways for ways in explained):
-            sums = f"the squares are added up in {dtype}, and " if any(ways[way] for ways in explained) else ""
+            sums = f"the squares were added up in {dtype}, and " if any(ways[way] for ways in explained) else ""
             return Cause("16 bits", f"as if {sums}{way} in {dtype}")
     return None
 
@@ -182,9 +182,9 @@ def ulp(dtype: str) -> float:
 
 
 WAYS = (
-    "the gradients are divided by the norm and multiplied by the threshold",
-    "the gradients are multiplied by the threshold and divided by the norm",
-    "the gradients are multiplied by the coefficient",
+    "the gradients were divided by the norm and multiplied by the threshold",
+    "the gradients were multiplied by the threshold and divided by the norm",
+    "the gradients were multiplied by the coefficient",
 )
 
 
@@ -199,7 +199,7 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
     """Return {way: flag} for each way in WAYS that explains the results.
 
-    The flag is True if the results are explained only by a norm whose squares are added up in `dtype`.
+    The flag is True if only norms with squares added up in `dtype` explain the results.
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)

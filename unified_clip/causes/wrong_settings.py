@@ -18,8 +18,8 @@ from .scaling import Scaling
 from .sums import IN_FLOAT32, rounding_noise
 
 CONDITIONS = {
-    "the square of the norm is above the threshold": (2, 1),
-    "the norm is above the square of the threshold": (1, 2),
+    "the square of the norm was above the threshold": (2, 1),
+    "the norm was above the square of the threshold": (1, 2),
 }
 """Wrong conditions for clipping, with the exponents of the norm and of the threshold."""
 
@@ -27,10 +27,10 @@ ROUNDING = 1e-5
 """A coefficient above 1 + ROUNDING proves that the call does not limit coefficients to 1."""
 
 MIN_LISTS = 2
-"""A wrong factor on all norms is reported only for at least this number of lists of gradients."""
+"""A wrong factor on all norms is reported only for this number of lists of gradients, or more."""
 
 MIN_CALLS = 2
-"""At least this number of calls with narrow intervals prove a setting with any number of digits."""
+"""This number of calls with narrow intervals proves a setting with any number of digits."""
 
 NARROW = 0.05
 """An interval is narrow if its width is below this fraction of the setting."""
@@ -74,10 +74,10 @@ def wrong_settings(
     elif (constant := calls.wrong_value(_constant, this.threshold)) is not None:
         yield _same_threshold(constant)
     elif (norm := calls.wrong_value(_clipped_norm, this.threshold)) is not None:
-        sentence = f"as if gradients above the threshold are scaled to a norm of {norm:.6g}"
+        sentence = f"as if gradients above the threshold were scaled to a norm of {norm:.6g}"
         yield Cause("another threshold", sentence)
     if conditions := list(_conditions(lambda powers: _common(*calls, partial(_ratios, powers=powers)))):
-        sentence = f"as if gradients are scaled to the threshold only if {', or if '.join(conditions)}"
+        sentence = f"as if gradients were scaled to the threshold only if {', or if '.join(conditions)}"
         yield Cause("another condition", sentence)
 
 
@@ -98,7 +98,7 @@ def or_simple_threshold(
         return cause
     is_norm_returned = simple.kind == "another threshold" and cause.kind == "another norm type"
     first, second = (simple, cause) if is_norm_returned else (cause, simple)
-    return Cause(first.kind, f"{first.sentence}, or {second.sentence.removeprefix('as ')}")
+    return Cause(first.kind, f"{first.sentence}, or {second.sentence}")
 
 
 def _same_threshold(number: float) -> Cause:
@@ -123,8 +123,8 @@ class _Calls(NamedTuple):
         """Return the wrong value of a setting that explains the calls. Return None if the correct value explains the
         calls, or if no value explains them.
 
-        Some value explains almost every single call. So one call proves only a preferred value, or a value with one
-        digit.
+        For almost any single call, some value explains the result. So one call proves only a preferred value, or a
+        value with one digit.
         """
         interval = self.common(interval_of)
         if interval is None or interval[0] <= correct <= interval[1]:
@@ -141,7 +141,7 @@ def _calls(this: Observation, correct: Sequence[Observation], differing: Sequenc
 
 
 def scaled_gradients(factor: float) -> Cause:
-    return Cause("scaled gradients", f"as if every gradient is {factor:.6g} times as large")
+    return Cause("scaled gradients", f"as if every gradient were {factor:.6g} times as large")
 
 
 def _scaled_norm(
@@ -190,7 +190,7 @@ def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterato
     if quotients := common((1, 1)):
         low, high = quotients
         if 0 < low < high < math.inf and not low <= 1 <= high:
-            yield f"the norm is above c times the threshold, with a c between {low:.5g} and {high:.5g}"
+            yield f"the norm was above c times the threshold, where c is between {low:.5g} and {high:.5g}"
 
 
 def _threshold(this: Observation, calls: _Calls, digits: Sequence[int]) -> Cause | None:
@@ -202,7 +202,7 @@ def _threshold(this: Observation, calls: _Calls, digits: Sequence[int]) -> Cause
     sentence = instead("a threshold of", this.threshold * number, this.threshold)
     if this.norm is None:
         kind = "coefficient"
-        sentence += f", or with a norm that is {distinct_texts([1 / number], [1.0])[0]} times as large"
+        sentence += f", or as with a norm that is {distinct_texts([1 / number], [1.0])[0]} times as large"
     return Cause(kind, sentence)
 
 

@@ -68,7 +68,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--strict": {
         "action": "store_true",
-        "help": "also fail the run for a known difference without `cause`, or with an unknown cause and no `reason`. "
+        "help": "also fail the run if a known difference has no `cause`, or an unknown cause and no `reason`. "
         "With --baseline, missing results and failures that the baseline already had also fail the run",
     },
     "--strict-bits": {
@@ -166,7 +166,7 @@ def _print_advice(
 ) -> None:
     names = enumeration([str(each) for each in left_out[:3]] + [f"{len(left_out) - 3} more"] * (len(left_out) > 3))
     if left_out:
-        print(safe(f"The suite does not contain {names}: init reads such files only if you pass them."))
+        print(safe(f"The suite does not contain {names}: init reads files of this type only if you pass them."))
     elif not files:
         print("You passed no gradient file, and this directory has none.")
     if not files:

@@ -263,7 +263,7 @@ class Change(ReportModel):
     another verdict or cause. The run also fails if a comparison of the baseline is missing."""
 
     failure: Literal["", "other bits of a known difference", "other error", "other bits", "not comparable"] = ""
-    """The kind of the failure. The text is empty if the run does not fail, or if the result itself is a failure."""
+    """Why the change fails the run although the new result is not wrong. Otherwise, the text is empty."""
 
     why: str = ""
     """A sentence that explains `failure`."""
@@ -320,8 +320,8 @@ class ParityReport(ReportModel):
     """Whether the run has the option `--strict`. With this option, the baseline excuses no failure."""
 
     untested: list[str] = Field(default=[])
-    """The untested parts: "unified_clip", lists of gradients, or functions. In every case of an untested part, the
-    exact result is equal to the input. If this list is not empty, the run fails.
+    """Parts that the run does not test: "unified_clip", lists of gradients, or functions. In every case of such a part,
+    the exact result is equal to the input. If this list is not empty, the run fails.
     """
 
     may_be_missing: list[str] = Field(default=[], exclude=True)

@@ -6,12 +6,12 @@ from .._coded_error import CodedError
 
 
 class VerifyError(CodedError, code="UC601"):
-    """A file, function or option is invalid. The message explains the remedy."""
+    """A file, function or option is invalid."""
 
 
 class WorkerError(CodedError, code="UC605", exit_status=3):
-    """The process of a training step crashed, or did not end in time. The message contains the reason."""
+    """The process of a training step crashed, or did not end in time."""
 
 
 class InvalidStepError(Exception):
-    """A training step cannot be compared. The message contains the reason."""
+    """A training step cannot be compared."""

@@ -73,7 +73,7 @@ def sentences(result: Verification) -> list[str]:
         calls = f"with the clip calls {calls}" if calls else "without a clip call"
         lines.append(f"{run.script.side.capitalize()} is {run.script}, {calls}.")
     lines += [
-        f"{run.script} yields unclipped gradients. In their place, the results of its clip calls were compared."
+        f"{run.script} yields unclipped gradients. The results of its clip calls were compared instead."
         for run in result.unclipped
     ]
     lines += [

@@ -224,7 +224,8 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return two distances of the tensors: in ULP of float32, and divided by the largest element.
 
-    scale: The unit is the ULP of this number, or the ULP of the largest element for a difference above rounding.
+    scale: The unit is the ULP of this number. For a larger difference than rounding, it is at most
+        the ULP of the largest element.
     ulp_scale: One ULP of the parameter's dtype, divided by one ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))

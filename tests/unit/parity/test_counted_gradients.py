@@ -79,7 +79,7 @@ def causes(function: Function, *lists: str, thresholds: tuple[float, ...] = (0.7
 
 
 FLAT = "all gradients with 1 axis"
-LAST = "as if 'gradient 24' is {} the norm"
+LAST = "as if 'gradient 24' were {} the norm"
 
 
 @pytest.mark.parametrize("returns_it", [True, False])
@@ -89,12 +89,12 @@ LAST = "as if 'gradient 24' is {} the norm"
         (
             lambda grads: [each for each in grads if each.ndim != 1],
             ("model", "next step", "one axis"),
-            ("left out", f"as if {FLAT} are left out of the norm"),
+            ("left out", f"as if {FLAT} were left out of the norm"),
         ),
         (
             lambda grads: [each for each in grads if each.ndim > 1],
             ("model", "one axis", "scalar"),
-            ("left out", "as if all gradients with at most 1 axis are left out of the norm"),
+            ("left out", "as if all gradients with at most 1 axis were left out of the norm"),
         ),
         (
             lambda grads: grads[: len(grads) // 8 * 8],
@@ -104,12 +104,12 @@ LAST = "as if 'gradient 24' is {} the norm"
         (
             lambda grads: grads[: len(grads) // 7 * 7],
             ("model", "next step"),
-            ("left out", "as if the last 4 gradients are left out of the norm"),
+            ("left out", "as if the last 4 gradients were left out of the norm"),
         ),
         (
             lambda grads: grads[3:],
             ("model",),
-            ("left out", "as if the first 3 gradients are left out of the norm"),
+            ("left out", "as if the first 3 gradients were left out of the norm"),
         ),
         (
             lambda grads: [*grads, grads[-1]],
@@ -177,7 +177,7 @@ def test_an_eps_beside_the_norm_of_each_gradient_is_named_if_it_is_visible(eps: 
         return [clip([each], limit, total([each]) + eps)[0] for each in grads], total(grads)
 
     LISTS["small"] = [each * 1e-4 for each in LISTS["model"]]
-    sentence = "as if each gradient is clipped by its own norm instead of the total norm"
+    sentence = "as if each gradient were clipped by its own norm instead of the total norm"
     named = causes(function, "model", "small", thresholds=(1e-5, 3e-5))
     assert {name: sentence for name, (_, sentence) in named.items()} == {
         f"{name} at {limit}": f"{sentence}{words if name == 'small' else ''}"
@@ -191,7 +191,7 @@ def test_a_gradient_is_named_that_explains_all_lists() -> None:
     LISTS["equal norms"] = [-each for each in LISTS["model"]]
     LISTS["equal norms"][4] = LISTS["equal norms"][4] * total(LISTS["model"][-1:]) / total(LISTS["model"][4:5])
     function = by_norm_of(lambda grads: grads[:-1])
-    both = {"as if one of 'gradient 4' and 'gradient 24' is left out of the norm"}
+    both = {"as if one of 'gradient 4' and 'gradient 24' were left out of the norm"}
     assert {sentence for _, sentence in causes(function, "equal norms").values()} == both
     named = causes(function, "equal norms", "model")
     assert set(named.values()) == {("left out", LAST.format("left out of"))}
@@ -215,15 +215,15 @@ def test_results_in_16_bits_do_not_show_that_one_of_many_gradients_is_counted_tw
 @pytest.mark.parametrize(
     ("names", "place"),
     [
-        ([], "the indices are sorted as strings: '19' comes before '2'"),
+        ([], "the indices were sorted as strings: '19' comes before '2'"),
         (
             [f"layer {number}" for number in range(25)],
-            "the (names|indices) are sorted as strings: '(layer )?19' comes before '(layer )?2'",
+            "the (names|indices) were sorted as strings: '(layer )?19' comes before '(layer )?2'",
         ),
-        ([f"{number:02}" for number in range(25)], "the indices are sorted as strings: '19' comes before '2'"),
+        ([f"{number:02}" for number in range(25)], "the indices were sorted as strings: '19' comes before '2'"),
         (
             ["head", *(f"{number:02}" for number in range(24))],
-            "the names are sorted as strings: '23' comes before 'head'",
+            "the names were sorted as strings: '23' comes before 'head'",
         ),
     ],
 )

@@ -43,8 +43,8 @@ MISTAKES = {
         "another eps of the clip",
         "as with eps 1e-06 instead of 0",
     ),
-    "not counted": (GLOBAL, Mistake(not_counted=2), "left out", "as if 'encoder.bias' is left out of the norm"),
-    "not counted, and no norm": (NO_NORM, Mistake(not_counted=0), "left out", "'embedding' is left out of the norm"),
+    "not counted": (GLOBAL, Mistake(not_counted=2), "left out", "as if 'encoder.bias' were left out of the norm"),
+    "not counted, and no norm": (NO_NORM, Mistake(not_counted=0), "left out", "'embedding' were left out of the norm"),
     "dropped": (
         GLOBAL,
         Mistake(not_counted=1, not_scaled=1),
@@ -56,19 +56,19 @@ MISTAKES = {
         GLOBAL,
         Mistake(own_norms=True),
         "per tensor for global",
-        "each gradient is clipped by its own norm instead of the total norm",
+        "each gradient were clipped by its own norm instead of the total norm",
     ),
     "one norm": (
         PER_TENSOR,
         Mistake(total_norm=True),
         "global for per tensor",
-        "each gradient is clipped by the total norm instead of its own norm",
+        "each gradient were clipped by the total norm instead of its own norm",
     ),
-    "float32": (GLOBAL, Mistake(float32=True), "float32", "the squares are added up in float32, one after the other"),
-    "bfloat16": (GLOBAL, Mistake(rounded_to="bfloat16"), "16 bits", "the norm is rounded to bfloat16"),
-    "float16, and no norm": (NO_NORM, Mistake(rounded_to="float16"), "16 bits", "the norm is rounded to float16"),
-    "twice": (GLOBAL, Mistake(times=2), "clipped twice", "as if the coefficient is applied twice"),
-    "not clipped": (NO_NORM, Mistake(times=0), "not clipped", "nothing is clipped"),
+    "float32": (GLOBAL, Mistake(float32=True), "float32", "the squares were added up in float32, one after the other"),
+    "bfloat16": (GLOBAL, Mistake(rounded_to="bfloat16"), "16 bits", "the norm were rounded to bfloat16"),
+    "float16, and no norm": (NO_NORM, Mistake(rounded_to="float16"), "16 bits", "the norm were rounded to float16"),
+    "twice": (GLOBAL, Mistake(times=2), "clipped twice", "as if the coefficient were applied twice"),
+    "not clipped": (NO_NORM, Mistake(times=0), "not clipped", "nothing were clipped"),
     "threshold": (GLOBAL, Mistake(threshold=2.0), "another threshold", "as with a threshold of 0.2 instead of 0.1"),
     "threshold of each": (
         PER_TENSOR,
@@ -76,7 +76,7 @@ MISTAKES = {
         "another threshold",
         "a threshold of 0.05 instead of 0.1",
     ),
-    "threshold, and no norm": (NO_NORM, Mistake(threshold=0.5), "coefficient", "or with a norm that is 2 times as"),
+    "threshold, and no norm": (NO_NORM, Mistake(threshold=0.5), "coefficient", "or as with a norm that is 2 times as"),
     "order": (GLOBAL, Mistake(order=math.inf), "another norm type", "as with norm_type inf instead of 2"),
 }
 """A case, what a port does wrong there, and the cause that is named."""
@@ -98,8 +98,8 @@ def test_noise_has_no_cause() -> None:
 @pytest.mark.parametrize(
     ("max_norm", "sentence"),
     [
-        (5e-6, "as with a threshold of 4.28571e-06 instead of 5e-06, or with eps of about 2e-06"),
-        (2.5e-6, "as with a threshold of 2.14286e-06 instead of 2.5e-06, or with eps of about 2e-06"),
+        (5e-6, "as with a threshold of 4.28571e-06 instead of 5e-06, or as with eps of about 2e-06"),
+        (2.5e-6, "as with a threshold of 2.14286e-06 instead of 2.5e-06, or as with eps of about 2e-06"),
     ],
 )
 def test_an_eps_of_any_value_is_named_beside_the_threshold(max_norm: float, sentence: str) -> None:
@@ -140,7 +140,7 @@ def test_an_eps_that_looks_like_a_second_clip_is_named_beside_it() -> None:
     clip_case = named_case("clip_grad_norm_", [dense([3e-3, 4e-3])], max_norm=2.5e-3)
     coef = np.float32(2.5e-3 / (5e-3 + 2e-6))
     gradients_out = [dense((each.values().astype(np.float32) * coef).tolist()) for each in clip_case.gradients]
-    sentence = "as if all gradients are clipped twice, or with eps of about 2e-06"
+    sentence = "as if all gradients were clipped twice, or as with eps of about 2e-06"
     assert diagnose_outcome(clip_case, CallOutcome(exact_outcome(clip_case).norm, gradients_out)) == (
         "clipped twice",
         sentence,
@@ -185,12 +185,12 @@ def test_a_clip_in_bfloat16_is_named_with_the_rounding_of_its_norm(formula: str)
     if formula == "divided":
         values_out, words = (
             round_to_bfloat16(values / norm) * threshold,
-            "are divided by the norm and multiplied by the threshold",
+            "were divided by the norm and multiplied by the threshold",
         )
     else:
-        values_out, words = values * round_to_bfloat16(threshold / norm), "are multiplied by the coefficient"
+        values_out, words = values * round_to_bfloat16(threshold / norm), "were multiplied by the coefficient"
     kind, sentence = diagnose_outcome(clip_case, CallOutcome(None, [dense(values_out, "bfloat16")] * 400))
-    assert (kind, words in sentence, "squares are added up in bfloat16" in sentence) == ("16 bits", True, True)
+    assert (kind, words in sentence, "squares were added up in bfloat16" in sentence) == ("16 bits", True, True)
     half = [dense(values / 2, "bfloat16")] * 400
     assert diagnose_outcome(clip_case, CallOutcome(None, half))[0] != "16 bits"
 
@@ -204,7 +204,7 @@ def test_a_clip_per_tensor_in_bfloat16_is_named() -> None:
     kind, sentence = diagnose_outcome(
         clip_case, CallOutcome(None, [dense(values_out, "bfloat16"), dense([0.1, 0.2], "bfloat16")])
     )
-    steps = "the gradients are multiplied by the threshold and divided by the norm in bfloat16"
+    steps = "the gradients were multiplied by the threshold and divided by the norm in bfloat16"
     assert (kind, sentence) == ("16 bits", f"as if {steps}")
 
 
@@ -217,24 +217,24 @@ def test_no_cause_is_named_if_two_fit() -> None:
 
 def test_one_of_equal_gradients_is_left_out() -> None:
     clip_case = named_case("global_norm", [dense([3.0, 4.0, 0.0]), dense([1.0]), dense([4.0, 0.0, 3.0])])
-    sentence = "as if one of 'embedding' and 'encoder.bias' is left out of the norm"
+    sentence = "as if one of 'embedding' and 'encoder.bias' were left out of the norm"
     assert diagnose_outcome(clip_case, CallOutcome(dense(math.sqrt(26)))) == ("left out", sentence)
 
 
-@pytest.mark.parametrize(("times", "words"), [(1, ""), (2, "and the coefficient multiplies 'encoder.weight' ")])
+@pytest.mark.parametrize(("times", "words"), [(1, ""), (2, "and the coefficient multiplied 'encoder.weight' ")])
 def test_a_gradient_has_an_effect_for_each_time_that_the_list_contains_it(times: int, words: str) -> None:
     clip_case = dataclasses.replace(GLOBAL, call_form=CallForm(listed=[0, 1, 2, 1, 3]))
     norm = exact_norm([g for index in (0, 1, 1, 2, 3) if (g := gradients()[index])], 2, "float32")
     scaled = [oracle.scaled(each, 0.1 / (norm + 1e-6)) for each in gradients()]
     if times == 2:
         scaled[1] = oracle.scaled(scaled[1], 0.1 / (norm + 1e-6))
-    sentence = f"as if the norm includes 'encoder.weight' {words}as often as the list contains 'encoder.weight'"
+    sentence = f"as if the norm included 'encoder.weight' {words}as often as the list contains 'encoder.weight'"
     assert diagnose_outcome(clip_case, CallOutcome(dense(norm), scaled)) == ("repeated parameter", sentence)
 
 
 def test_all_gradients_with_one_axis_are_left_out() -> None:
     norm = exact_norm([g for g in gradients() if len(g.shape) == 2], 2, "float32")
-    sentence = "as if all gradients with 1 axis are left out of the norm"
+    sentence = "as if all gradients with 1 axis were left out of the norm"
     assert diagnose_outcome(named_case("global_norm"), CallOutcome(dense(norm))) == ("left out", sentence)
 
 
@@ -279,7 +279,7 @@ def test_an_unlisted_difference_of_a_frameworks_function_has_its_cause() -> None
     assert native is not None
     judgements, _ = match.match_deviations([], {("torch", PER_TENSOR.name): native}, {"torch": {}})
     assert judgements["torch", PER_TENSOR.name][1].endswith(
-        "; not listed as a known difference; as if each gradient is clipped by the total norm instead of its own norm"
+        "; not listed as a known difference; as if each gradient were clipped by the total norm instead of its own norm"
         ". Run the command with --accept to list it"
     )
     exact = dataclasses.replace(exact_outcome(PER_TENSOR), name="native")

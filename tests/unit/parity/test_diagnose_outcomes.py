@@ -115,7 +115,7 @@ OUTCOMES = {
         CallOutcome(dense(INF), WITH_INF),
         named_case("clip_grad_norm_", WITH_INF, max_norm=1.0),
         "not clipped",
-        "nothing is clipped: the gradients are unchanged",
+        "nothing were clipped: the gradients are unchanged",
     ),
     "an infinite threshold that makes NaN": (
         CallOutcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
@@ -151,7 +151,7 @@ OUTCOMES = {
         change_outcome(BELOW_THRESHOLD, lambda t: t.__setitem__(slice(None), [oracle.scaled(each, 2.0) for each in t])),
         BELOW_THRESHOLD,
         "scaled gradients",
-        "as if every gradient is 2 times as large",
+        "as if every gradient were 2 times as large",
     ),
     "touched": (
         change_outcome(BELOW_THRESHOLD, lambda t: t.__setitem__(0, oracle.scaled(t[0], 1 - 2.0**-24))),
@@ -201,7 +201,7 @@ OUTCOMES = {
         CallOutcome(dense(0.3), [dense([0.9, 1.2])]),
         named_case("clip_by_global_norm", [dense([3.0, 4.0])], clip_norm=1.5),
         "coefficient",
-        "as if the coefficient is returned in place of the norm",
+        "as if the coefficient were returned in place of the norm",
     ),
     "underflow": (
         CallOutcome(dense(0.0)),
@@ -249,7 +249,7 @@ OUTCOMES = {
         change_outcome(GLOBAL, lambda t: t.__setitem__(1, oracle.scaled(t[1], COEFFICIENT))),
         GLOBAL,
         "clipped twice",
-        "as if the coefficient is applied twice to 'encoder.weight'",
+        "as if the coefficient were applied twice to 'encoder.weight'",
     ),
     "the square of the norm": (
         CallOutcome(dense(25.0)),
@@ -261,7 +261,7 @@ OUTCOMES = {
         CallOutcome(None, [dense([[1.6], [0.0]])]),
         named_case("clip_by_norm", [Sparse(np.array([0, 0]), dense([[3.0], [4.0]]), (2, 1))], clip_norm=8 / 7),
         "rows",
-        "as if repeated rows are not summed before the norm is measured",
+        "as if repeated rows were not summed before the norm was measured",
     ),
     "float32, by other blocks": (
         CallOutcome(dense(100.001)),
@@ -279,25 +279,25 @@ OUTCOMES = {
         CallOutcome(None, [dense([[0.6, 0.0], [0.8, 0.0]])]),
         named_case("clip_by_norm", [dense([[3.0, 0.0], [4.0, 0.0]])], clip_norm=1.0, axes=[1]),
         "per tensor for per slice",
-        "each gradient is clipped by its own norm instead of the norm of each slice",
+        "each gradient were clipped by its own norm instead of the norm of each slice",
     ),
     "groups that are not heeded": (
         exact_outcome(named_case("GradientClipByGlobalNorm", clip_norm=0.1)),
         named_case("append_gradient_clip_ops", call_form={"groups": ("a", "a", "b", "b")}, clip_norm=0.1),
         "global for per group",
-        "each gradient is clipped by the total norm instead of the norm of its group",
+        "each gradient were clipped by the total norm instead of the norm of its group",
     ),
     "need_clip that is not heeded": (
         clip_with_mistake(GLOBAL, Mistake(not_scaled=0)),
         named_case("clip_grad_norm_", call_form={"need_clip": (False, True, True, True)}, max_norm=0.1),
         "need_clip",
-        "the norm includes 'embedding' by mistake",
+        "the norm included 'embedding' by mistake",
     ),
     "a norm that is given and measured": (
         CallOutcome(None, exact_outcome(named_case("clip_grad_norm_", max_norm=0.1)).gradients),
         named_case("clip_grads_with_norm_", max_norm=0.1, total_norm=2.0),
         "given norm",
-        "as if the function measures the norm instead of using the passed norm",
+        "as if the function measured the norm instead of using the passed norm",
     ),
 }
 """A result, the case, and the cause that is named."""

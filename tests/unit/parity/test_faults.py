@@ -85,7 +85,7 @@ DIFFERENCES = {
     ),
     "one tensor left out of the norm": (
         clip_function("return uc.clip_grads_with_norm_(grads, max_norm, n := uc.get_total_norm(grads[:2])) or n"),
-        "as if 'gradient 2' is left out of the norm",
+        "as if 'gradient 2' were left out of the norm",
     ),
     "float32 accumulation": (
         clip_function("""
@@ -93,7 +93,7 @@ n = np.sqrt(sum(np.add.accumulate(g.ravel() * g.ravel())[-1] for g in grads))
 for g in grads:
     g *= np.float32(max_norm / (n + 1e-6))
 return n"""),
-        "as if the squares are added up in float32, one after the other",
+        "as if the squares were added up in float32, one after the other",
     ),
     "swapped parameters": (
         clip_function(
@@ -103,7 +103,7 @@ return n"""),
     ),
     "per tensor for global": (
         clip_function("n = uc.get_total_norm(grads)\nfor g in grads:\n    right([g], max_norm)\nreturn n"),
-        "as if each gradient is clipped by its own norm instead of the total norm",
+        "as if each gradient were clipped by its own norm instead of the total norm",
     ),
     "NaN in one tensor": (
         clip_function("n = right(grads, max_norm)\ngrads[1][3, 4] = np.nan\nreturn n"),
@@ -111,9 +111,9 @@ return n"""),
     ),
     "clipped twice": (
         clip_function("n = right(grads, max_norm)\nright(grads, max_norm)\nreturn n"),
-        "as if all gradients are clipped twice",
+        "as if all gradients were clipped twice",
     ),
-    "not clipped": (clip_function("return uc.get_total_norm(grads)"), "nothing is clipped"),
+    "not clipped": (clip_function("return uc.get_total_norm(grads)"), "nothing were clipped"),
     "another threshold": (
         clip_function("return right(grads, 2 * max_norm)"),
         "as with a threshold of 0.2 instead of 0.1",
@@ -136,7 +136,7 @@ def test_global_for_per_tensor_has_its_cause(parity: Parity) -> None:
     code = "class Clip(uc.GradientClipByGlobalNorm):\n    pass\nuc.GradientClipByNorm = Clip"
     status, [result], _ = parity(code, call="{ call = 'GradientClipByNorm', clip_norm = %s }")
     assert (status, result["verdict"]) == (1, "different")
-    assert "as if each gradient is clipped by the total norm instead of its own norm" in result["detail"]
+    assert "as if each gradient were clipped by the total norm instead of its own norm" in result["detail"]
 
 
 FAILURES = {

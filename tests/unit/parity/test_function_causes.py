@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     "without min": (
         lambda g, c: (c / math.hypot(*norms(g)), math.hypot(*norms(g))),
         "scaled gradients",
-        "as if gradients with a small norm are scaled up to the threshold",
+        "as if gradients with a small norm were scaled up to the threshold",
     ),
     "eps": (
         lambda g, c: (min(1.0, c / (math.hypot(*norms(g)) + 1e-3)), math.hypot(*norms(g))),
@@ -93,7 +93,7 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
         f"every coefficient times {factor}": (
             lambda g, c, factor=factor: (factor * min(1.0, c / math.hypot(*norms(g))), math.hypot(*norms(g))),  # type: ignore[misc]
             "scaled gradients",
-            f"as if every gradient is {factor} times as large",
+            f"as if every gradient were {factor} times as large",
         )
         for factor in (0.5, 0.99, 1.00005, 1.01, 2)
     },
@@ -105,7 +105,7 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     "the square is returned": (
         lambda g, c: (min(1.0, c / math.hypot(*norms(g))), sum(each**2 for each in norms(g))),
         "another norm type",
-        "as if the square of the norm is returned in place of the norm",
+        "as if the square of the norm were returned in place of the norm",
     ),
     "a norm that is twice as large": (
         lambda g, c: by_norm(2 * math.hypot(*norms(g)), c),
@@ -165,7 +165,7 @@ MEANS = ("of the tensors' root mean squares", "of all elements")
 def test_a_threshold_is_named_beside_a_mean_that_is_not_returned() -> None:
     lists = {"two": [[3.0, 4.0], [1.0, 2.0]], "one": [[3.0, -4.0, 1.5, 2.0]]}
     diagnoses = diagnose_function(lambda g, c: by_norm(math.hypot(*norms(g)), 2 * c), lists)
-    means = "".join(f", or with the root mean square {of_what} instead of the norm" for of_what in MEANS)
+    means = "".join(f", or as with the root mean square {of_what} instead of the norm" for of_what in MEANS)
     for threshold in THRESHOLDS[:2]:
         sentence = f"as with a threshold of {2 * threshold} instead of {threshold}{means}"
         assert diagnoses[f"two at {threshold}"].cause == ("another threshold", sentence)
@@ -196,7 +196,7 @@ def test_one_list_does_not_show_that_all_norms_are_too_large() -> None:
 
 @pytest.mark.parametrize(
     ("lists", "other"),
-    [(("below 1",), ", or with a threshold of 0.49 instead of 0.7"), (("below 1", "tiny"), "")],
+    [(("below 1",), ", or as with a threshold of 0.49 instead of 0.7"), (("below 1", "tiny"), "")],
 )
 def test_a_single_threshold_is_half_or_squared(lists: Sequence[str], other: str) -> None:
     tensors = {**LISTS, "below 1": [[0.6, 0.4], [0.3]]}
@@ -246,7 +246,7 @@ def test_a_cause_that_another_case_contradicts_is_not_named() -> None:
     diagnoses = diagnose_function(sometimes)
     assert [each.cause for each in diagnoses.values()] == [None, None]
     assert diagnoses["one element at 1.23"].contradiction == (
-        "as if nothing is clipped: the gradients are unchanged, but the case 'two at 0.7' contradicts this"
+        "as if nothing were clipped: the gradients are unchanged, but the case 'two at 0.7' contradicts this"
     )
 
 
@@ -326,7 +326,7 @@ def test_a_function_without_a_norm_that_changes_nothing_has_a_cause() -> None:
     assert call
     assert correct
     (diagnosis,) = consistent_causes({"above": call, "below": correct}, ["above"]).values()
-    assert diagnosis.cause == ("not clipped", "as if nothing is clipped: the gradients are unchanged")
+    assert diagnosis.cause == ("not clipped", "as if nothing were clipped: the gradients are unchanged")
 
 
 def test_a_missing_result_of_zeros_keeps_its_cause() -> None:
@@ -357,7 +357,7 @@ def test_a_coefficient_that_multiplies_twice_in_one_case_alone_has_no_cause() ->
     diagnoses = diagnose_function(clip)
     assert set(diagnoses) == {f"three at {threshold}" for threshold in THRESHOLDS[:2]}
     assert {each.cause for each in diagnoses.values()} == {None}
-    assert all("the coefficient is applied twice, but" in each.contradiction for each in diagnoses.values())
+    assert all("the coefficient were applied twice, but" in each.contradiction for each in diagnoses.values())
 
 
 def test_a_second_mistake_in_one_case_does_not_hide_the_cause_of_the_others() -> None:
@@ -386,7 +386,7 @@ def test_a_gradient_that_is_left_out_for_its_shape_is_named() -> None:
 
     diagnoses = diagnose_function(clip, {name: LISTS[name] for name in ("one element each", "one tensor", "three")})
     assert set(diagnoses) == {f"three at {threshold}" for threshold in THRESHOLDS}
-    assert {each.cause for each in diagnoses.values()} == {("left out", "as if 'gradient 1' is left out of the norm")}
+    assert {each.cause for each in diagnoses.values()} == {("left out", "as if 'gradient 1' were left out of the norm")}
 
 
 BFLOAT16 = {"bfloat16": [[306.0, -77.5, 3.0], [153.0, -229.0]]}
@@ -402,12 +402,12 @@ def test_a_rounded_coefficient_is_named_although_sums_explain_the_results_too(mo
 
     diagnoses = diagnose_function(clip, {**LISTS, **BFLOAT16, "squares underflow": [[1e-25, 1e-25]]})
     assert set(diagnoses) == {"bfloat16 at 10.3", "squares underflow at 10.3"}
-    assert diagnoses["bfloat16 at 10.3"].cause == ("16 bits", "as if the coefficient is rounded to bfloat16")
+    assert diagnoses["bfloat16 at 10.3"].cause == ("16 bits", "as if the coefficient were rounded to bfloat16")
 
 
 def test_all_sums_in_16_bits_that_explain_the_norm_are_named() -> None:
-    sentence = "as if the squares are added up in bfloat16, or if each square is rounded to bfloat16, or if the "
-    sentence += "norm of each tensor is rounded to bfloat16"
+    sentence = "as if the squares were added up in bfloat16, or if each square were rounded to bfloat16, or if the "
+    sentence += "norm of each tensor were rounded to bfloat16"
     diagnoses = diagnose_function(lambda g, c: by_norm(420.0, c), BFLOAT16)
     assert {each.cause for each in diagnoses.values()} == {("16 bits", sentence)}
 

@@ -62,7 +62,7 @@ def test_cases_whose_causes_differ_only_in_sizes_and_thresholds_share_a_problem(
 @pytest.mark.parametrize(
     ("causes", "lines"),
     [
-        (["as if 'a' is left out of the norm", "as if 'b', 'c' and 'd' are left out of the norm"], 1),
+        (["as if 'a' were left out of the norm", "as if 'b', 'c' and 'd' were left out of the norm"], 1),
         (
             ["wrong signs in 'a', and no other difference", "wrong signs in 'a', 'b' and 'c', and no other difference"],
             1,
@@ -160,7 +160,7 @@ def test_a_failure_has_a_message_for_lists_and_the_numbers_in_its_text(
     root = ElementTree.parse(tmp_path / "parity.xml").getroot()
     failure = root.find(f"testsuite[@name='torch, host path']/testcase[@name='{NORM_OFF}']/failure")
     assert failure is not None
-    assert failure.get("message") == "norm off by 4.78e+04 ULP; as if the norm is computed in bfloat16"
+    assert failure.get("message") == "norm off by 4.78e+04 ULP; as if the norm were computed in bfloat16"
     assert "0x1.6000000000000p+2" in str(failure.text)
     assert {error.get("message") for error in root.iter("error")} == {"\\x1b[31mred | </failure>\\x00"}
 

@@ -133,10 +133,10 @@ RIGHT: dict[str, Function] = {
     "maximum": clip_by(lambda n, c: 1.0 if math.isinf(c) else c / max(n, c)),
 }
 
-CONDITION = "as if gradients are scaled to the threshold only if "
-BETWEEN = "the norm is above c times the threshold, with a c between "
-SQUARED = "the norm is above the square of the threshold"
-SIGNS = "as if 'gradient 0'{} are multiplied by -1"
+CONDITION = "as if gradients were scaled to the threshold only if "
+BETWEEN = "the norm was above c times the threshold, where c is between "
+SQUARED = "the norm was above the square of the threshold"
+SIGNS = "as if 'gradient 0'{} were multiplied by -1"
 FROM_FIRST = (
     " and 'gradient 1'",
     ", 'gradient 1' and 'gradient 2'",
@@ -149,11 +149,11 @@ LOST_SIGNS = (
     "'gradient 0' and 'gradient 1'",
     "'gradient 0', 'gradient 1', 'gradient 2' and 41 others",
 )
-ALWAYS_SCALED = "as if gradients with a small norm are scaled up to the threshold"
-NOT_CLIPPED = "as if nothing is clipped: the gradients are unchanged"
+ALWAYS_SCALED = "as if gradients with a small norm were scaled up to the threshold"
+NOT_CLIPPED = "as if nothing were clipped: the gradients are unchanged"
 BEYOND = "infinite elements in 'gradient 0', 'gradient 1' and 'gradient 2', which should be finite"
 MEAN_SQUARES = "the tensors' root mean squares"
-INVERTED = "as if only gradients with a norm below the threshold are scaled to the threshold"
+INVERTED = "as if only gradients with a norm below the threshold were scaled to the threshold"
 SCALED_UP = {("scaled gradients", ALWAYS_SCALED), ("overflow", BEYOND)}
 AFTER = "the returned norm is the norm of the clipped gradients, not of the unclipped gradients"
 
@@ -181,7 +181,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     "squared norm above the threshold": (
         clip_by(lambda n, c: c / n if n * n > c else 1.0),
         {
-            ("another condition", f"{CONDITION}the square of the norm is above the threshold"),
+            ("another condition", f"{CONDITION}the square of the norm was above the threshold"),
             ("scaled gradients", ALWAYS_SCALED),
         },
     ),
@@ -216,13 +216,13 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     "by value": (
         lambda grads, limit: ([np.clip(g, -limit, limit) for g in grads], total(grads)),
         {
-            ("another rule", "as if the threshold limits each element instead of the norm"),
+            ("another rule", "as if the threshold limited each element instead of the norm"),
         },
     ),
     "by value and then by norm": (
         by_value_and_norm(0.2),
         {
-            ("another rule", "as if each element is limited to [-0.2, 0.2] before the clip by norm"),
+            ("another rule", "as if each element were limited to [-0.2, 0.2] before the clip by norm"),
             ("", ""),  # every element is 0, because the threshold is 0
         },
     ),
@@ -236,7 +236,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     **{
         f"averages over {count} micro-batches": (
             lambda grads, limit, count=count: RIGHT["minimum"]([g / count for g in grads], limit),  # type: ignore[misc]
-            {("scaled gradients", f"as if every gradient is {1 / count:.6g} times as large before the clip")},
+            {("scaled gradients", f"as if every gradient were {1 / count:.6g} times as large before the clip")},
         )
         for count in (3, 4)
     },
@@ -261,7 +261,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "scaled to a norm of 1": (
         clip_by(lambda n, c: 1 / n if n > c else 1.0),
-        {("another threshold", "as if gradients above the threshold are scaled to a norm of 1")},
+        {("another threshold", "as if gradients above the threshold were scaled to a norm of 1")},
     ),
     "the smallest eps inside the root": (
         clip_by(lambda n, c: clip_arrays(math.sqrt(n * n + 1e-12), c)),
@@ -272,7 +272,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
         {
             (
                 "per tensor for global",
-                "as if each gradient is clipped by its own norm instead of the total norm",
+                "as if each gradient were clipped by its own norm instead of the total norm",
             )
         },
     ),
@@ -316,7 +316,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     "squares in float16": (
         clip_by_norm(lambda grads: math.sqrt(sum((g.astype(np.float16) ** 2).sum(dtype=float) for g in grads))),
         {
-            ("16 bits", "as if each square is rounded to float16"),
+            ("16 bits", "as if each square were rounded to float16"),
             *(
                 ("overflow", f"the norm is inf instead of {norm}: squares exceed the range of float16")
                 for norm in (418.929, 55677.6)
@@ -343,11 +343,11 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "coefficient in float16": (
         clip_by(lambda n, c: in_float16(clip_arrays(n, c))),
-        {("16 bits", "as if the coefficient is rounded to float16")},
+        {("16 bits", "as if the coefficient were rounded to float16")},
     ),
     "norm in float16 that is not returned": (
         clip_by(lambda n, c: clip_arrays(in_float16(n), c)),
-        {("16 bits", "as if the norm is rounded to float16")},
+        {("16 bits", "as if the norm were rounded to float16")},
     ),
     "norm of the clipped gradients": (
         lambda grads, limit: (
@@ -358,15 +358,15 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "the coefficient twice": (
         clip_by(lambda n, c: clip_arrays(n, c) ** 2),
-        {("clipped twice", "as if the coefficient is applied twice")},
+        {("clipped twice", "as if the coefficient were applied twice")},
     ),
     "the last gradient left out": (
         clip_by_norm(lambda grads: total(grads[:-1])),
-        {("left out", f"as if 'gradient {last}' is left out of the norm") for last in (1, 2, 3, 63)},
+        {("left out", f"as if 'gradient {last}' were left out of the norm") for last in (1, 2, 3, 63)},
     ),
     "gradients without axes left out": (
         clip_by_norm(lambda grads: total([g for g in grads if g.ndim])),
-        {("left out", "as if 'gradient 0' is left out of the norm")},
+        {("left out", "as if 'gradient 0' were left out of the norm")},
     ),
     "the same threshold everywhere": (
         clip_by(lambda n, c: 1 / n if n else 1.0),
@@ -378,7 +378,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     "float16 sums": (
         clip_by_norm(norm_with_float16_sums),
         {
-            ("16 bits", "as if the squares are added up in float16"),
+            ("16 bits", "as if the squares were added up in float16"),
             *(
                 ("overflow", f"the norm is inf instead of {norm}: squares exceed the range of float16")
                 for norm in (418.929, 55677.6)
@@ -387,19 +387,19 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "bfloat16 sums": (
         clip_by_norm(lambda grads: with_bfloat16_sums(grads)),
-        {("16 bits", "as if the squares are added up in bfloat16")},
+        {("16 bits", "as if the squares were added up in bfloat16")},
     ),
     "bfloat16 sums and root": (
         clip_by_norm(lambda grads: in_bfloat16(with_bfloat16_sums(grads))),
-        {("16 bits", "as if the squares are added up in bfloat16")},
+        {("16 bits", "as if the squares were added up in bfloat16")},
     ),
     "norm in bfloat16": (
         clip_by_norm(lambda grads: in_bfloat16(total(grads))),
-        {("16 bits", "as if the norm is rounded to bfloat16")},
+        {("16 bits", "as if the norm were rounded to bfloat16")},
     ),
     "norm of each tensor in bfloat16": (
         clip_by_norm(lambda grads: math.hypot(*(in_bfloat16(total([g])) for g in grads))),
-        {("16 bits", "as if the norm of each tensor is rounded to bfloat16")},
+        {("16 bits", "as if the norm of each tensor were rounded to bfloat16")},
     ),
     **{
         f"the {which} gradient alone, {returns_it=}": (
@@ -419,7 +419,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "0 switches clipping off": (
         clip_by(lambda n, c: clip_arrays(n, c) if c else 1.0),
-        {("not clipped", "as if a threshold of 0 switches clipping off")},
+        {("not clipped", "as if a threshold of 0 switched clipping off")},
     ),
     "no clip": (lambda grads, limit: (grads, total(grads)), {("not clipped", NOT_CLIPPED)}),
     "inverse coefficient": (

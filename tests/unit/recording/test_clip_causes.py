@@ -107,7 +107,7 @@ def test_a_norm_without_one_gradient_is_explained_if_one_run_has_norms(compare_r
     fewer = {**clip_line(1, {"a": 3.0, "c": 12.0}), "parameters": {}}
     comparison = compare_runs([clip_line(1)], [fewer])
     assert cause_kinds(comparison) == ["left out"]
-    assert "as if 'b' is left out of the norm" in comparison.findings[0].sentence
+    assert "as if 'b' were left out of the norm" in comparison.findings[0].sentence
 
 
 def test_another_threshold(compare_runs: Any) -> None:
@@ -126,7 +126,7 @@ def test_another_threshold(compare_runs: Any) -> None:
             1.0,
             1.0,
             "not clipped",
-            "b.jsonl differs from a.jsonl as if nothing is clipped: the gradients are unchanged",
+            "b.jsonl differs from a.jsonl as if nothing were clipped: the gradients are unchanged",
         ),
         (
             20.0,
@@ -242,11 +242,11 @@ def test_gradients_that_are_not_finite_in_one_run(compare_runs: Any) -> None:
 def test_scaled_gradients(compare_runs: Any) -> None:
     comparison = compare_runs([clip_line(1)], [clip_line(1, {name: 8 * norm for name, norm in NORMS.items()})])
     assert cause_kinds(comparison) == ["scaled gradients"]
-    assert "b.jsonl differs from a.jsonl as if every gradient is 8 times as large" in comparison.findings[0].sentence
+    assert "b.jsonl differs from a.jsonl as if every gradient were 8 times as large" in comparison.findings[0].sentence
     rounded = {"a": 3.0 / 7 * (1 + 4e-6), "b": 4.0 / 7, "c": 12.0 / 7 * (1 - 4e-6)}
     comparison = compare_runs([clip_line(1)], [clip_line(1, rounded)])
     assert cause_kinds(comparison) == ["scaled gradients"]
-    assert "a.jsonl differs from b.jsonl as if every gradient is 6.9999" in comparison.findings[0].sentence
+    assert "a.jsonl differs from b.jsonl as if every gradient were 6.9999" in comparison.findings[0].sentence
     assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1, {"a": 6.0, "b": 8.0, "c": 24.1})])) == [
         "other data or loss"
     ]

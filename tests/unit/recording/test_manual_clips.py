@@ -22,14 +22,14 @@ MANUAL_CLIPS = {
         manual_clip(SMALL_LINE, 0.1 / (0.5 + 1e-5)),
         "as with eps 1e-05 instead of 0",
     ),
-    "left out": (clip_line(1), manual_clip(clip_line(1), 1 / math.hypot(3, 12)), "as if 'b' is left out of the norm"),
-    "16 bits": (ONE_GRADIENT, manual_clip(ONE_GRADIENT, 1 / 3.0), "as if the norm is rounded to bfloat16"),
+    "left out": (clip_line(1), manual_clip(clip_line(1), 1 / math.hypot(3, 12)), "as if 'b' were left out of the norm"),
+    "16 bits": (ONE_GRADIENT, manual_clip(ONE_GRADIENT, 1 / 3.0), "as if the norm were rounded to bfloat16"),
     "clipped twice": (
         clip_line(1),
         manual_clip(clip_line(1), 1 / 13**2),
-        "as if the coefficient is applied twice",
+        "as if the coefficient were applied twice",
     ),
-    "not clipped": (clip_line(1), manual_clip(clip_line(1), 1.0), "as if nothing is clipped"),
+    "not clipped": (clip_line(1), manual_clip(clip_line(1), 1.0), "as if nothing were clipped"),
     "another threshold": (
         per_tensor_line(1),
         manual_clip(per_tensor_line(1), [0.5 / norm for norm in NORMS.values()]),

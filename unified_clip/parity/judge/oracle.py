@@ -23,7 +23,7 @@ from ..suite.public_calls import Arguments, PublicCall
 from . import adaptive_rules
 
 MAX_KEPT = 1 << 20
-"""The results of cases with fewer elements are kept in memory."""
+"""Exact results with fewer elements than this number are kept in memory."""
 
 
 @dataclass(eq=False)

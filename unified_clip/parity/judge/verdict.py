@@ -241,7 +241,7 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 ADAGC_FACTOR = 8
-"""A result of `adagc` can have this multiple of the error of a norm, because it depends on four norms."""
+"""The error of an `adagc` result can be this multiple of a norm's error, because the result depends on four norms."""
 
 
 def _has_update(outcome: CallOutcome) -> bool:

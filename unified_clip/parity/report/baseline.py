@@ -254,7 +254,7 @@ def _lost(old: _Entry, new: _Entry, strict_bits: bool) -> tuple[str, str]:
         reason = "the exact result differs from the baseline, so the gradients or the call of this case have changed"
         return "not comparable", reason
     if new.has_changed and is_same_entry and new.listing is not None:
-        problem = "the bits of this known difference differ from the baseline, and a second call returned the same bits"
+        problem = "the bits of this known difference differ from the baseline, and a second call returned the new bits"
         remedy = "So the function has changed. If the new result is right, write a new baseline"
         return "other bits of a known difference", f"{problem}. {remedy}"
     if new.agrees and (lost := [name for name in old.compared if name not in new.compared]):

@@ -34,8 +34,8 @@ class Column(NamedTuple):
 class Card:
     result: Result
     columns: Sequence[tuple[int, Column, Result]]
-    """(column number from 1, column, result) for each column. The card of a problem has one column, and its
-    column number is 0."""
+    """(column number from 1, column, result) for each column. The card of a problem has one column,
+    with the number 0."""
 
     @property
     def numbers(self) -> str:

@@ -39,7 +39,7 @@ TEXT = """\
 # known = "known.toml"
 
 {frameworks}
-# A function of your own, in place of the framework's. It needs `known` (see docs/own-functions.md):
+# To test your own function in place of the framework's, set `known` and this table (see docs/own-functions.md):
 # [frameworks.torch.functions]
 # clip_by_global_norm = "../clip.py:clip_by_global_norm"
 
@@ -69,7 +69,7 @@ rules = {rules}
 thresholds = [1.2e-8]
 
 # The total norm is 55677.6. A threshold far below it reveals an eps that is added to the coefficient. Thresholds
-# just below and above it reveal a function that compares the norm with 1.001 or 0.999 times the threshold.
+# close to the norm reveal a function that compares the norm with 1.001 or 0.999 times the threshold.
 [[gradients]]
 name = "large norm"
 tensors = [{{ values = [1e4] }}, {{ values = [3e4, -4e4] }}, {{ values = [-1e4] }}, {{ values = [2e4] }}]
@@ -139,7 +139,7 @@ gradients = ["long"]
 rules = {rules}
 thresholds = [11.3]
 
-# 64 gradients reveal a norm over only a part of the list. The total norm is 17.7.
+# 64 gradients, to find a norm over only a part of the list. The total norm is 17.7.
 [[gradients]]
 name = "many gradients"
 tensors = [

@@ -30,7 +30,7 @@ TIMEOUT = 120.0
 
 
 class SuiteError(CodedError, code="UC301"):
-    """The suite is invalid. The message contains the file, the key, and the change that the user should make."""
+    """The suite is invalid. The message names the file, the key and the remedy."""
 
 
 class SuiteTable(BaseModel):

@@ -53,8 +53,8 @@ def _lists_of_gradients(case: Case) -> Iterator[str]:
     takes_need_clip = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
     if form.need_clip and not takes_need_clip:
         yield (
-            "need_clip needs a class, append_gradient_clip_ops, or, with frameworks = ['torch', 'paddle'], a function "
-            "that clips in place. Remove need_clip, or change the function or frameworks"
+            "this call does not support need_clip. Remove need_clip, or call a class or append_gradient_clip_ops. With "
+            "frameworks = ['torch', 'paddle'], you can also call a function that clips in place"
         )
     if not form.listed:
         return

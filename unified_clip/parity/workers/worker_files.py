@@ -13,7 +13,7 @@ from ...tensors.types import densify
 from ..call_outcome import OUT_OF_MEMORY, CallOutcome, Failure
 from ..suite.case import Case
 
-RETRY_ADVICE = "Try again. If the error comes back, install this version of unified_clip for the worker's Python"
+RETRY_ADVICE = "Try again. If it fails again, install the same version of unified_clip for this Python and the worker's"
 
 
 class WorkItem(NamedTuple):

@@ -138,7 +138,7 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
     factor = round(high / low) if low > 0 and high < math.inf else 0
     if not 2 <= factor <= FACTORS or not math.isclose(high, factor * low, rel_tol=PRODUCT):
         return None
-    return point.cause("scaled gradients", f"as if every gradient is {factor} times as large", run)
+    return point.cause("scaled gradients", f"as if every gradient were {factor} times as large", run)
 
 
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:

@@ -26,7 +26,7 @@ class FirstUpdate(NamedTuple):
     """The rounding error of the stored parameter."""
 
     to_zero: Float64s
-    """The move that would bring the weight of each element to 0. Weight decay adds a small fraction of this move."""
+    """The move that would bring each weight to 0. Weight decay adds a small fraction of this move."""
 
 
 class Bounds:

@@ -177,7 +177,7 @@ def _amplified_rounding(
         "rounding",
         f"at step {row.step}, the update of {most.parameter!r} differs by {most.ulps:.3g} ULP. The rounding of its "
         "gradients explains this difference. Adam and similar optimizers divide each gradient by its own size, so the "
-        "rounding of a tiny gradient changes its whole update. --max-ulp counts ULP of the update",
+        "rounding of a tiny gradient changes its whole update. To ignore this difference, pass a higher --max-ulp",
     )
 
 
@@ -195,7 +195,7 @@ def _rounding(rows: Sequence[StepComparison], max_ulp: float) -> Cause | None:
         "rounding",
         f"at step {row.step}, {what} differs by {distances[0].ulps:.3g} ULP of its largest number, and all "
         f"differences are {size}. Frameworks that sum in different orders differ by up to this size. "
-        "--max-ulp counts ULP of the largest number in each tensor",
+        "To ignore these differences, pass a higher --max-ulp",
     )
 
 
