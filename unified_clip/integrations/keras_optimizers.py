@@ -41,7 +41,7 @@ ALL_REDUCE = "_all_reduce_sum_gradients"
 the gradients after the clip."""
 
 NO_STATE = (
-    "Files of Keras do not contain the state of the adaptive threshold, so this load does not restore it. Save the "
+    "Keras files do not contain the state of the adaptive threshold, so loading a file does not restore it. Save the "
     "result of the handle's state_dict() beside the file, and pass it to the handle's load_state_dict()."
 )
 

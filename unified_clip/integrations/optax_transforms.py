@@ -33,7 +33,7 @@ class ClipState(NamedTuple):
     """The outcome of the last step, in JAX's default type: float64 with x64, and float32 without x64."""
 
     recent: Any
-    """An int8 for each of the last 100 steps: 1 if a gradient changed, 0 if none changed, and -1 if this is unknown."""
+    """An int8 for each of the last 100 steps: 1 if a gradient changed, 0 if none changed, and -1 if unknown."""
 
     inner: Any
     """The state of the optimizer that you passed to `as_optax`, or an empty state."""

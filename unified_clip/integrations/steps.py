@@ -33,7 +33,7 @@ class LastStep(NamedTuple):
     norm_clipped: float | None
     coef: float | None
     clipped: bool | None
-    """Whether a gradient changed, or None if the step was skipped or this is unknown."""
+    """Whether a gradient changed. None if the step was skipped, or if the answer is unknown."""
 
     skipped: bool
 
@@ -57,7 +57,7 @@ class OutcomeArrays(NamedTuple):
 
     coef: Array
     clipped: Array
-    """1 if a gradient changed, 0 if none changed, and -1 if this is unknown."""
+    """1 if a gradient changed, 0 if none changed, and -1 if unknown."""
 
     skipped: Array
 

@@ -118,7 +118,7 @@ def test_loading_a_file_of_keras_gives_a_warning() -> None:
     optimizer, _, _ = training()
     saved: dict[str, Any] = {}
     optimizer.save_own_variables(saved)
-    with pytest.warns(ClipWarning, match="Files of Keras do not contain the state of the adaptive threshold"):
+    with pytest.warns(ClipWarning, match="Keras files do not contain the state of the adaptive threshold"):
         optimizer.load_own_variables(saved)
 
 
