@@ -338,8 +338,8 @@ class CallRecorder:
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
             recording._warn(
-                f"names= does not match the gradients of {self._call}. Add all parameters to names=, or pass this call "
-                "a dict of name to gradient, or (name, gradient) tuples."
+                f"names= does not match the gradients of {self._call}. Add all parameters to names=, or pass "
+                "gradients with names: a dict of name to gradient, or (name, gradient) tuples."
             )
         new = names.keys() - recording._arranged
         recording._arranged |= new

@@ -303,8 +303,8 @@ def test_clips_of_several_groups_after_each_micro_batch_are_several_clips(compar
     (cause,) = compare_runs(old, often).findings
     assert cause.kind == "several clips before a step"
     assert (
-        "before step 1 of the optimizer, b.jsonl clips the same gradients 4 times. a.jsonl clips them 2 times"
-        in str(cause)
+        "before step 1 of the optimizer, b.jsonl clips the same gradients 4 times. a.jsonl clips these gradients 2 "
+        "times" in str(cause)
     )
 
 

@@ -94,8 +94,8 @@ def test_a_clip_of_each_micro_batch_is_named(tmp_path: Path, is_old: bool, named
     assert cause_kinds(comparison)[0] == "several clips before a step"
     often_name, once_name = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
     assert (
-        f"before step 1 of the optimizer, {often_name} clips the same gradients 2 times. {once_name} clips them 1 time."
-        in str(comparison.findings[0])
+        f"before step 1 of the optimizer, {often_name} clips the same gradients 2 times. {once_name} clips these "
+        "gradients 1 time." in str(comparison.findings[0])
     )
     assert "directly before optimizer.step(), outside the loop over micro-batches" in str(comparison.findings[0])
     text = " ".join(sentences.report_lines(comparison))

@@ -169,7 +169,7 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
     most, least = max(counts), min(counts)
     sentence = (
         f"before step {last.step} of the optimizer, {run.name} clips the same gradients {most} times. {other.name} "
-        f"clips them {least} time{'s' * (least != 1)}. "
+        f"clips these gradients {least} time{'s' * (least != 1)}. "
     )
     if last.backward_calls is not None and last.backward_calls <= 1:
         advice = (

@@ -98,7 +98,7 @@ def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCa
 def _count_parts(lines: Sequence[RecordedCall], tensors: int) -> int:
     """Count the calls at the start of the list that together clip `tensors` gradients, per tensor or by value.
 
-    Return 0 if there are no such calls with equal settings and different gradients.
+    The calls must have equal settings and different gradients. Otherwise, return 0.
     """
     counts = list(itertools.accumulate(map(_tensor_count, lines)))
     count = counts.index(tensors) + 1 if tensors in counts else 0

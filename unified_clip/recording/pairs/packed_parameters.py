@@ -88,10 +88,10 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Join the calls of a step into one call that clips per tensor, if the other run makes one such call.
+    """If the other run clips per tensor in one call, join the calls of a step into one call that clips per tensor.
 
-    For example, PyTorch's GRU has two biases, and Keras' GRU has one bias. The run in PyTorch can clip its two biases
-    by their total norm, in a separate call.
+    For example, Keras' GRU has one bias, and PyTorch's GRU has two. PyTorch code can clip both by their total norm, in
+    a separate call.
     """
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
         return calls
