@@ -46,7 +46,7 @@ class Hooks:
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
-        homes: The names of the function in modules or classes. Names of other functions stay unchanged.
+        homes: The names of the function in modules or classes. Names that refer to another function stay unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:

@@ -62,7 +62,7 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Convert the eps of a step to an eps after the bias correction that has the same effect.
+    """Return the eps that has the same effect after the bias correction as the eps of a step.
 
     Return None if there is no such eps, or if the eps is unknown. The first recorded step must be the optimizer's first
     step.

@@ -60,7 +60,7 @@ def _single_to_many(
 ) -> list[tuple[list[str], list[str]]]:
     """Split both lists of names into blocks with equal numbers of elements.
 
-    Return [] if a pair of blocks has several names on both sides.
+    Return [] if both blocks of a pair contain several names.
     """
     sizes = [[call.parameters[name].elements for name in names] for call, names in ((a, names_a), (b, names_b))]
     blocks = [([names_a[i] for i in left], [names_b[i] for i in right]) for left, right in _blocks(*sizes)]

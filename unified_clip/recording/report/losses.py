@@ -43,7 +43,7 @@ def undivided_losses(
 ) -> tuple[RecordedRun, int, list[NumberPair]] | None:
     """Find the run that divides its losses by the number of backward passes in a step.
 
-    Return (run, number of passes, pairs with undivided losses). Return None if no run or both runs divide.
+    Return (run, number of passes, pairs with undivided losses). Return None if both runs or neither run divides.
     """
     counts = {len(step.losses) for run in runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1
