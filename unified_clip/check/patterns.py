@@ -38,7 +38,7 @@ def relative(path: Path, root: Path) -> str:
 def is_near(one: Path, other: Path, root: Path) -> bool:
     """Return whether two files probably belong to one project.
 
-    The folder of one file must contain the other file, or both files must be in one folder below `root`.
+    The folder of one file must contain the other file, or both files must share a folder below `root`.
     """
     folders = [os.path.realpath(path.parent) for path in (one, other)]
     shared = Path(os.path.commonpath(folders))

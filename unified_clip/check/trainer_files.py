@@ -176,7 +176,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
 
 
 def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:
-    """Return the clip of a Hydra file in the main configurations that might include the file.
+    """Return the clip of a Hydra file, as part of the main configurations that might include the file.
 
     Return None if the effect is unknown or differs between the main configurations.
     """

@@ -54,7 +54,7 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for required paths and patterns without a clip.
 
-    A clip of unknown effect is a clip. Clips in files of `check.off` are left out. For patterns, unused configurations
+    A clip of unknown effect is accepted. Clips in files of `check.off` are left out. For patterns, unused configurations
     and the clips in `ignored` are left out, too.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))

@@ -231,8 +231,7 @@ class Module(SyntaxTree):
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
         """Return whether an expression has the same value if it is moved to the node `place`.
 
-        The result assumes that equal calls return equal values. It also assumes that attributes change only in the
-        object self.
+        This assumes that equal calls return equal values, and that only attributes of self change.
         """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):

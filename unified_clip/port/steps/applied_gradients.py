@@ -13,10 +13,10 @@ LIST_CHANGING_METHODS = ("append", "pop", "insert", "extend", "remove", "clear",
 
 
 class AppliedGradients:
-    """Checks whether a training step applies all gradients of one call, each to its own variable.
+    """Checks the gradients of one call.
 
     source: The call that computes the gradients.
-    variables: The code of the argument `sources` of this call, which is the list of variables.
+    variables: The code of the list of variables in this call.
     """
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:
