@@ -54,8 +54,8 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for required paths and patterns without a clip.
 
-    A clip of unknown effect is accepted. Clips in files of `check.off` are left out. For patterns, unused configurations
-    and the clips in `ignored` are left out, too.
+    A clip of unknown effect is accepted. Clips in files of `check.off` are left out. For patterns, unused
+    configurations and the clips in `ignored` are left out, too.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)

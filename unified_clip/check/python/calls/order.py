@@ -100,7 +100,7 @@ def _is_early(source: Source, call: ast.Call, before: Sequence[Event], after: Se
 
 
 def _step_of_sum(source: Source, call: ast.Call, events: Sequence[Event]) -> Event | None:
-    """Return the step that uses the sum of several backward passes, if the clip runs after each pass."""
+    """Return the step that uses the summed gradients of several backward passes, if the clip runs after each pass."""
     steps = [event for event in events if event.kind == "step"]
     passes = [event.call for event in events if event.kind == "backward"]
     if any(any(_counting(source, each)) for each in [call, *passes]):
