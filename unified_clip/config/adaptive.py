@@ -30,7 +30,6 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def is_per_tensor(self) -> bool:
-        """Whether each tensor or unit, such as a channel, gets its own threshold."""
         return self.rule in PER_TENSOR
 
     @property
@@ -43,7 +42,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def meaning(self) -> Self:
-        """Return a normal form of the table. Tables with the same effect have equal normal forms."""
+        """Return a normal form of the table. Two tables with the same effect have equal normal forms."""
         rule = self.make()
         if not isinstance(rule, AGC):
             return self
@@ -73,7 +72,7 @@ Adaptive: Any = Annotated[Union[tuple(map(_table, RULES))], Field(discriminator=
 def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate `Clipper._clip` with a lock, so that the adaptive states cannot change during a clip.
 
-    The lock is not used for gradients on several ranks. Ranks can be threads that wait for each other, so a lock could
+    For gradients on several ranks, no lock is used. Ranks can be threads that wait for each other, so a lock could
     cause a deadlock.
     """
 
@@ -91,28 +90,28 @@ def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
 
 
 States = dict[str, state.State]
-"""Maps the name of each group to the state of its adaptive rule. The name '' is for parameters in no group."""
+"""Maps the name of each group to the state of its rule. The name '' is for parameters in no group."""
 
 
 class AdaptiveStates:
-    """The states of the adaptive rules of a configuration. The rule agc has no state."""
-
     def __init__(self, tables: dict[str, AdaptiveTable]) -> None:
         self._tables = tables
         rules = {name: table.make() for name, table in tables.items()}
         self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
         self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
-        """Whether a rule is adagc, which keeps a state even for gradients that are None."""
+        """Whether `GradientList.places` is necessary: the rule `adagc` keeps a state even for gradients that are None.
+        """
         self.lock = threading.RLock()
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
     def set_places(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
-        """Set `gradients.places`, the index of each gradient in the clip call. Only the rule adagc needs these indices.
+        """Set `gradients.places`, the index of each gradient in the clip call, for the rule `adagc`.
 
-        Return False if adagc needs the indices but they are unknown. The caller then reads the gradients one by one.
+        Return False if the rule is `adagc`, but the indices are unknown. The caller then creates a `Leaf` for each
+        gradient.
 
-        entries: The parameters of the call, or the gradients if `on_parameters` is None.
+        entries: The parameters of the clip call, or the gradients if `on_parameters` is None.
         """
         if not self.need_places:
             return True
@@ -131,10 +130,10 @@ class AdaptiveStates:
         return len(gradients.places) == count
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
-        """Return the next threshold of a group: one per gradient for the rule adagc, and one per unit for agc.
+        """Return the next threshold of a group. The rule `adagc` has one threshold per gradient, and `agc` has one per
+        unit.
 
-        limit: The largest threshold.
-        count: The number of gradients in the call, including gradients that are None.
+        count: The number of gradients in the clip call, including gradients that are None.
         """
         if name in self._without_state:
             return unit_thresholds.UnitThresholds(self._without_state[name], limit)
@@ -144,9 +143,9 @@ class AdaptiveStates:
         return state.RuleThreshold(rule, current, limit)
 
     def resize(self, counts: Iterable[int]) -> States:
-        """Return the current states. Each state of the rule adagc gets one entry per gradient of the call.
+        """Return the current states. A state of the rule `adagc` gets one entry for each gradient of the clip call.
 
-        counts: For each state, the number of gradients in the call, including gradients that are None.
+        counts: For each state, the number of gradients in the clip call, including gradients that are None.
         """
         return {
             name: tensor_thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each
@@ -154,8 +153,8 @@ class AdaptiveStates:
         }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
-        """Unpack one tensor for each state, and return the states by group name. Tensors in a graph or on a device stay
-        packed.
+        """Unpack the tensors from `to_packed`, and return the states by group name. A tensor in a graph or on a device
+        stays packed.
         """
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
         if len(lengths) != len(self._rules) or not all(map(state.has_length, self._rules.values(), lengths)):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def add_parsers(commands: Any) -> Any:
-    """Add the commands `import` and `export`, and return the subparsers of `config`."""
     config = commands.add_parser(
         "config",
         help="import, export or check clip settings of trainers",

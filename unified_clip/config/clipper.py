@@ -30,7 +30,6 @@ from .steps import STATE_VERSION, Step, checked_step, loaded_step, resolve_step,
 INSTEAD = "the configuration itself, clip(grads)"
 
 WINDOW = 100
-"""The number of recent clips that `rate` covers."""
 
 
 class Clipper:
@@ -105,7 +104,7 @@ class Clipper:
         return {"version": STATE_VERSION, "step": step, "adaptive": self._adaptive.save(current)}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
-        """Return a state as `state_dict` does, from a step and packed states that an integration stores."""
+        """Return the dict of `state_dict`, for a step and packed states that an integration stores."""
         states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)))
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
@@ -142,7 +141,7 @@ class Clipper:
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
         """Return the clipped gradients, with the outcome as tensors that an optimizer's state can contain.
 
-        states: One packed tensor for each adaptive rule with a state. These tensors and `step` can be traced.
+        states: One packed tensor for each adaptive rule with a state. `states` and `step` can be traced tensors.
         """
         return entry.run(Clipper._traced, self, grads, step, states, parameters)
 
@@ -242,9 +241,10 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (gradients, writer of the results, index range of the gradients for each of `settings.parts`).
+        """Collect the gradients without a `Leaf` for each gradient, to save time. Return None if this is not possible.
 
-        Return None if this fast path is not possible. The caller then creates a `Leaf` for each gradient.
+        The result is (gradients, writer, ranges). `ranges[i]` contains the indices of the gradients of
+        `settings.parts[i]`.
         """
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
@@ -305,10 +305,10 @@ class Clipper:
     ) -> Outcome:
         """Clip gradients, and store the outcome as `last`. Steps of compiled graphs are not counted.
 
-        ranges: The index range of the gradients for each of `settings.parts`.
-        states: The states of the adaptive rules, if the caller keeps the states.
-        count: The number of gradients in the call, including gradients that are None. If 0, this function counts the
-            gradients.
+        ranges: `ranges[i]` contains the indices of the gradients of `settings.parts[i]`.
+        states: The states of the adaptive rules, or None to use and update the states of this clipper.
+        count: The number of gradients in the clip call, including gradients that are None. If 0, this function counts
+            the gradients.
         """
         settings, own_parts, count = self.settings, self._parts, count or gradients.entries or len(gradients.values)
         current = self._adaptive.current if states is None else states
@@ -350,7 +350,7 @@ class Clipper:
         return outcome
 
     def _advance_states(self, states: States, outcome: Outcome) -> None:
-        """Store the adaptive states that a clip computed. A group without gradients keeps its state."""
+        """A group without gradients keeps its state."""
         for title, norms in zip(self._titles, outcome.norms, strict=True):
             if norms and norms[0].state is not None:  # all norms of a group have the same state
                 states[title] = norms[0].state

@@ -30,9 +30,7 @@ INFINITE = (
 @dataclass(frozen=True)
 class FamilyDifference:
     relative: float
-    """The largest relative difference of the unrounded coefficients, with two digits (rounded up). 0 means equal
-    coefficients.
-    """
+    """The largest relative difference of the unrounded coefficients, with two digits (rounded up)."""
 
     differs_if_infinite: bool
     sentence: str

@@ -16,7 +16,7 @@ NO_HASH = (
 
 
 def without_hash(config: object) -> int:
-    """Raise TypeError. A configuration has no hash, so it cannot be the key of a dict or an argument of `jax.jit`."""
+    """Raise TypeError, because a configuration must not be the key of a dict or an argument of `jax.jit`."""
     raise TypeError(NO_HASH.format(name=type(config).__name__))
 
 
@@ -25,9 +25,10 @@ def integration(module: str) -> Any:
 
 
 def with_names(make: Callable[[Any], Any], names: Any) -> Any:
-    """Create the clip of an optimizer, and warn about patterns of the configuration that match no name.
+    """Create the clip of an optimizer, and declare all names, to warn about patterns of the configuration that match no
+    name.
 
-    make: A function that creates the clip from `names`. Tuples in `names` are converted to a dict first.
+    make: A function that creates the clip from `names`.
     names: A model, its `named_parameters()`, a dict from names to parameters, a model or layer of Keras, or None.
     """
     names = as_mapping(names)

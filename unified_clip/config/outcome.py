@@ -16,7 +16,7 @@ from .schema import Settings
 
 
 class Traced(NamedTuple):
-    """Clipped gradients, and an outcome in 0-d tensors, which a compiled graph can return."""
+    """Clipped gradients and their outcome, in tensors that a compiled graph can return. Numbers are 0-d tensors."""
 
     gradients: Any
     norm: Tensor
@@ -283,10 +283,12 @@ def _limit(part: ClipRule) -> float | None:
 class _Numbers(NamedTuple):
     total: float
     norms: list[list[tuple[float, float]]]
-    """The (norm, coefficient) tuples for each of `settings.parts`."""
+    """`norms[i]` contains the (norm, coefficient) tuples of `settings.parts[i]`."""
 
     greatest: list[float | None]
-    """The largest magnitude of all elements for each of `settings.parts`, or None without the rule `value`."""
+    """`greatest[i]` is the largest magnitude of all elements of `settings.parts[i]`, or None if the rule is not
+    `value`.
+    """
 
     each: list[float]
     """The norm of each gradient, or [] without `details=True`."""
@@ -295,7 +297,7 @@ class _Numbers(NamedTuple):
     """[number of NaN elements, number of infinite elements], or None if the clipper did not count them."""
 
     thresholds: list[float | None]
-    """The adaptive threshold of each of `settings.parts`, or None without an adaptive rule."""
+    """`thresholds[i]` is the adaptive threshold of `settings.parts[i]`, or None without an adaptive rule."""
 
 
 class _DeferredNumbers:

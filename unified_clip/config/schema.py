@@ -122,10 +122,7 @@ class Clipping(ConfigModel):
         return None if self.min is None or self.max is None else (self.min, self.max)
 
     def as_clip_rule(self, threshold: Any) -> ClipRule:
-        """Return the rule as a `ClipRule` for the functions of `_core`.
-
-        threshold: The threshold at the current step, or an object that computes the threshold later.
-        """
+        """threshold: The threshold at the current step, or an object that computes the threshold later."""
         if self.rule == "value":
             bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
             return ClipRule("value", bounds=bounds) if bounds else ClipRule("value", threshold=threshold)

@@ -19,8 +19,7 @@ from .schema import Settings
 
 
 class ParameterSelection:
-    """Assigns gradients to the parts of a configuration: one part per group, and a last part for parameters in no
-    group.
+    """Assigns gradients to `Settings.parts`: one part per group, and a last part for parameters in no group.
 
     names, unmatched: The arguments of `Clipper`.
     """
@@ -74,7 +73,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the range of indices of each part. The gradients must be in the order of `group_leaves`."""
+        """Return the range of indices of each part. The gradients must have the order of `group_leaves`."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)
@@ -117,7 +116,8 @@ class ParameterSelection:
     def _check(self, names: Sequence[str]) -> None:
         """Warn once about patterns that match no name, and about groups without parameters.
 
-        If `unmatched` is set, later calls can have more parameters, so wait until a call has no new names.
+        If the argument `unmatched` is set, later calls can have more parameters. In this case, wait until a call has no
+        new names.
         """
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))
@@ -175,10 +175,7 @@ def _dotted(name: str) -> str:
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that returns whether a name matches any of the patterns.
-
-    The pattern `*.bias` also matches the name `bias`.
-    """
+    """The pattern `*.bias` also matches the name `bias`."""
     if not patterns:
         return lambda name: False
     without_module = [pattern.removeprefix("*.") for pattern in patterns if pattern.startswith("*.")]

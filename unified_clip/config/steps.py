@@ -17,7 +17,7 @@ from .schema import Clipping
 
 class Step(NamedTuple):
     value: Any
-    """A whole number, or a tensor of a compiled graph."""
+    """An int, or a tensor of a compiled graph."""
 
     is_counted: bool
     """Whether the clipper counted the step. The field is False if the caller passed `step=`."""
@@ -30,7 +30,7 @@ class Step(NamedTuple):
 def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
     """Return the step as an int. Integers of NumPy and tensors that can be an index are also accepted.
 
-    remedy: The end of the error message for invalid values.
+    remedy: The last sentence of the error message for an invalid step.
     """
     try:
         # some releases of NumPy and Paddle accept a bool or a float tensor as an index
@@ -81,9 +81,10 @@ def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
 
 
 def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
-    """Return the step of a clip call. Outside compiled graphs, convert a tensor to an int.
+    """Return the step of a clip call. Outside compiled graphs, the value is an int.
 
-    step: The argument of the call. For None, use `counted`, the step of the clipper's own counter.
+    step: The argument `step` of the clip call.
+    counted: The step to use if `step` is None.
     """
     entry.break_graph(
         "a clip configuration counts its calls, which a compiled graph cannot do. Clip outside the graph, or by a "

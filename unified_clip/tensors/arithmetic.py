@@ -141,7 +141,7 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """Split each number below 1 into a whole number with its first LIMB bits, and the remaining fraction."""
+    """For each number below 1, return (the first LIMB bits as a whole number, the remaining fraction)."""
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole

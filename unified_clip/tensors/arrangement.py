@@ -58,8 +58,8 @@ def fingerprints_of(array: Any, dtype: str) -> Fingerprints | None:
 def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
     """Return (sum of the elements, sum of their cubes) of a real matrix. For any other weight, return None.
 
-    Two matrices with the same norm and the same sums have the same elements, maybe in different orders. For example,
-    frameworks store the gates of a GRU in different orders.
+    If two matrices have the same norm and the same sums, they probably have the same elements, maybe in different
+    orders. For example, frameworks store the gates of a GRU in different orders.
     """
     if dtype in COMPLEX or array.ndim != 2:
         return None
@@ -70,7 +70,7 @@ def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
 
 
 def have_same_elements(a: Sequence[float], b: Sequence[float], norm: float) -> bool:
-    """Return whether two matrices with the same norm probably have the same elements.
+    """Return whether two matrices probably have the same elements. Both matrices must have the norm `norm`.
 
     a, b: Results of `sums_of`.
     """

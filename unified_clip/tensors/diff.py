@@ -56,10 +56,10 @@ def describe(
 class _Difference(NamedTuple):
     text: str
     relative: float = math.inf
-    """The largest difference of two elements, divided by the largest element on the right."""
+    """The largest difference of two elements, divided by the largest finite element on the right side."""
 
     factor: float = math.nan
-    """The factor by which all elements differ, or NaN if there is no such factor."""
+    """The factor between the two gradients, or NaN if there is no common factor for all elements."""
 
     slack: float = 0.0
     """The relative rounding error of `factor`."""
@@ -74,7 +74,7 @@ class _Difference(NamedTuple):
 def _common_factor(differing: Sequence[_Difference]) -> float:
     """Return the factor that most gradients share, or NaN if no two gradients share a factor.
 
-    If only one gradient differs, return its factor, or NaN if only one element differs.
+    If only one gradient differs, return its factor. If only one element differs, return NaN.
     """
     factors = np.sort([each.factor for each in differing if not math.isnan(each.factor)])
     if not factors.size:

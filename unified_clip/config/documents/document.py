@@ -26,17 +26,19 @@ class Document:
     name: str
     text: str
     kind: str
-    """The file type: toml, yaml, json, or the type of a format with its own parser, such as python."""
+    """The file type: toml, yaml, json, or a type with its own parser, such as python."""
 
     data: Any
     """The values of the file, or of all merged files. A value that cannot be read is an `Unknown`."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
-    """Maps each path of keys to its line. For toml, yaml and json, this mapping is empty."""
+    """Maps each path of keys to its line. For toml, yaml and json, this mapping is empty, because `line` searches
+    `text`.
+    """
 
     path: Path | None = None
     duplicates: tuple[Duplicate, ...] = ()
-    """Keys that occur twice in this file. The field `data` has the last value of each key."""
+    """Keys that occur twice in this file. `data` has the last value of each key."""
 
     layers: tuple[Layer, ...] = ()
     """The merged files. Later files replace keys of earlier files."""

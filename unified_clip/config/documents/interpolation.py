@@ -15,7 +15,7 @@ LONGEST = 10_000
 """The maximum length of a text after its interpolations are replaced."""
 
 MOST_VALUES = 100_000
-"""The maximum number of values in the result. Interpolations of tables could otherwise fill the memory."""
+"""The maximum number of values after interpolation. Interpolations of tables could otherwise fill the memory."""
 
 
 def resolve(data: Any) -> Any:

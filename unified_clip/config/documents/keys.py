@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from ..._core.types import with_article
 
 Key = str | int
-"""A key of a table, or an index of a list."""
 
 
 class Duplicate(NamedTuple):

@@ -23,8 +23,8 @@ class MergeError(Exception):
 @dataclass(frozen=True)
 class MergeRules:
     delete_key: str = ""
-    """The name of a key, such as `_delete_`. A table that sets this key to true replaces the base file's table. If the
-    base file does not have the table, the key stays in the new table.
+    """The name of a key, such as `_delete_`. A table with this key set to true replaces the base file's table. If the
+    base file does not have the table, the new table keeps this key.
     """
 
     keeps_missing: bool = False

@@ -23,7 +23,6 @@ TYPES = {
     "model_attributes_type": "a table of keys and values",
     "dict_type": "a table of keys and values",
 }
-"""The expected type in words, for each error type of pydantic."""
 
 LIMITS = {
     "greater_than_equal": "{ge:g} or more",
@@ -35,7 +34,6 @@ LIMITS = {
     "too_long": "at most {entries}",
     "string_too_short": "at least one character",
 }
-"""The allowed values in words, for each error type of pydantic."""
 
 TAGS = ("union_tag_invalid", "union_tag_not_found")
 
@@ -114,7 +112,7 @@ def _remedy(error: Any) -> str:
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return a message about an unknown name. The message suggests the most similar name, or lists all known names.
+    """Return a message that suggests the most similar name, or lists all known names.
 
     kind: The word for the name in the message, such as "key".
     """
@@ -128,9 +126,9 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 
 
 def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
-    """Return (keys, possible types of the value, value) for a location in an error of pydantic.
+    """Return (keys, possible types of the value, value) for the location in an error of pydantic.
 
-    Skip the names of union members, which are not keys of the document.
+    A location also contains the names of union members. These names are not keys of the document, and are skipped.
     """
     types: list[Any] = [model]
     keys: list[Key] = []

@@ -62,13 +62,13 @@ def _words(text: str) -> Iterator[tuple[int, str]]:
 
 
 def assigned_numbers(text: str) -> Mapping[str, str]:
-    """Return the variables that a script assigns only once, to a number."""
+    """Return {variable: number} for each variable that a script assigns only once, to a number."""
     changed = Counter(first or second for first, second in CHANGED.findall(text))
     return {name: value for name, value in ASSIGNED.findall(text) if changed[name] == 1 and NUMBER.fullmatch(value)}
 
 
 def option_value(word: str | None, numbers: Mapping[str, str]) -> Any:
-    """Return a number as a float. For `$NAME`, return the number of the variable."""
+    """Return a number as a float, also for a `$NAME` in `numbers`. Other words are returned unchanged."""
     if word is not None and (match := VARIABLE.fullmatch(word)):
         word = numbers.get(match[1] or match[2], word)
     return float(word) if word is not None and NUMBER.fullmatch(word) else word

@@ -14,8 +14,8 @@ from .parse_error import MAX_DIGITS, NOT_VALID, TOO_LONG, ParseError
 from .unknown import Unknown
 
 ALIAS_ALLOWANCE = 100_000
-"""The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. Each use of an alias adds to the size, because
-nested aliases could fill the memory.
+"""The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. Each use of an alias counts, because nested
+aliases could fill the memory.
 """
 
 STANDARD = "tag:yaml.org,2002:"
@@ -24,7 +24,9 @@ MERGE = f"{STANDARD}merge"
 TEXT = ("!", "python/str", "python/unicode")
 
 COMPUTED = ("python/object", "python/name", "python/module")
-"""Prefixes of tags for values that are only known at run time. ORDERED has such a prefix, but its value is known."""
+"""Prefixes of YAML tags for values that are only known at run time. Values with the tag `ORDERED` are read, although
+`ORDERED` has such a prefix.
+"""
 
 ORDERED = "python/object/apply:collections.OrderedDict"
 """The tag of an ordered dict. A node with this tag has one element: a list of all (key, value) pairs."""
@@ -193,7 +195,7 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
     """Return the size of a node: the number of its characters plus the number of its values.
 
-    sizes: The sizes of visited nodes, by `id`, or None for a node that contains `node`.
+    sizes: Maps the `id` of each visited node to its size, or to None for a node that contains `node`.
     """
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):

@@ -13,7 +13,7 @@ Convention = Literal["timm", "optax", "composer"]
 
 
 def agc_settings(clip_factor: float | None, convention: Convention, **options: float) -> dict[str, Any]:
-    """Return the settings of AGC. For a `clip_factor` of None or inf, return {"rule": "none"}.
+    """Return the settings for a `clip_factor`. None and inf switch clipping off.
 
     convention: The package that defines the variant of AGC.
     """
@@ -24,7 +24,8 @@ def agc_settings(clip_factor: float | None, convention: Convention, **options: f
 
 
 def exported_agc(trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False) -> AGC | None:
-    """Check all settings, and return the AGC rule to export. For settings without AGC, return None.
+    """Return the AGC rule to export, or None for settings without AGC. Raise an error if the trainer does not support a
+    setting.
 
     convention: The variant of AGC that the trainer uses.
     has_eps: Whether the format supports the setting `eps` of AGC.

@@ -36,11 +36,8 @@ def paths(text: str) -> tuple[tuple[str, ...], ...]:
 
 @dataclass
 class Imported:
-    """The clip settings in the configuration of a trainer, with notes for the user."""
-
     settings: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-    """Sentences for the user, for example about a default of the trainer."""
 
     not_finite: str = ""
     """Sentences about the trainer's action if a norm is not finite, or '' if the trainer applies its clip rule."""
@@ -75,7 +72,7 @@ class Format(ABC):
     """The kinds of files that the format reads. `kinds[0]` is the kind of exported files."""
 
     source: ClassVar[str]
-    """The source files of the trainer that define the keys."""
+    """The trainer's source files that define the clip keys."""
 
     newest: ClassVar[str]
     """The newest supported release of the trainer, which exports use by default."""
@@ -115,7 +112,7 @@ class Format(ABC):
     """How the trainer combines a file with its base files."""
 
     vocabulary: ClassVar[Set[str]] = frozenset()
-    """Top-level keys of this trainer, which other trainers can also have."""
+    """Top-level keys of this trainer. Other trainers can have the same keys."""
 
     rules: ClassVar[Sequence[Rule]] = ("global_norm",)
     family: ClassVar[FamilyName] = "pytorch"
@@ -250,7 +247,7 @@ class Format(ABC):
     ) -> float | None:
         """Return the threshold to export, or None for settings that clip nothing or have `min` and `max`.
 
-        rules, family, zero: Values to use instead of the attributes `rules`, `family` and `zero`.
+        rules, family, zero: If passed, these values replace the attributes of the format.
         """
         rules, zero = rules or self.rules, zero or self.zero
         problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules)

@@ -21,24 +21,24 @@ CLIP_NAME = re.compile(
     r"|(global)?clip(ping)?(by|max)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_max_norm
     r"|clip(by)?value"  # clip_value, Keras' clipvalue, clip_by_value
 )
-"""A pattern for names of clip keys, in lower case and without punctuation."""
+"""Matches names of clip keys, in lower case and without punctuation."""
 
 NUMBERS = re.compile(
     r".+ grad(ient)?norm"
     r"|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)"
     r"|(.* )?(generator|discriminator)gradnorm"
 )
-"""A pattern for the last two names in the path of a clip key, such as "train maxnorm". The value of the key must be a
-number.
+"""Matches the last two names in the path of a clip key, such as "train maxnorm", if the value of the key is a number.
 """
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
 
 COMMON = ("maxgradnorm", "gradientclipval", "gradientclipping", "clipgradnorm")
-"""Clip keys that are recognised even if misspelt, in lower case and without punctuation."""
+"""Names of clip keys that are also recognised with a typing error. The names are in lower case and without punctuation.
+"""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
-"""Endings of clip keys that can be `true`, in lower case and without punctuation."""
+"""Endings of the names of clip keys that can have the value `true`, in lower case and without punctuation."""
 
 
 def is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:

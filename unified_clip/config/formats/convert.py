@@ -31,7 +31,7 @@ from .trainers.huggingface.training_arguments import NO_TRAINER
 UNIFIED_CLIP = "unified_clip"
 
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
-"""Maps a format to keys. A file that no format recognises is in this format if it has all these keys."""
+"""{format: keys}. A file that no format recognises is in this format if the file has all these keys."""
 
 BASE_KEYS = ("_BASE_", "_base_")
 WHOLE_CONFIGURATION = "Import the whole configuration, as your program prints it."
@@ -40,7 +40,7 @@ CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
-"""A tuple (format, parsed file). For a clip configuration of unified_clip, the format is None."""
+"""(format, parsed file). The format is None for a clip configuration of unified_clip."""
 
 
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, An
 
 
 def settings(candidate: Candidate, version: Version | None = None) -> dict[str, Any]:
-    """Return the clip settings in a parsed file. For a trainer's file, `provenance` has notes about the import."""
+    """For a trainer's file, `provenance` in the result has notes about the import."""
     trainer, document = candidate
     if trainer is None:
         return settings_data(document)
@@ -82,7 +82,7 @@ def _other_files(document: Document) -> list[str]:
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the settings in a clip configuration. For a trainer's file, raise an error with the import command."""
+    """For a trainer's file, raise an error with the import command."""
     path = Path(path)
     try:
         return settings_data(_parse_own(path))
@@ -142,7 +142,6 @@ def _written(trainer: Format, config: Settings, version: Version, kind: str | No
 
 
 def parse_name(text: str) -> tuple[str, Version | None]:
-    """Split "name@version" into (name, version). Without "@", the version is None."""
     name, at, version = text.partition("@")
     if name != UNIFIED_CLIP and name not in FORMATS:
         raise ConfigError(f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.", "UC103")
@@ -225,9 +224,9 @@ def _detect(path: Path) -> Candidate:
 
 def recognising(path: Path) -> list[Candidate]:
     """Return (format, merged file) for each format that recognises a file. If no format recognises the file, use
-    COMMON_KEYS.
+    `COMMON_KEYS`.
 
-    If one format extends another format, the result has only the extending format.
+    If one format extends another format, only the extending format is in the result.
     """
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 

@@ -28,7 +28,7 @@ ENGINE_OF = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
 )
-"""Maps (package of the trainer, engine) to the rule that this combination rejects."""
+"""{(package of the trainer, engine): clip rule that the trainer rejects with this engine}"""
 
 SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, ownership='distinct')"
 """Code that creates the callback for FSDP 1. The gradients of FSDP 1 carry no placement."""
@@ -44,16 +44,13 @@ STRATEGIES = {
     "deepspeed": DEEPSPEED, "colossal": COLOSSAL, "xla": XLA, "tpu": XLA,
     "fsdp": FSDP1, "fullysharded": FSDP1, "fully_sharded": FSDP1,
 }  # fmt: skip
-"""Maps parts of strategy names to engines. The parts are in lower case, and can also occur in the name of a class. The
-first matching part applies.
+"""Maps parts of strategy names to engines. The parts are in lower case, and can also be parts of class names. The first
+matching part applies.
 """
 
 
 def strategy_name(strategy: Any) -> str:
-    """Return the name or the class of a strategy.
-
-    strategy: A name, or a table such as {"class_path": "DeepSpeedStrategy"}.
-    """
+    """strategy: A name, or a table such as {"class_path": "DeepSpeedStrategy"}."""
     if isinstance(strategy, dict):
         strategy = next((strategy[key] for key in CLASS_KEYS if key in strategy), "")
     return str(strategy)

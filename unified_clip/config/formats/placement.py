@@ -14,7 +14,7 @@ from .naming import name_format
 Path = tuple[Key, ...]
 
 ANY = "*"
-"""A wildcard in a path of `Format.places`. The wildcard matches any key or index."""
+"""In a path of `Format.places`, this wildcard matches any key or index."""
 
 BY_CODE = (
     "If your own code reads this key, write a clip configuration with the key's value. For unified-clip config check, "
@@ -30,7 +30,7 @@ def unread_paths(document: Document, trainer: Format) -> list[Path]:
 
 
 def check(document: Document, trainer: Format) -> list[Path]:
-    """Check the places of all clip keys. Return the clip keys that the trainer ignores.
+    """Check the places of all clip keys, and return the clip keys that the trainer ignores.
 
     Raises:
         ConfigError: A clip key occurs twice with different values. The trainer reads no clip key of the file. No key

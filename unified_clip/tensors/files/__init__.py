@@ -30,7 +30,6 @@ READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
     ".pdparams": paddle_pickle.items,
     ".pdopt": paddle_pickle.items,
 }
-"""{suffix: function that reads the file in this process}."""
 
 CONVERTED = {
     ".pt": "torch",
@@ -40,10 +39,10 @@ CONVERTED = {
     ".keras": "keras",
     ".index": "tensorflow",
 }
-"""{suffix: kind of the file}. The module `convert_worker` converts these files."""
+"""{suffix: kind of file}, for files that the module `convert_worker` converts."""
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-"""{kind of file: framework that is needed to convert the file}."""
+"""{kind of file: framework that converts the file}"""
 
 NEEDED = {
     "torch": "PyTorch is needed to read the file",

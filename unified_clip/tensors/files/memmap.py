@@ -20,7 +20,7 @@ from ..types import PARTS, STORAGE, Dense, Gradient, Sparse
 Raw = npt.NDArray[np.uint8]
 
 Entry = Any
-"""JSON data with the position of a gradient in a file. The entry of a missing gradient is None."""
+"""The position of a gradient in a file, as JSON data. The entry of a missing gradient is None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
 """Files in a scratch directory: the tensors, their entries by name, and the error message after a failure."""
@@ -29,7 +29,7 @@ ALIGNMENT = 64
 """The alignment of the tensors in the file `TENSORS`, in bytes."""
 
 SMALL = 1 << 25
-"""Files with fewer bytes are read into memory, not mapped."""
+"""Files with fewer bytes are read into memory instead of mapped."""
 
 
 def open_map(path: Path) -> Raw:
@@ -57,7 +57,8 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
     """Write a gradient to a file, and return an entry from which `at` reads the gradient.
 
-    A contiguous tensor that is mapped from another file is not copied, and its entry contains the path of that file.
+    A contiguous tensor that is mapped from another file is not copied. The entry then contains the path of that other
+    file.
     """
     if gradient is None:
         return None

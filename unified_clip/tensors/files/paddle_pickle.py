@@ -144,8 +144,9 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         super().__init__(CheckedFile(file, len(raw)))
         self.file, self.raw = file, raw
         self.passed = 0
-        """The number of characters and list entries passed to calls so far. A limit prevents a small file from filling
-        the memory."""
+        """The number of characters and list entries that the pickle has passed to functions. `load_reduce` limits the
+        number, because a small file could otherwise fill the memory.
+        """
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -168,7 +169,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.file.seek(start + size)
 
     def load_reduce(self) -> None:
-        """Raise ValueError if all calls together get more data than the file contains."""
+        """Raise ValueError if the pickle passes more data to functions than the file contains."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
             raise ValueError("the pickle copies the same data many times")

@@ -28,7 +28,7 @@ DTYPES = {
     "C64": "complex64", "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
-"""Maps each code of the format to the name of a dtype. An unknown code is used as the name."""
+"""Maps the codes of dtypes in safetensors files to names of dtypes. A code without an entry is used as the name."""
 
 
 class TensorEntry(NamedTuple):

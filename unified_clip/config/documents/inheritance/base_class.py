@@ -13,15 +13,12 @@ from ..keys import Key
 from ..unknown import UnreadFile
 
 Parse = Callable[[Path, str], Document]
-"""Parses a file. The arguments are the file's path and its name in error messages."""
+"""Parses a file. The string is the name of the file in error messages."""
 
 MOST_FILES = 200
-"""The maximum number of files that a configuration can name."""
 
 
 class Inheritance(ABC):
-    """How a trainer merges a configuration file with its base files."""
-
     keys: Sequence[str] = ()
     """The top-level keys that name other files."""
 
@@ -45,8 +42,6 @@ class OneFile(Inheritance):
 
 @dataclass
 class Files:
-    """Opens the files that a configuration names, at most MOST_FILES."""
-
     main: Document
     parse: Parse
     advice: str
@@ -57,7 +52,7 @@ class Files:
     ) -> Document | UnreadFile:
         """Parse the file at `path`, which `document` names at `keys`. For a missing file, return an `UnreadFile`.
 
-        above: The files from the main file to `document`. Each file names the next one.
+        above: The chain of files from the main file to `document`, where each file names the next file.
         """
         if path.resolve() in [other.resolve() for other in above]:
             chain = " -> ".join(self.name(other) for other in [*above, path])

@@ -24,7 +24,7 @@ ADVICE = "Import the composed configuration: run your program with --cfg job."
 GLOBAL = "_global_"
 
 MOST_PARENTS = 4
-"""The number of parent folders that are searched for the main configuration."""
+"""The number of parent folders in which to search for the main configuration."""
 
 
 class Hydra(Inheritance):
@@ -99,12 +99,12 @@ class _Node:
 class _Composition:
     files: Files
     choices: dict[str, Default] = field(default_factory=dict)
-    """Maps a group, such as "trainer" or "db@source", to the entry that chooses its file."""
+    """Maps a group, such as "trainer" or "db@source", to the entry of a `defaults` list that chooses its file."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
-    """Maps each group to its chosen file, which replaces `${group}` in a `defaults` list."""
+    """Maps each group to the name of its chosen file, to replace `${group}` in a `defaults` list."""
 
     def compose(self, document: Document) -> Document:
         path = (document.path or Path(document.name)).resolve()
@@ -190,9 +190,9 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return the key in `choices` for an entry: the group of the entry, such as "db".
+    """Return the key of an entry in `_Composition.choices`: the group, such as "db".
 
-    If the package is not the default, return group@package, such as "db@source".
+    If the package is not Hydra's default, return group@package, such as "db@source".
     """
     group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
     package = _final_package(node.package, entry.relative_package)
@@ -209,10 +209,9 @@ def _absolute(package: str) -> tuple[str, ...]:
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
-    """Search upwards from `folder` for the folder that contains the groups, and return it.
+    """Return the folder that contains the folders of absolute entries, such as the folder `db` for `/db: mysql`.
 
-    An absolute entry, such as `/db: mysql`, names a folder inside the result. If no folder contains a group, return
-    `folder`.
+    The result is `folder` or one of its parents. If no such folder exists, return `folder`.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)

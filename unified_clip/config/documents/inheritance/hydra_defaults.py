@@ -21,13 +21,13 @@ class Default:
     """The index of the entry in the list. If Hydra adds the entry `_self_`, its index is -1."""
 
     group: str
-    """The group of the entry, without a leading slash. If the entry is a file path, this is the folder of the file."""
+    """The group of the entry, without a leading slash. For a file path, this is the folder of the file."""
 
     names: tuple[str, ...]
     """The chosen files, such as ("gpu",) for `trainer: gpu`, and () for `trainer: null`."""
 
     package: str | None
-    """The package after @ in the entry, or None for Hydra's default package, the group."""
+    """The package after @ in the entry. None means Hydra's default package, which is the group."""
 
     is_absolute: bool
     is_override: bool = False

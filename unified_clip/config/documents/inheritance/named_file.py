@@ -13,8 +13,8 @@ from ..unknown import Unknown
 from .base_class import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""The maximum number of folders to search for a named file, upwards from the configuration's folder. The file's path is
-relative to the working directory of the training program, which is unknown.
+"""The maximum number of folders in which to search for a named file, from the configuration's folder upwards. Training
+programs read the path relative to their working directory, which is unknown.
 """
 
 
@@ -48,7 +48,7 @@ class NamedFile(Inheritance):
         return value if isinstance(value, str) and value.strip() else None
 
     def _find(self, document: Document, files: Files, text: str) -> Path | Unknown:
-        """Search for the file `text` in the folder of the document, and then in the folders above.
+        """Search for the file `text` in the folder of the document, and then in the parent folders.
 
         If no folder has the file, return an `Unknown`. If several folders have files with different contents, raise
         ConfigError.

@@ -22,7 +22,7 @@ FOLDER = re.compile(r"\{\{\s*fileDirname\s*\}\}")
 
 class Import(NamedTuple):
     path: str
-    """The path relative to the file with the import, or the name of a module in an installed package."""
+    """A path relative to the importing file, or the name of a module in an installed package."""
 
     names: dict[str, str] | None
     """Maps each imported name to its name in the base file. None means that all names are imported."""

@@ -7,8 +7,8 @@ import builtins
 from collections.abc import Set
 
 BASES = "_base_"
-"""The name to which a configuration assigns the paths of base files. In expressions, it refers to the data of these
-files.
+"""The name to which a configuration assigns the paths of base files. In expressions, this name means the data of the
+base files.
 """
 
 ROOTS = {"optim_wrapper", "optimizer_config", BASES}
@@ -51,7 +51,7 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
     """Return the names of values that affect clipping, including other names of the same dict.
 
-    The result always contains WRITERS, and "*" for `import *`.
+    The result always contains `WRITERS`, and "*" for `import *`.
     """
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]

@@ -23,8 +23,8 @@ NO_CLIP = (
 
 
 class Accelerate(Format):
-    """The YAML and JSON files of Accelerate. Only DeepSpeed and Megatron-LM read the clip keys in these files. Without
-    these engines, the training script clips.
+    """Only DeepSpeed and Megatron-LM read the clip keys in files of Accelerate. Without these engines, the training
+    script clips.
     """
 
     name, title = "accelerate", "Accelerate"

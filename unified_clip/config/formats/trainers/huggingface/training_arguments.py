@@ -68,9 +68,8 @@ class HuggingFace(Format):
     not_finite = UNDER_DEEPSPEED
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file belongs to this trainer.
-
-        A key in `own_keys` is not enough. For example, the configuration of a model can have `gradient_checkpointing`.
+        """A key in `own_keys` is not enough. For example, the configuration of a model can have
+        `gradient_checkpointing`.
         """
         if any(document.shows(key) for key in NO_TRAINER):
             return False

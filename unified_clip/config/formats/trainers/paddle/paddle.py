@@ -40,7 +40,7 @@ KEYWORDS = {
     "gradient_clip": "sets the clip of one parameter, which this file does not name. Copy the file, remove "
     "gradient_clip from the copy, and import the copy. Then add a group for the parameter to `groups`.",
 }
-"""Maps a keyword argument to the reason why it is rejected."""
+"""Keyword arguments that are rejected, with the reason."""
 
 REJECTED = {
     "clip_grad_norm_": "clips only the parameters in its call. Write a clip configuration with rule = 'global_norm' "

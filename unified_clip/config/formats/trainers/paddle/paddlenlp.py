@@ -10,8 +10,6 @@ from ..huggingface.training_arguments import TRAINING_ARGUMENTS
 
 
 class PaddleNLP(Format):
-    """The format of PaddleNLP's TrainingArguments. Some of its keys are not in Hugging Face's TrainingArguments."""
-
     name, title = "paddlenlp", "PaddleNLP, PaddleFormers"
     kinds = ("json", "yaml")
     source = "paddlenlp/trainer/trainer.py, paddleformers/trainer/trainer.py"
@@ -26,10 +24,7 @@ class PaddleNLP(Format):
     family = "paddle"
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file belongs to this trainer.
-
-        A key in `own_keys` is not enough, because the file of another trainer can also have `sharding`.
-        """
+        """A key in `own_keys` is not enough, because the file of another trainer can also have `sharding`."""
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
 
     def read(self, document: Document, version: Version | None) -> Imported:
