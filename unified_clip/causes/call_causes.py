@@ -19,8 +19,8 @@ from ..tensors.norms import exact_norm
 from ..tensors.types import Dense, digest
 from . import hypotheses
 from .cause import Cause, CauseKind, instead
-from .observation import NORM_TOLERANCE, Observation, common_cause
-from .scaling import CLOSE, EXACT, coefficient, combined_norm
+from .observation import CLEAR_FACTOR, NORM_TOLERANCE, Observation, common_cause
+from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm
 from .sums import steps_in_16_bits
 from .wrong_settings import or_simple_threshold
 
@@ -238,8 +238,11 @@ def wrong_signs(call: Observation) -> Cause | None:
 
 
 def _is_near(result: Float64s, right: Float64s, dtype: str) -> bool:
-    rtol = max(CLOSE, 2.0 ** (3 - FORMATS[dtype].precision)) if dtype in FORMATS else 0.0
-    return np.allclose(result, right, rtol=rtol, atol=0.0, equal_nan=True)
+    return np.allclose(result, right, rtol=_tolerance(dtype), atol=0.0, equal_nan=True)
+
+
+def _tolerance(dtype: str) -> float:
+    return max(CLOSE, 2.0 ** (3 - FORMATS[dtype].precision)) if dtype in FORMATS else 0.0
 
 
 def not_clipped(call: Observation) -> Cause | None:
@@ -304,8 +307,8 @@ def _clamped(call: Observation, values: Float64s) -> Float64s:
 def by_value_and_norm(call: Observation) -> Cause | None:
     """Return the cause if the call limits each element, and then clips by the norm of the limited elements."""
     sides = [(before.values(), result.values()) for _, before, _, result in call.sides()]
-    has_one_coef = all(scaling.low <= scaling.high for scaling in call.scalings.values())
-    if has_one_coef or call.by != "global" or call.need_clip or call.passed_norm is not None:
+    is_plain = call.by == "global" and not call.need_clip and call.passed_norm is None
+    if not is_plain or all(map(_has_one_coef, call.scalings.values())):
         return None
     largest = max(float(np.abs(result).max(initial=0.0)) for _, result in sides)
     coef = max(float(np.abs(result[before != 0] / before[before != 0]).max(initial=0.0)) for before, result in sides)
@@ -315,6 +318,10 @@ def by_value_and_norm(call: Observation) -> Cause | None:
     if bound is None:
         return None
     return Cause("another rule", f"as if each element were limited to [-{bound:g}, {bound:g}] before the clip by norm")
+
+
+def _has_one_coef(scaling: Scaling) -> bool:
+    return scaling.low <= scaling.high * (1 + CLEAR_FACTOR * _tolerance(scaling.dtype))
 
 
 def _is_by_value_and_norm(call: Observation, bound: float) -> bool:

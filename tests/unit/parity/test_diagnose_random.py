@@ -71,6 +71,9 @@ FEW = [dense([-0.0007, 0.1046])]
 NEARLY = [dense([-0.2482231]), dense([0.01266844]), dense([1.530252])]
 """The norm equals the threshold, so eps decides whether the gradients are clipped."""
 
+TWICE_ROUNDED = [dense(np.random.default_rng(0).standard_normal(40), "float64")]
+"""Each element is rounded twice, so no coefficient explains all elements."""
+
 LONE = [dense([-0.002481], "float16")]
 """One or two clips by a coefficient just below 1 change this number by one ULP."""
 
@@ -84,6 +87,7 @@ TWO_EXACTLY = [dense([-2.0], "bfloat16")]
 @example(drawn_case=(named_case("GradientClipByNorm", BOTH_CLIPPED, clip_norm=0.4), 0))
 @example(drawn_case=(named_case("GradientClipByGlobalNorm", FEW, clip_norm=0.02), 0))
 @example(drawn_case=(named_case("clip_grad_norm_", COARSE, max_norm=0.5), 0))
+@example(drawn_case=(named_case("GradientClipByGlobalNorm", TWICE_ROUNDED, clip_norm=0.7), 0))
 @example(drawn_case=(named_case("clip_grad_norm_", LONE, max_norm=0.0024814605712890625), 0))
 @example(drawn_case=(named_case("clip_grad_norm_", NEARLY, max_norm=1.5503052473068237), 2))
 @example(drawn_case=(named_case("GradientClipByGlobalNorm", TWO_EXACTLY, clip_norm=2.0), 0))
