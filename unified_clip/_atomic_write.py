@@ -13,9 +13,9 @@ NUMBERS = itertools.count()
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`. Rename the written file to `path` at the end of the `with` block.
+    """Yield a temporary path. At the end of the `with` block, rename the file at this path to `path`.
 
-    After an error, the temporary file is removed, and `path` is unchanged. If `path` is a link, its target is replaced.
+    After an error, `path` is unchanged, and the temporary file is removed. If `path` is a link, its target is replaced.
     """
     new = temporary_path(path)
     try:

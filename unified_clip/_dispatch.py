@@ -25,9 +25,9 @@ ADAPTERS = {
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return (the backend of the first tensor, the argument). The search reads iterators in the argument, so new
-    iterators replace them.
+    """Return (the backend of the first tensor, the argument).
 
+    The search consumes iterators in the argument, so the returned argument contains new iterators over the same items.
     NumPy arrays are skipped, because every framework accepts them. If there are only NumPy arrays, return NumPy's
     backend.
     """
@@ -83,8 +83,8 @@ def adapter_of(kind: type) -> str | None:
 
 
 def backend_of(tensor: Any) -> Backend:
-    """Return the backend of a tensor. `torch.compile` can trace this call only if a tensor of the same type was passed
-    before."""
+    """Return the backend of a tensor. `torch.compile` can trace a call only if an earlier call got a tensor of the same
+    type."""
     return _backend(adapter_of(type(tensor)) or "numpy")
 
 

@@ -36,7 +36,7 @@ def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
     A tuple becomes a list.
 
     keep: Control characters to leave unchanged. If empty, escape also the starts of CI commands, such as `::error::`.
-    code: The dict keys with source code, in which line breaks and tabs stay unchanged.
+    code: The keys of dicts whose values are source code. In these values, line breaks and tabs stay unchanged.
 
     Example:
         >>> print(safe("a\x1b[2J[ab]"))

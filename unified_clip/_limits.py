@@ -34,10 +34,10 @@ MOST_AXES = 32
 """The largest number of axes that every version of NumPy supports."""
 
 MOST_ELEMENTS = 2**59
-"""The number of elements in a tensor is limited, so that 16 bytes per element give fewer than 2**63 bytes."""
+"""A tensor with fewer elements has fewer than 2**63 bytes, at 16 bytes per element."""
 
 LONGEST_HEADER = 20_000
-"""NumPy rejects `.npy` headers of more than 10,000 characters."""
+"""The limit in bytes for a `.npy` header. NumPy itself rejects more than 10,000 characters."""
 
 UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -97,7 +97,7 @@ def check_name(name: str) -> None:
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """Read the header of an array. Check its length first, because NumPy would read up to 4 GiB."""
+    """Read the header of a `.npy` file. NumPy itself would read a header of up to 4 GiB."""
     magic = file.read(8)
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
     size = int.from_bytes(length, "little")
@@ -107,11 +107,11 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Count the entries of nested data, because a list that contains itself would never end."""
+    """Count and limit the entries of nested data, because a list that contains itself would never end."""
 
     def __init__(self, file_size: int = 0) -> None:
-        """Add `file_size` to the limits, because each entry takes at least one byte in the file. Then only repeated
-        entries can exceed the limits."""
+        """Add `file_size` to the limits for entries and names, because each entry takes at least one byte in the file.
+        So only data that the file references several times can exceed these limits."""
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
         self._name_limit = 100 * DEFAULT_ENTRIES + file_size

@@ -20,7 +20,7 @@ except ImportError:  # on Windows
 PREFIX = "unified_clip_"
 
 LOCK = ".lock"
-"""The file that a process and its workers lock until they end."""
+"""A process and its workers lock this file in their temporary directory until they end."""
 
 
 class Scratch:

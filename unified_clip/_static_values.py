@@ -32,7 +32,7 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 MAX_EXPONENT = MAX_DIGITS = 400
-"""The limits for the exponent of a power and for the digits of a whole number. Larger values would take too long."""
+"""Limits for the exponent of a power and for the digits of a whole number, so that an evaluation is fast."""
 
 Target = ast.Name | ast.Attribute
 
@@ -47,7 +47,7 @@ def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Calla
     """Return the value of a constant expression, such as `1.0 / 4`, `float("inf")` or a name.
 
     value_of: A function that returns the value of a name, or raises UnknownValueError.
-    full_name: A function that returns the full name, such as 'numpy.inf' for `np.inf`, or ''.
+    full_name: A function that returns the full name, such as 'numpy.inf' for `np.inf`, or '' if it is unknown.
     """
     match node:
         case ast.Constant(value=value):

@@ -28,7 +28,6 @@ from ._scratch import Scratch
 PACKAGE = Path(__file__).parent
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""Environment variables that make frameworks use the CPU only."""
 
 STDERR_KEPT = 1 << 16
 
@@ -41,20 +40,16 @@ MEANINGS = {
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 CALLS_SHOWN = 3
-"""The number of innermost calls in the error message about a worker that crashed or hung."""
 
 LINES_SHOWN = 6
-"""The number of lines of stderr in the error message about a failed worker."""
 
 LINE_CHARACTERS = 300
 
 REPORT_SECONDS = 1.0
-"""The time in which a hung worker can report its calls."""
 
 POLL_SECONDS = 0.1
 
 PARENT_CHECK = 1.0
-"""How often, in seconds, a worker checks whether its parent process still runs."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ class Exit:
 
     stderr: Sequence[str]
     calls: str = ""
-    """The calls that the worker reported after a timeout."""
+    """The innermost calls of the worker at a timeout, as text."""
 
     def __str__(self) -> str:
         if self.code is None:
@@ -91,7 +86,7 @@ class Worker:
 
     Args:
         arguments: The command line, which begins with the path of the interpreter.
-        scratch: A directory for the worker. A different interpreter gets a copy of the package there.
+        scratch: A directory for the worker. For a different interpreter, this package is copied there.
         sees_gpus: Whether frameworks in the worker can find GPUs. By default, frameworks run on the CPU.
     """
 
@@ -134,7 +129,7 @@ class Worker:
         self._errors.close()
 
     def wait(self, timeout: float, poll: Callable[[], bool] | None = None) -> Exit:
-        """Wait until the worker ends, or end it after `timeout` seconds. Then end the processes that it started.
+        """Wait until the worker ends, or end it after `timeout` seconds. Then end the child processes of the worker.
 
         poll: A function that is called every `POLL_SECONDS` seconds. If it returns True, the timeout restarts.
         """
@@ -159,8 +154,8 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Send a signal, and return the calls that the worker reports. If the worker has not called `prepare`, the
-        signal ends it."""
+        """Return the innermost calls, which the worker reports on SIGUSR1. If the worker has not called `prepare`, this
+        signal ends the worker."""
         if not hasattr(os, "killpg"):
             return ""
         begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + REPORT_SECONDS
@@ -196,7 +191,7 @@ def _shown_calls(frames: Sequence[tuple[str, str, str]]) -> str:
 
 
 def prepare() -> None:
-    """Make this worker report its calls after a timeout, and exit when its parent ends."""
+    """Make this worker report its calls on SIGUSR1, and exit when its parent ends."""
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)
     threading.Thread(target=_exit_when_orphaned, args=[os.getppid()], daemon=True).start()
@@ -230,9 +225,9 @@ def hide_packages(*names: str) -> Iterator[None]:
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
     """Return the entries of PYTHONPATH for a worker that imports this copy of the package.
 
-    The parent directory of this package comes last, because other packages in it must not hide the user's packages. If
-    `PYTHONPATH` contains another copy of this package, the directory comes first. A different interpreter gets a new
-    directory that contains only a copy of this package.
+    `PACKAGE.parent` comes last, because its other packages must not hide the user's packages. It comes first if
+    `PYTHONPATH` contains another copy of this package. For a different interpreter, a new directory with only a copy of
+    this package comes first, and replaces `PACKAGE.parent`.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

@@ -244,7 +244,7 @@ def _ranks_of(group: Any) -> set[int]:
 
 
 def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[Any, bool]]:
-    """Yield (parameter, whether this rank owns the parameter) for each parameter of an FSDP1 handle."""
+    """Yield (parameter, whether a rank with this `tensor_rank` can own the parameter) for an FSDP1 handle."""
     flat = handle.flat_param
     specs = flat._param_extensions  # None for a parameter that is not a DTensor on the tensor-parallel mesh
     if tensor_rank is None and any(spec is not None for spec in specs):

@@ -211,10 +211,6 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
 
 
 def _need_elements(gradients: Sequence[Any], subject: str) -> None:
-    """Raise ValueError if no gradient has an element, because nothing would be compared.
-
-    subject: The start of the message, such as "grads has".
-    """
     present = [gradient for gradient in gradients if gradient is not None]
     if not any(math.prod(gradient.shape) for gradient in present):
         what = "no gradient with an element" if present else "no gradient"
@@ -247,7 +243,7 @@ def _check(frameworks: Sequence[str], interpreters: Mapping[str, str], missing: 
 
 
 def _name(rule: str | Callable[..., Any]) -> str:
-    """Return the original name of a clip rule, as in the `cases` of a suite."""
+    """Return the name of a clip rule in a suite: for `ClipGradByNorm`, which is an alias, `GradientClipByNorm`."""
     if isinstance(rule, str):
         name, _, method = rule.partition(".")
         original = getattr(unified_clip, name, None) if name in unified_clip.__all__ else None

@@ -112,7 +112,6 @@ class GradientClip(FrameworkBinding):
 
     _needs_order: ClassVar[bool] = False
     _measures: ClassVar[Measures | None] = None
-    """The norms that ranks measure together: "total", "each" (one norm per tensor), or None for a clip by value."""
 
     _spec = INFERRED
 
@@ -134,7 +133,7 @@ class GradientClip(FrameworkBinding):
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Clip the gradients, and return the total norm or None. The caller writes the results."""
+        """Clip, and return the total norm if the clip has one. The caller writes the clipped tensors back."""
 
     def _group(self) -> object:
         """Return a key. `append_gradient_clip_ops` clips parameters together if their clips have equal keys."""
@@ -232,7 +231,7 @@ class ErrorClipByValue(FrameworkBinding):
 
 
 def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> ParamGrads:
-    """Clip each gradient by the clip that `clip_of` returns for its parameter. None leaves the gradient unchanged."""
+    """Clip each gradient by `clip_of(parameter)`. If `clip_of` returns None, the gradient stays unchanged."""
     leaves, indices = read_pairs(backend, params_grads)
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
     for parameter, own in [(leaf.parameter, [leaf]) for leaf in leaves] or [(None, [])]:

@@ -17,13 +17,13 @@ from .._core.rule import ClipRule
 from .._core.types import Tensor
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""A function that returns (the backend for an argument, the argument). The function reads iterators in the argument,
-so it replaces them by new iterators over the same items."""
+"""A function that gets an argument, and returns (its backend, the argument). The function consumes iterators in the
+argument, so the returned argument contains new iterators over the same items."""
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """Passed in place of a backend by functions that accept tensors of any framework."""
+    """Functions for tensors of any framework pass a `Resolver` in place of a backend."""
 
     resolve: Resolve
 

@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     n: Scalar
     norm: Tensor
     norms: list[list[Norm]]
-    """For each group, one norm over the group, or one norm per tensor. A group with a clip by value has no norm."""
+    """A list for each group: one norm over the group, one norm per tensor, or nothing for a clip by value."""
 
     max_abs: list[Scalar | None]
     """The largest magnitude in each group with a clip by value, and None for other groups."""
@@ -64,7 +64,7 @@ def clip(
     """Clip each group by its rule. The groups cover all gradients, in order.
 
     inputs: The tensors from which thresholds are computed.
-    patterns, step: Values of the configuration, which must be equal on all ranks.
+    patterns, step: Only compared between ranks. The values must be equal on all ranks.
     """
     everything, scalars = range(len(gradients.values)), nonfinite != "family"
     if gradients.shards is not None:
@@ -153,7 +153,7 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return whether all norms are finite, as a condition for a graph. On the host path, None replaces True."""
+    """Return a scalar of the framework that is true if all norms are finite. On the host path, return None for true."""
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep
 

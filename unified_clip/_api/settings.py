@@ -36,7 +36,7 @@ class ClipSettings:
 
 
 SETTINGS = ClipSettings()
-"""The clips of the whole process, for all frameworks."""
+"""The clips that `set_gradient_clip` has set in this process, for all frameworks."""
 
 
 def check_clip(clip: Any) -> None:

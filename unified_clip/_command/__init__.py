@@ -47,7 +47,6 @@ def unwritable(out: Path, error: OSError, option: str = "another directory to --
 
 
 def write_new(out: Path, text: str) -> None:
-    """Write the file that the user passed to `--out`. Do not overwrite a file."""
     if os.path.lexists(out):  # also a link to a missing file
         raise UsageError(f"{out} exists. Pass another file to --out.", "UC206")
     try:

@@ -24,7 +24,7 @@ GROUPS = {
     "7": "Files of tensors",
     "9": "unified-clip itself",
 }
-"""The subject of an error, by the first digit of the error code."""
+"""{first digit of an error code: heading of its group in `unified-clip help errors`}."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,9 @@ class ErrorCode:
     explanation: str
 
     remedies: Sequence[str]
-    """What to do or to type, with the most likely remedy first."""
+    """The most likely remedy is first."""
 
     example: str
-    """A real error message, without the start "unified-clip: error CODE: "."""
 
     @property
     def message(self) -> str:

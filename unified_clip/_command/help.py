@@ -17,7 +17,6 @@ from .parser import subcommands, suggestion
 ERRORS, STATUSES = "errors", "exit-status"
 
 WIDEST = 100
-"""The largest number of characters in a line."""
 
 
 def add_parser(commands: Any, root: argparse.ArgumentParser) -> None:

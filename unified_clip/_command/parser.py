@@ -28,7 +28,7 @@ def comma_separated(text: str) -> list[str]:
 
 
 class Formatter(argparse.HelpFormatter):
-    """Keep the line breaks in the help of a command, and indent lists."""
+    """Keep line breaks in descriptions, and indent the continuation lines of list items."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(_fill(line, width, indent) for line in text.splitlines())

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 SUCCESS = 0
 DIFFERENT = 1
 REJECTED = 2
-"""Exit status for an invalid command or file."""
 
 INCOMPLETE = 3
 BROKEN = 70

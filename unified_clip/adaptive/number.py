@@ -1,7 +1,7 @@
 """The class `Number`, so that the code of an adaptive rule works on all frameworks.
 
 On the host path, a rule gets Python floats. On the device path, a rule gets a `Number`, which is a float64 of the
-framework and can be traced. It keeps compilers from merging operations, so that each result is rounded once.
+framework and can be traced. `Number` keeps compilers from merging operations, so each result is rounded once.
 """
 
 from __future__ import annotations
@@ -210,7 +210,6 @@ def take(vector: Real, index: Real) -> Real:
 
 
 def insert(ordered: Real, value: Real) -> Real:
-    """Return a copy of an ascending vector with one more number, on the host path."""
     longer = array("d", ordered)
     insort(longer, value)
     return longer

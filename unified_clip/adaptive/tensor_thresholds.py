@@ -34,7 +34,7 @@ def resize(state: states.State, count: int) -> states.State:
 
 
 class TensorThresholds(OwnThresholds):
-    """The thresholds of AdaGC for one step, for `count` tensors. Tensors without a gradient are included."""
+    """The thresholds of AdaGC for one step. `count` is the number of tensors, including those without a gradient."""
 
     __slots__ = ("adagc", "count", "limit", "state")
 
@@ -71,7 +71,7 @@ class TensorThresholds(OwnThresholds):
 
 
 Slots = list[int] | None
-"""The index of each gradient in the list of tensors, or None if each tensor has a gradient."""
+"""For each gradient, the index of its norm in the state of AdaGC, or None if each tensor has a gradient."""
 
 
 def _slots(gradients: GradientList, group: range) -> Slots:

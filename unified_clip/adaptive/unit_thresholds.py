@@ -59,7 +59,7 @@ def _norm(
 def _threshold(agc: AGC, xp: Scalars, n: Scalar, weight: Scalar) -> tuple[Scalar, Scalar]:
     """Return (norm, threshold) for each unit of a gradient. The coefficient is threshold / norm.
 
-    weight: The norms of the parameter's units.
+    n, weight: The norms of the units in the gradient and in the parameter.
     """
     eps, smallest = (xp.asarray(number) for number in agc.floors)
     threshold = xp.where(weight < eps, eps, weight) * xp.asarray(agc.clip_factor)

@@ -95,7 +95,6 @@ def _listed(parameters: Any) -> Any:
 
 @contextmanager
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
-    """Set the gradients of the parameters to None inside a `with` block."""
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

@@ -32,8 +32,8 @@ WRAPPED = (
 """`Attached` replaces these methods of the optimizer.
 
 Keras calls `_clip_gradients` once for each update, after it has averaged and unscaled the gradients, and before weight
-decay. On JAX, Keras also calls it for batches that only accumulate gradients, and ignores the result. `fit` calls
-`finalize_variable_values` at its end.
+decay. On JAX, Keras also calls `_clip_gradients` for batches that only accumulate gradients, and ignores the result.
+`fit` calls `finalize_variable_values` at its end.
 """
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
@@ -339,8 +339,8 @@ class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Ke
 
 
 def _read(variable: Variable) -> np.ndarray[Any, Any]:
-    """Return the value of a variable, or its value at the start of the epoch during `fit` on JAX or after a failed
-    `fit`."""
+    """Return the value of a variable. During `fit` on JAX, or after a failed `fit`, return the value at the start of
+    the epoch."""
     value = getattr(variable, "_value", None)
     if isinstance(variable, RememberedVariable) and (value is None or value.is_deleted()):
         remembered: np.ndarray[Any, Any] = variable._remembered

@@ -149,7 +149,7 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
     """Return {Paddle's name of a parameter: its name in `names`}.
 
-    A static program has other parameter objects with the same Paddle names.
+    Objects cannot be the keys: a static program has other parameter objects, with the same Paddle names.
     """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):

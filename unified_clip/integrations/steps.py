@@ -63,7 +63,7 @@ class OutcomeArrays(NamedTuple):
 
 
 UNKNOWN = -1
-"""The value of `clipped` if it is unknown whether a gradient changed."""
+"""The value of `OutcomeArrays.clipped` if it is unknown whether a gradient changed."""
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:

@@ -25,7 +25,6 @@ from .steps import NO_STATE
 from .torch_scaling import parameters_of
 
 WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
-"""Packages with wrappers around optimizers."""
 
 HOOKS = "_optimizer_step_pre_hooks"
 
@@ -192,7 +191,6 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
     """Make an optimizer of PyTorch clip before every step, and return the handle.
 
     names: The names for patterns: a model, its `named_parameters()`, or a dict of name to parameter.
-    spec: The ranks that share the gradients.
     """
     optimizer = _inner(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -211,7 +209,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
 
 
 def _is_after_a_step(state: Any) -> bool:
-    """Return whether the optimizer has made a step. Adagrad has a state even before the first step."""
+    """Return whether the state of a parameter comes from a step. Adagrad has a state even before the first step."""
     return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
 

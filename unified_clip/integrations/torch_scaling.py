@@ -25,7 +25,8 @@ def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]
 def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
     """Unscale the gradients, and return whether the scaler skips the step.
 
-    Wait for the GPU if the scaler waits anyway, or if nonfinite is "raise" or "skip". Otherwise, ignore flags on a GPU.
+    For a fused optimizer, the scaler does not wait for the GPU. So read its flags on a GPU only if nonfinite is "raise"
+    or "skip".
     """
     waits = not getattr(optimizer, "_step_supports_amp_scaling", False)
     return is_skipped(unscale(scaler, optimizer), settings, waits=waits)
@@ -34,7 +35,7 @@ def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings
 def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
     """Return whether the scaler skips the step. Ignore flags on a GPU if reading them would add a wait.
 
-    flags: The result of `unscale`.
+    flags: The scaler's flags, one for each device. A flag is true if a gradient has NaN or infinities.
     waits: Whether the scaler waits for the GPU anyway.
     """
     waits = waits or settings.nonfinite in ("raise", "skip")
