@@ -18,10 +18,7 @@ class NoDeviceError(Exception):
 
 
 def pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs of functions to time for PyTorch on a CUDA device.
-
-    On a device that Triton supports, each clip is measured with and without unified_clip's Triton kernels.
-    """
+    """On a device that Triton supports, each clip is measured with and without unified_clip's Triton kernels."""
     import torch
 
     import unified_clip.torch as uc
@@ -91,10 +88,8 @@ def _by(call: Call, kernels: bool) -> Call:
 
 
 def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
-    """Capture a call in a CUDA graph, and return a function that replays the graph.
-
-    `prepare` runs only once, because each replay uses the captured inputs.
-    """
+    """Capture a call in a CUDA graph, and return a function that replays the graph. Each replay uses the inputs of the
+    first `prepare()`."""
     import torch
 
     inputs, side, graph = prepare(), torch.cuda.Stream(), torch.cuda.CUDAGraph()

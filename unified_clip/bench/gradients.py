@@ -17,7 +17,7 @@ Array = npt.NDArray[np.generic]
 
 
 def create_gradients(shapes: Sequence[Shape], dtype: str) -> list[Array]:
-    """Return gradients of normally distributed numbers. To save time, each gradient repeats the same random numbers."""
+    """Return normally distributed numbers. To save time, each gradient repeats the same numbers."""
     block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
     if dtype == "bfloat16":
         import ml_dtypes
@@ -27,10 +27,8 @@ def create_gradients(shapes: Sequence[Shape], dtype: str) -> list[Array]:
 
 
 def shapes_in(path: Path) -> list[Shape]:
-    """Return the shapes of the floating-point tensors in a file, such as the weights of a model.
-
-    Raise UnreadableError for an unreadable file, or if all tensors are empty.
-    """
+    """Return the shapes of all floating-point tensors in a file. Raise UnreadableError if the file cannot be read, or
+    if all tensors are empty."""
     gradients = files.read(path, files.scratch()).values()
     all_shapes: list[Shape] = [gradient.shape for gradient in gradients if gradient is not None]
     shapes = [shape for shape in all_shapes if prod(shape)]

@@ -40,7 +40,7 @@ LISTS: Mapping[str, Sequence[Shape]] = {
     "GPT-2": gpt2(),
     "Llama-7B-layer": [*[(4096, 4096)] * 4, *[(11008, 4096)] * 2, (4096, 11008), (4096,), (4096,)],
 }
-"""The shapes of each list. Small lists come first. Otherwise, a framework could reuse the memory of a large list."""
+"""Small lists come first. Otherwise, a framework could reuse the memory of a large list."""
 
 LISTS_ON_GPU = ("ResNet-50", "GPT-2", "Llama-7B-layer")
 
@@ -48,7 +48,6 @@ GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
     "elements": {10**power: [(10**power,)] for power in range(3, 9)},
     "tensors": {10**power: [(100,)] * 10**power for power in range(1, 5)},
 }
-"""The shapes for `--growth`: one tensor of growing size, and a growing number of tensors with 100 elements."""
 
 
 def elements(shapes: Sequence[Shape]) -> int:

@@ -26,10 +26,8 @@ Call = Callable[[Any], Any]
 
 
 class Pair(NamedTuple):
-    """A function of unified_clip, and the framework's function for the same task.
-
-    `prepare` runs before each call, and returns the argument of the call.
-    """
+    """Two functions for the same task: `unified` of unified_clip, and `native` of the framework. `prepare()` runs
+    before each call, and returns the argument of the call."""
 
     native_name: str
     """The name of the framework's function, or '' if there is none."""
@@ -55,10 +53,8 @@ def compare(
     clock: Clock = time.perf_counter,
     milliseconds: Callable[[Call, Any, Clock], float] = on_host,
 ) -> dict[str, Any]:
-    """Call both functions alternately, and return an entry of bench.json with the quartiles of their times.
-
-    The ratio is the time of the framework's function divided by unified_clip's time. A ratio above 1 means that
-    unified_clip is faster.
+    """Call both functions alternately, and return an entry of bench.json. Its ratio is the time of the framework's
+    function divided by the time of unified_clip's function.
 
     seconds: The total time for all calls. Each function is called at least LEAST and at most MOST times.
     """
@@ -91,13 +87,10 @@ def quartiles(values: list[float]) -> list[float]:
 def limits(
     views: Sequence[Array], prepare: Callable[[], Any], threads: int, seconds: float, clock: Clock = time.perf_counter
 ) -> dict[str, Any]:
-    """Measure how fast threads read the gradients, and how fast they read and rewrite the gradients.
-
-    Return an entry of bench.json with the number of bytes and the quartiles of the times in milliseconds.
+    """Measure how fast threads read the gradients, and how fast they read and rewrite the gradients. Return an entry of
+    bench.json.
 
     views: Views of the gradients' memory. Read-only views are copied before the measurement.
-    prepare: A function that runs before each repeat.
-    seconds: The duration of each measurement.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 
@@ -132,7 +125,7 @@ def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
 
 
 def extra_memory(call: Call, inputs: Any) -> int | None:
-    """Return by how many bytes the peak memory of the process grows during a call. Return None outside Linux."""
+    """Return by how many bytes the peak memory of the process grows during a call, or None outside Linux."""
     if sys.platform != "linux":
         return None
     gc.collect()

@@ -31,26 +31,21 @@ DEVICES: dict[str, dict[str, Any]] = {
     "cpu": {},
     "cuda": {"frameworks": ["torch"], "lists": list(LISTS_ON_GPU), "growth": False},
 }
-"""The devices to measure. Each device has its own defaults for some fields of `Options`."""
+"""Maps each device to its defaults for fields of `Options`."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A list of gradients in one dtype. The worker prints one line with the results of each measurement."""
-
     shapes: Sequence[Shape]
     dtype: str
     labels: Mapping[str, Any]
     """The keys that describe the measurement in bench.json."""
 
     is_growth: bool = False
-    """Whether the measurement shows how the time grows with the number of elements or tensors."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a benchmark. An invalid option raises OptionsError."""
-
     frameworks: Sequence[str] = tuple(DTYPES_OF)
     lists: Sequence[str] = tuple(LISTS)
     dtypes: Sequence[str] = DTYPES
@@ -62,7 +57,7 @@ class Options:
 
     device: str = "cpu"
     own_lists: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
-    """Maps the name of each list from a file to the shapes in the file. `lists` also contains the name."""
+    """Maps the names of lists that come from files to the shapes in these files. `lists` also contains these names."""
 
     def __post_init__(self) -> None:
         for option, known, more in (

@@ -19,14 +19,13 @@ MOST_COMPILED_BY_TORCH = 200
 
 class Pairs(NamedTuple):
     clips: Callable[[float], list[Pair]]
-    """Return the pairs that clip by the global norm. The first pair calls the framework's usual function."""
+    """The first pair calls the framework's usual function."""
 
     norm: Pair
     memory: Callable[[], list[Array]]
-    """Return views of the gradients' memory, which do not keep the gradients alive."""
+    """Returns views that do not keep the gradients alive."""
 
     in_graphs: Callable[[float], list[Pair]] = lambda threshold: []
-    """Return the pairs that clip inside compiled graphs."""
 
 
 def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
@@ -34,26 +33,19 @@ def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
 
 
 def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place: bool = False) -> Pair:
-    """Return a pair of functions to time.
-
-    name: The name of the framework's function, such as "optax.tree.norm (jit)".
-    calls: unified_clip's function, and the framework's function if there is one.
-    """
+    """`calls` contains unified_clip's function, and then the framework's function if there is one."""
     unified, *natives = calls
     return Pair(name, prepare, unified, natives[0] if natives else None, in_place)
 
 
 def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
-    """Return a pair of functions that clip to a threshold.
-
-    clips: unified_clip's function, and the framework's function if there is one. Both take (gradients, threshold).
-    """
+    """`clips` contains unified_clip's function, and then the framework's function if there is one. Both functions take
+    (gradients, threshold)."""
     return pair(name, prepare, [clip_to(threshold, clip) for clip in clips], in_place)
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs of functions to time for NumPy. NumPy has no clip function, so the pairs use plain NumPy
-    code."""
+    """NumPy has no function that clips gradients, so unified_clip is compared with plain NumPy code."""
     import unified_clip.numpy as uc
 
     grads: list[Any] = [array.copy() for array in arrays]
@@ -126,10 +118,8 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs of functions to time for TensorFlow.
-
-    On the CPU, a call returns when the computation is complete, so the timed functions do not wait for results.
-    """
+    """On the CPU, TensorFlow's functions return when the computation is complete, so the timed functions do not wait
+    for results."""
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
@@ -165,10 +155,7 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs of functions to time for Paddle.
-
-    Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16.
-    """
+    """Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16."""
     import paddle
 
     import unified_clip.paddle as uc
@@ -211,10 +198,8 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
-    """Return a function that clips gradients in a static program of Paddle.
-
-    The function ignores its argument, and returns the program's result tensors without a copy.
-    """
+    """Return a function that clips `arrays` in a static program of Paddle. The function ignores its argument, and
+    returns the program's result tensors without a copy."""
     import paddle
 
     program, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
@@ -251,7 +236,6 @@ def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
 
 
 def jax_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs of functions to time for JAX. Optax's functions are compiled, and also return the norm."""
     import jax
     import optax
 
@@ -298,14 +282,14 @@ def _tensorflow_threads(threads: int) -> None:
 class Framework(NamedTuple):
     pairs: Callable[[Sequence[Array]], Pairs]
     packages: Sequence[str]
-    """The packages that the clip functions need. The report lists their versions."""
+    """The report lists the versions of these packages."""
 
     use_threads: Callable[[int], None] = lambda threads: None
-    """Set the number of threads, for a framework that ignores the environment variables in `run.THREADS`."""
+    """Sets the number of threads, for a framework that ignores the environment variables in `run.THREADS`."""
 
     milliseconds: Callable[[Call, Any, Clock], float] = on_host
     describe_device: Callable[[], dict[str, Any]] | None = None
-    """Return the name and the CUDA version of a GPU. For the CPU, `describe_device` is None."""
+    """Returns the name and the CUDA version of a GPU. None for the CPU."""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {

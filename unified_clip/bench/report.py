@@ -14,7 +14,7 @@ NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
 
 SLACK = 0.5
-"""Other processes hardly change the results if their load is at most this number."""
+"""If other processes have a load average of at most SLACK, they hardly change the results."""
 
 BUSY = (
     "The machine was busy, so the times and ratios are unreliable. Bench used {threads} of {cpus} processors, and "

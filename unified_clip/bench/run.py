@@ -19,7 +19,6 @@ from .._scratch import Scratch
 from .options import Options
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads", "PJRT_NPROC")
-"""The environment variables that set the number of threads of OpenMP, BLAS, Paddle, and XLA in JAX."""
 
 
 def command(framework: str) -> list[str]:
@@ -27,9 +26,7 @@ def command(framework: str) -> list[str]:
 
 
 def run(options: Options, progress: Callable[[str, int], Any] = lambda framework, count: None) -> dict[str, Any]:
-    """Run all measurements, one framework after the other, and return the content of bench.json.
-
-    docs/performance.md describes bench.json. For a framework that fails, "failed" contains the reason.
+    """Return the content of bench.json, which docs/performance.md describes.
 
     progress: A function that gets the name of a framework and the number of its new results.
     """
@@ -65,7 +62,6 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
 
 def other_load() -> float:
-    """Return the load average of the last minute, or 0 on systems without a load average."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 

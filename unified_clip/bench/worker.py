@@ -23,10 +23,9 @@ from .options import Measurement, Options
 from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 
 Tables = dict[str, list[dict[str, Any]]]
-"""Maps each table of bench.json to its rows."""
 
 LONG = 10**6
-"""The worker measures the memory speed only for lists with more than LONG elements."""
+"""Memory speed is measured only for lists with more than LONG elements."""
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ from .._core.validation import COMPLEX, FLOATING
 Namer = Callable[[Leaf], str | None]
 
 FINDERS: list[Callable[[Any], str | None]] = []
-"""Functions that find the name of a parameter in the user's models, or return None."""
 
 
 def as_mapping(names: Any) -> Any:
@@ -31,7 +30,7 @@ def as_mapping(names: Any) -> Any:
 
 
 def make_namer(names: Any) -> Namer:
-    """Return a function that finds the name of a gradient, or returns None for a gradient without a name.
+    """Return a function that returns the name of a gradient, or None for a gradient without a name.
 
     names: The argument `names` of `record`, or a function that takes a `Leaf` and returns its name.
 
@@ -58,7 +57,7 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """A function that names a gradient by its parameter. A gradient of an unknown parameter keeps its own name."""
+    """Names each gradient by its parameter. A gradient of an unknown parameter keeps its own name."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
@@ -107,7 +106,7 @@ def unique_name(name: str, taken: Container[str]) -> str:
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
     """Return {name: index of the gradient}. A gradient without a name is named after its position, such as "0".
 
-    taken: The names that other clips of the call use. The new names are added to this set.
+    taken: Names that cannot be used again. The new names are added to this set.
     """
     indices: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
@@ -138,15 +137,13 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
 
 
 class ClipEvent:
-    """The fields of a recorded clip. `complete_fields` adds the fields that a device computes later.
-
-    Every recorded clip runs this code, so keep it short.
-    """
+    """`complete_fields` adds the fields that a device computes later. Every recorded clip runs this code, so it has to
+    be fast."""
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
-        """Record the clip. If a compiled graph cannot report values, record only the settings.
+        """If a compiled graph cannot report values, record only the settings of the clip.
 
-        names: Maps the name of each gradient to its index. If `names` is None, record no norms per gradient.
+        names: Maps the name of each gradient to its index. None means that norms of single gradients are not recorded.
         new: The names that the recording does not contain yet.
         """
         path, threshold = clip.path, clip.threshold
@@ -211,10 +208,8 @@ class ClipEvent:
         return fields
 
     def _measure(self, clip: Clip, names: Mapping[str, int], new: Collection[str]) -> None:
-        """Record the norm of each gradient and of its weight. For a clip without a `norm_type`, record the 2-norms.
-
-        For a clip by value from -c to c, also record the largest absolute value, which shows whether the call clips.
-        """
+        """A clip without a `norm_type` records 2-norms. A clip by value from -c to c also records the largest absolute
+        value of each gradient, which shows whether the gradient is clipped."""
         backend, p = clip.gradients.backend, clip.p or 2.0
         gradients = {name: clip.gradients.values[index] for name, index in names.items()}
         fields: dict[str, dict[str, Any]] = {
@@ -320,10 +315,8 @@ def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Convert the parameter groups of one call to lines of the recording.
-
-    Put consecutive groups with equal settings on one line. A clip by the total norm always gets its own line.
-    """
+    """Put consecutive parameter groups with equal settings on one line of the recording. A clip by the total norm
+    always gets its own line."""
     lines: list[dict[str, Any]] = []
     for fields in groups:
         last = lines[-1] if lines else None

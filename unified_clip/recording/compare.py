@@ -33,7 +33,6 @@ from .runs import RunError, read
 __all__ = ["RecordingComparison", "compare"]
 
 PHASES = 3
-"""The number of steps of the progress bar: the comparison, the choice of differences, and the search for causes."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,6 @@ class _PairedRuns(NamedTuple):
     missing: MissingCalls | None
     skipped: list[StepDifference]
     is_one_schedule: bool
-    """Whether both runs have the same learning rates. Used only if a run skips steps."""
 
 
 def _pair_runs(left: RecordedRun, right: RecordedRun, names: Names, has_effect: Effect | None) -> _PairedRuns:
@@ -235,17 +233,16 @@ def _to_report(
     *,
     is_strict: bool,
 ) -> list[tuple[Divergence, int]]:
-    """Choose the divergences to report. Return (divergence, index of its pair of calls) for each divergence, in order.
+    """Return (divergence, index of its pair of calls) for each divergence to report, in order.
 
-    Report the first divergence of each of these kinds. For each pair of calls, report only the kind that comes first in
-    this list:
+    Report the first divergence of each setting, such as the threshold, and the first divergence of each of these kinds:
 
-    - a divergence beyond accumulated rounding errors, or a coefficient that the norms do not explain
-    - a divergence that exceeds rounding
     - any divergence
+    - a divergence that exceeds rounding
+    - a divergence beyond accumulated rounding errors, or a coefficient that the norms do not explain
 
-    Also report the first divergence of each setting, such as the threshold. Report rounding noise only if nothing else
-    differs. If calls without a partner remain, also return a divergence "calls" with the index `len(pairs)`.
+    If several of these divergences belong to one pair of calls, report only the last kind. Report rounding noise only
+    if nothing else differs. Calls without a partner can add a divergence "calls" with the index `len(pairs)`.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}

@@ -23,7 +23,7 @@ class RunningCall:
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recorders = [recording.begin(name) for recording in recordings]
         self.overhead = 0.0
-        """How many seconds the recordings took for this call."""
+        """The seconds that the recordings took for this call."""
 
 
 class Dispatcher:
@@ -52,7 +52,7 @@ class Dispatcher:
             HOOKS.switch(bool(self.natives))
 
     def after_fork(self) -> None:
-        """Make a new lock in a forked process. A lock that another thread held during the fork would stay locked."""
+        """A lock that another thread held during the fork would stay locked, so a forked process gets a new lock."""
         self._changing = threading.Lock()
         for recording in self._recordings:
             recording.after_fork()

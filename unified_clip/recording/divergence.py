@@ -34,12 +34,12 @@ class Divergence:
     a: object
     b: object
     parameter: str | None = None
-    """The name of the parameter in the first run. A parameter without a name has its position instead. For a setting of
-    an optimizer, this is the name of the setting."""
+    """The name of the parameter in the first run, its position if it has no name, or the name of an optimizer's
+    setting."""
 
     ulps: float | None = None
     relative: float | None = None
-    """The distance of two numbers, or None for values that are not numbers."""
+    """The relative distance of two numbers, or None for values that are not numbers."""
 
     ulps_at_its_size: float | None = None
     """The distance in ULP of a larger number: the total norm, or the largest norm of the weight so far.
@@ -48,12 +48,10 @@ class Divergence:
     """
 
     is_noise: bool = False
-    """Whether a part of the parameter's gradient is rounding noise. See `NoiseTracker`."""
+    """Whether a part of the parameter's gradient is rounding noise, as `NoiseTracker` decides."""
 
     def exceeds(self, max_ulp: float, *, is_strict: bool = False) -> bool:
-        """Return whether the distance of two numbers is above a limit.
-
-        The limit is `max_ulp` for `ulps_at_its_size`, and GROWTH times `max_ulp` for `ulps`.
+        """Return whether `ulps_at_its_size` is above `max_ulp`, or `ulps` is above GROWTH times `max_ulp`.
 
         is_strict: Whether `max_ulp` is also the limit for `ulps`.
         """
@@ -89,21 +87,19 @@ class DivergencePoint:
     b: RecordedRun
     pairs: Sequence[CallPair]
     index: int
-    """The index of the pair of calls. For a call without a partner, the index is the number of pairs."""
+    """The index of the pair of calls, or the number of pairs for a call without a partner."""
 
     first: Divergence
     missing: MissingCalls | None = None
-    """For the stage "calls": the calls that only one run makes. None means that these calls are unknown."""
+    """The calls that only one run makes. Used only for the stage "calls". None if these calls are unknown."""
 
     def both_ways(self) -> Iterator[tuple[RecordedRun, RecordedRun]]:
         yield self.a, self.b
         yield self.b, self.a
 
     def gradients(self) -> list[tuple[str, float, float]]:
-        """Return (name, norm in run a, norm in run b) for each gradient.
-
-        If no norms of gradients were recorded, return the norms of a per-tensor clip.
-        """
+        """Return (name, norm in run a, norm in run b) for each gradient. Without recorded norms of gradients, return
+        the norms of a per-tensor clip."""
         pair = self.pairs[self.index]
         norms = list(numbers(pair, "gradient"))
         if not norms and pair.a.rule == "each":
@@ -111,10 +107,8 @@ class DivergencePoint:
         return [(name or "the gradient", a, b) for name, a, b in norms]
 
     def cause(self, kind: CauseKind, sentence: str, run: RecordedRun | None = None) -> Cause:
-        """Return a cause that begins with "RUN differs from OTHER:".
-
-        RUN is the name of `run`. The default is the second run.
-        """
+        """The sentence begins with "RUN differs from OTHER:". RUN is the name of `run`, and by default the second
+        run."""
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
         return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
 
@@ -124,9 +118,9 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float, *, is_strict: bool = False) -> Iterator[list[Divergence]]:
-    """Yield the divergences of each pair of calls in the order of the stages: causes before consequences.
+    """Yield a list for each pair of calls. The list has the order of the stages: causes before consequences.
 
-    max_ulp: The limit for `Divergence.exceeds`. If `max_ulp` is at least ROUNDING, leave out rounding noise.
+    max_ulp: The limit for `Divergence.exceeds`. From ROUNDING on, rounding noise is left out.
     """
     for differences in _all_divergences(pairs, max_ulp, is_strict):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]

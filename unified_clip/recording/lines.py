@@ -37,9 +37,8 @@ def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]
 def write_line(file: FileIO, line: dict[str, Any]) -> None:
     """Write a dict as a line of JSON in one operation, so that a crash damages only the last line.
 
-    NaN and infinities are written as the strings "nan", "inf" and "-inf".
-
-    OSError: The line cannot be written, for example because the disk is full. Write no more lines after this error.
+    NaN and infinities are written as the strings "nan", "inf" and "-inf". Write no more lines after an OSError, which
+    can occur if the disk is full.
     """
     text = encode(line)
     if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name

@@ -18,19 +18,18 @@ class RecordedTable(BaseModel):
 
 
 class Parameter(RecordedTable):
-    """The recorded norm and shape of a gradient before clipping, and the norm of its weight."""
+    """The norm of a gradient before the clip, its shape, and the norm of its weight."""
 
     shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
     norm: Real
-    """The norm of the gradient, with the `norm_type` of the call. For a clip by value, this is the 2-norm."""
+    """The norm of the gradient with the `norm_type` of the call, or the 2-norm for a clip by value."""
 
     weight: Real | None = None
-    """The norm of the weight, or None if it is unknown."""
 
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
     sums: tuple[Real, Real] | None = None
-    """Fingerprints of the weight's elements, as in `tensors/arrangement.py`. `sums` contains the sum of the elements
-    and the sum of their cubes. Only the first clip of a gradient records `fingerprints` and `sums`."""
+    """`sums` contains the sum of the weight's elements and the sum of their cubes. `tensors/arrangement.py` defines
+    `fingerprints`. Only the first clip of a gradient records both fields."""
 
     @property
     def elements(self) -> int | None:
@@ -42,14 +41,14 @@ NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": lis
 
 
 class RecordedCall(RecordedTable):
-    """A line of a recording about a clip call. A call with several parameter groups can have several lines."""
+    """A line of a recording: a clip call. A call with several parameter groups can have several lines."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
     call: str
     framework: str | None = None
     rule: str | None = None
-    """The clip rule. "global" uses one norm of all gradients. "each" uses one norm for each gradient. "slices" uses one
-    norm for each slice. "value" uses no norm."""
+    """The clip rule. "global" uses one norm of all gradients, "each" a norm for each gradient, "slices" a norm for each
+    slice, and "value" no norm."""
 
     threshold: Real | tuple[Real, Real] | None = None
     """The threshold of the norm, or the bounds of a clip by value. None if the threshold is not a single number."""
@@ -60,7 +59,6 @@ class RecordedCall(RecordedTable):
     """The dtype of the norm."""
 
     count: Annotated[int, Field(ge=0)] | None = None
-    """The number of gradients that the call clips."""
 
     norm: Real | list[Real] | None = None
     """The norm before the clip: a number for the rule "global", and otherwise a list in the order of the gradients."""
@@ -72,29 +70,27 @@ class RecordedCall(RecordedTable):
     clipped: bool | None = None
     nan: int | None = None
     inf: int | None = None
-    """The numbers of NaN and infinite elements, or None if they are unknown."""
+    """The numbers of NaN and infinite elements (`nan` and `inf`), or None if they are unknown."""
 
     seconds: Real | None = None
     """The duration of the call on the host, in seconds. None in a graph, and for a framework's own function."""
 
     parameters: dict[str, Parameter] = {}
-    """The norms and shapes of the gradients, by name. Empty if no norms were recorded."""
+    """Maps names to gradients. Empty if no norms were recorded."""
 
     gradients: str | None = None
     """The name of the file beside the recording that contains the gradients before clipping."""
 
     ranks: int | None = None
     rank: int | None = None
-    """The world size and the rank, if several ranks own the gradients."""
+    """The world size (`ranks`) and the rank. None unless several ranks own the gradients."""
 
     layout: dict[str, int] = {}
     """The number of gradients for each layout of shards over ranks."""
 
     loss_scale: Real | None = None
-    """The loss scale of the gradients, or None if it is unknown."""
 
     repeated: int = 0
-    """The number of repeated parameters in the call."""
 
     sparse: int = 0
     """The number of sparse gradients that a framework's function clips."""
@@ -104,23 +100,25 @@ class RecordedCall(RecordedTable):
     framework's function from clipped gradients, so the coefficient has rounding errors."""
 
     returned_norm: Real | None = None
-    """The norm that a framework's function returned. If the gradients' norms are recorded, `norm` is the exact norm."""
+    """The norm that a framework's function returned. This norm can differ from `norm`, which is exact if the gradients'
+    norms are recorded."""
 
     passed_norm: Real | None = None
-    """The norm that the caller passed. If the gradients' norms are recorded, `norm` is the exact norm."""
+    """The norm that the caller passed. This norm can differ from `norm`, which is exact if the gradients' norms are
+    recorded."""
 
     stored_norm: Real | list[Real] | None = None
     """The norm over the stored rows of sparse gradients, or None if each row is stored once. If a framework's function
-    returns no norm, `coef` follows from this norm."""
+    returns no norm, `coef` is computed from `stored_norm`."""
 
     after: str | None = None
-    """The file with the gradients after the clip, only for calls with `watched`."""
+    """The file with the gradients after the clip. Recorded only for frameworks' functions."""
 
     is_gradient: bool | None = None
     """Whether the call clipped gradients, or None if that is unknown."""
 
     error: str | None = None
-    """The exception that the call raised. After an exception, all fields about the clip are missing."""
+    """The exception that the call raised. After an exception, the fields about the clip are missing."""
 
     process: Annotated[int, Field(ge=0)] = 0  # the index in `processes` of the header
 
@@ -145,11 +143,10 @@ class RecordedCall(RecordedTable):
         return _listed(self.norm)
 
     def known_norms(self) -> list[float]:
-        """Return the norms of the clip. For a clip without a norm, return the norms of its gradients."""
+        """A clip without a norm has the norms of its gradients."""
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def used_norms(self) -> list[float]:
-        """Return the norms from which the function computed its coefficients."""
         others = (self.passed_norm, self.returned_norm, self.stored_norm)
         return _listed(next((norm for norm in others if norm is not None), self.norm))
 
@@ -166,13 +163,14 @@ Setting = bool | Real | tuple[Real, ...]
 
 
 class OptimizerStep(RecordedTable):
-    """A line of a recording: a step of an optimizer. A field is None if its value is unknown."""
+    """A line of a recording: a step of an optimizer. None means an unknown value."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
     optimizer: str  # the class, such as `torch.optim.SGD`
 
     settings: dict[str, Setting] = {}
-    """The learning rate (`lr`) and other settings. A value is a tuple if it differs between parameter groups."""
+    """The learning rate (`lr`) and other settings. A setting that differs between parameter groups has a tuple of
+    values."""
 
     backward_calls: int | None = None  # the number of backward passes since the previous step
     cleared: bool | None = None  # whether all gradients were None or zero at the first of these backward passes
@@ -188,23 +186,23 @@ class OptimizerStep(RecordedTable):
     """The number of parameters with hooks of `Tensor.register_hook`, which can clip gradients in the backward pass."""
 
     decayed: tuple[int, int] | None = None
-    """(number of elements with weight decay, number of elements of all changed parameters). Set only if some, but not
-    all, parameters have weight decay."""
+    """(number of elements with weight decay, number of elements of all changed parameters). None if all or no
+    parameters have weight decay."""
 
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The number of clip calls since the previous step. If None, count the lines of clip calls between the two
-    steps."""
+    """The number of clip calls since the previous step. If None, the lines of clip calls between both steps have to be
+    counted."""
 
     rates: dict[str, float] = {}
-    """The learning rate of each parameter by name. Empty if all parameters have the same learning rate."""
+    """Maps each parameter to its learning rate. Empty if all parameters have the same learning rate."""
 
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
     """The number of IndexedSlices that contain a row more than once, or None if it is unknown."""
 
     losses: tuple[Real, ...] = ()
-    """The losses of the backward passes since the previous step, without the loss scale."""
+    """The losses of the backward passes since the previous step. A loss scale is divided out."""
 
     process: Annotated[int, Field(ge=0)] = 0
     calls: int = 0
@@ -214,7 +212,7 @@ class OptimizerStep(RecordedTable):
 
 
 class LoggedNumbers(RecordedTable):
-    """A line of a recording: the numbers of a call of `Recording.log`."""
+    """A line of a recording: the numbers that `Recording.log` got in one call."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
     logged: dict[str, Real]
@@ -226,12 +224,12 @@ class RecordedProcess(RecordedTable):
 
     rank: int | None = None
     ranks: int | None = None
-    """The rank of the process and the world size, or None if they are unknown."""
+    """The world size (`ranks`) and the rank of the process. None if they are unknown."""
 
     pid: int | None = None
     arguments: tuple[str, ...] = ()
     incomplete_line: bool = False
-    """Whether the process ended while it wrote a line. The incomplete line is left out."""
+    """Whether the process ended while it wrote a line. This line is left out."""
 
 
 class Header(RecordedTable):
@@ -240,7 +238,7 @@ class Header(RecordedTable):
     started: str
     norms: bool = False
     processes: tuple[RecordedProcess, ...] = ()
-    """The processes in the order of their ranks. Only files from `unified-clip record` have processes."""
+    """The processes in the order of their ranks. Empty unless `unified-clip record` wrote the file."""
 
 
 class RecordedRun(RecordedTable):
@@ -249,30 +247,28 @@ class RecordedRun(RecordedTable):
     path: Path
     header: Header
     lines: list[RecordedCall]
-    """The clip calls of the first process."""
 
     incomplete_line: bool
-    """Whether the run ended while it wrote a line. The incomplete line is left out."""
+    """Whether the run ended while it wrote a line. This line is left out."""
 
     name: str
     """The name of the run in printed sentences."""
 
     recorded: int
-    """The number of clip calls in the file. `lines` can be shorter, because calls of a loop are merged."""
+    """The number of clip calls in the file. `lines` can be shorter, because all calls of a loop are merged into one
+    call."""
 
     others: tuple[tuple[RecordedCall, ...], ...] = ()
-    """The clip calls of the other processes."""
+    """The clip calls of all processes except the first one."""
 
     optimizer_steps: tuple[OptimizerStep, ...] = ()
-    """The steps of optimizers in the first process, in order."""
 
     steps_in_iteration: int = 1
-    """The number of recorded optimizer steps in each item of `optimizer_steps`."""
+    """How many recorded steps each item of `optimizer_steps` joins."""
 
     logged: tuple[LoggedNumbers, ...] = ()
 
     warnings: tuple[str, ...] = ()
-    """The messages of all ClipWarnings, without duplicates."""
 
 
 def _listed(value: Number | list[Number] | None) -> list[Number]:

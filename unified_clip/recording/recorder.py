@@ -98,7 +98,7 @@ class Recording:
         self._waits: set[Callable[[], object]] = set()
         self._warnings: dict[str, None] = {}
         self.loss_scale: Callable[[], float | None] | None = None
-        """A function that returns the loss scale of the gradients, or None if it is unknown."""
+        """Returns the loss scale of the gradients, or None if it is unknown."""
         self._arranged: set[str] = set()
 
     def _make_locks(self) -> None:
@@ -179,7 +179,7 @@ class Recording:
         self._close()
 
     def after_fork(self) -> None:
-        """In a forked process, close the recording. The parent process owns the file and the pending lines."""
+        """In a forked process, close the recording, because the parent process owns the file and the pending lines."""
         self._make_locks()
         self._pending.clear()
         self._waits.clear()
@@ -200,7 +200,7 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Write a line for a call. Store its gradients {name: (dtype, array)} before and after the call in two
+        """Write a line for a call. Store the gradients {name: (dtype, array)} before and after the call in two
         files."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
@@ -275,10 +275,8 @@ class Recording:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
     def wait(self) -> None:
-        """Wait until running graphs have reported their calls.
-
-        The caller must not hold `_lock`, because the graphs need it to report calls.
-        """
+        """Wait until running graphs have reported their calls. The caller must not hold `_lock`, because a graph needs
+        the lock to report a call."""
         for wait in tuple(self._waits):
             wait()
 

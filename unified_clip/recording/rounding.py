@@ -9,13 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 ROUNDING = 64
-"""Differences of up to this many ULP can be rounding, because frameworks add numbers in different orders."""
+"""Two numbers that differ by up to this many ULP can be equal up to rounding, because frameworks add numbers in
+different orders."""
 
 GROWTH = 16
-"""Rounding errors grow from step to step, but by a smaller factor than this one."""
+"""From one step to the next, rounding errors grow by a smaller factor than GROWTH."""
 
 NEAR = 4
-"""Norms that differ by up to this many ULP are treated as equal, because each norm contains rounding errors."""
+"""Two norms that differ by up to this many ULP are treated as equal, because each norm contains rounding errors."""
 
 PRODUCT = 1e-5
 """The largest relative error of a clipped norm that is computed as norm times coefficient."""
@@ -59,7 +60,7 @@ def same(left: object, right: object) -> bool:
 
 
 def ulps_at(scale: float, a: float, b: float) -> float:
-    """Return the difference of two numbers in ULP of a larger number `scale`, such as their total norm."""
+    """Return the difference of `a` and `b` in ULP of the larger number `scale`, such as their total norm."""
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps
     unit = 2.0**-53 if needs_float64(a, b) else 2.0**-24  # the smallest relative size of one ULP
@@ -75,9 +76,10 @@ def needs_float64(*values: float) -> bool:
 
 
 def _place(value: float, wide: bool) -> int:
-    """Return the position of a number in the sorted list of all float32 numbers. Zero has the position 0.
+    """Return the index of a number in the sorted list of all float32 numbers. Zero has the index 0, and negative
+    numbers have negative indices.
 
-    wide: Use the list of all float64 numbers instead.
+    wide: Use the list of all float64 numbers.
     """
     bits = int(np.float64(abs(value)).view(np.int64)) if wide else int(np.float32(abs(value)).view(np.int32))
     return bits if value >= 0 else -bits

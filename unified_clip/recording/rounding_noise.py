@@ -19,10 +19,8 @@ Key = tuple[int, str | None]
 
 
 class NoiseTracker:
-    """Decides which numbers of two runs differ only by rounding noise.
-
-    `follow` updates the state of the tracker. Call `is_noise` for a pair of calls before `follow` yields the next pair.
-    """
+    """Decides which numbers of two runs differ only by rounding noise. `follow` yields pairs of calls, and updates the
+    tracker. Call `is_noise` for a pair before `follow` yields the next pair."""
 
     def __init__(self) -> None:
         self._moved: dict[Key, float] = {}
@@ -40,10 +38,8 @@ class NoiseTracker:
                     self._moved[self.key(name)] = self._moved.get(self.key(name), 0.0) + moved
 
     def key(self, name: str | None) -> Key:
-        """Return a key for a parameter that is the same at all steps.
-
-        A position such as "0" occurs in each clip call, so its key also contains the number of the call.
-        """
+        """Return a key that is the same at all steps. Each clip call has a position such as "0", so the key for a
+        position also contains the number of the call."""
         return (self._number if name is not None and name.isdecimal() else 0, name)
 
     def is_noise(self, pair: CallPair, stage: str, name: str | None, a: float, b: float) -> bool:
@@ -53,10 +49,8 @@ class NoiseTracker:
 
 
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return (number of elements that are rounding noise, upper bound for the norm of their difference).
-
-    For a gradient above rounding noise, return (0, 0.0).
-    """
+    """Return (number of elements that are rounding noise, upper bound for the norm of their difference), or (0, 0.0)
+    for a gradient above rounding noise."""
     a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
     for line, parameter in ((pair.a, a), (pair.b, b)):
         if isinstance(parameter, JoinedParameter):
@@ -73,11 +67,8 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
 
 
 def noise_floor(line: RecordedCall) -> float:
-    """Return the largest norm of rounding noise: ROUNDING times one ULP of the total norm.
-
-    For a `norm_type` below 1, return 0. The total norm is then far above the norms of the gradients, and does not bound
-    their rounding.
-    """
+    """Return ROUNDING times one ULP of the total norm: smaller norms of gradients are rounding noise. Return 0 for a
+    `norm_type` below 1, because the total norm is then far larger than the norm of any gradient."""
     total = total_norm(line)
     if not math.isfinite(total) or line.order < 1:
         return 0.0

@@ -27,7 +27,7 @@ PASS = "Pass a file that unified-clip record or unified_clip.record wrote."
 AGAIN = "Record the run again."
 
 CHUNK = 1 << 20
-"""`read` reports its progress each time it has read this number of characters."""
+"""`read` reports its progress after this number of characters."""
 
 
 def read(

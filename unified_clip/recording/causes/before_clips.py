@@ -67,8 +67,8 @@ def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 MOST_GROWTH = 1000
-"""If the weights of a network differ relatively by x, the gradients of another network differ by at most this factor
-times x."""
+"""Different weights of a network can cause different gradients in another network. The relative difference of these
+gradients is at most MOST_GROWTH times the relative difference of the weights."""
 
 UNNAMED = "the other clip calls"
 
@@ -150,9 +150,8 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
-    """Return a cause if a port copies a weight with the wrong order of elements.
-
-    If the port transposes only the weights that are not square, the square weights are a possible cause.
+    """Return a cause if a port copies a weight with the wrong order of elements. If the port transposes only the
+    weights that are not square, the square weights are a possible cause.
 
     orders: Maps each weight to the order of its elements in the port: "same", "transposed", "reshaped" or "permuted".
         The order "permuted" is always wrong, because no framework uses it.
@@ -196,11 +195,7 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
 
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
-    """Return the cause that remains after all other causes are ruled out.
-
-    If the weights agree and the gradients differ, the cause is the loss, the data, or a second network. If the
-    gradients agree and the next weights differ, the cause is the optimizer.
-    """
+    """Return a cause for a divergence without any other cause."""
     if point.index >= len(point.pairs):
         return None
     pair = point.pairs[point.index]
@@ -314,7 +309,7 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
 
 
 def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
-    """Return whether other calls of the run clip parameters that the call `line` does not clip."""
+    """Return whether another clip call of `run` clips parameters that `line` does not clip."""
     own = {(name, tuple(each.shape)) for name, each in separate(line)}
     every = {(name, tuple(each.shape)) for call in run.lines for name, each in call.parameters.items()}
     return bool(every - own)

@@ -11,7 +11,7 @@ from ..rounding import PRODUCT, ROUNDING, distance, single
 from ..rounding_noise import noise_floor, total_norm
 
 TINY = 1e-10
-"""With different data, float64 gradients differ by more than this fraction of the total norm."""
+"""If the runs have different data, their float64 gradients differ by more than this fraction of the total norm."""
 
 
 def largest_difference(pair: CallPair) -> float:
@@ -19,7 +19,7 @@ def largest_difference(pair: CallPair) -> float:
 
 
 def largest_share(pair: CallPair) -> float:
-    """Return the largest difference between two norms, divided by the total norm."""
+    """Return the largest difference between the norms of a gradient in both runs, divided by the total norm."""
     total = max(map(total_norm, (pair.a, pair.b)))
     return max((abs(a - b) / total for a, b in _beyond_noise(pair)), default=0.0)
 
@@ -57,7 +57,7 @@ def _by_size(point: DivergencePoint, pair: CallPair) -> str:
 
 
 def _only_some(point: DivergencePoint, pair: CallPair) -> tuple[str, bool]:
-    """Return (hint, whether the hint explains the difference). If most gradients differ, the hint is empty."""
+    """Return (hint, whether the hint explains the difference). The hint is empty if most gradients differ."""
     factors = {name or "": b / a if a else math.nan for name, a, b in _differing(pair)}
     if not factors or 2 * len(factors) > len(list(numbers(pair, "gradient"))):
         return "", False

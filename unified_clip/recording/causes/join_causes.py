@@ -16,7 +16,6 @@ from . import before_clips
 Explained = Mapping[Divergence, Sequence[Cause]]
 
 STAGES_BEFORE_CLIP = ("steps", "gradients cleared", "backward passes", "clips")
-"""Stages of an optimizer step that come before its clip. The stage "clips" is about missing clips."""
 
 CHANGED = NUMBERS[:-1]
 """The recorded numbers that an earlier optimizer step can change. Coefficients are left out, because they depend only
@@ -28,7 +27,7 @@ SPECIFIC_CAUSES: Mapping[CauseKind, set[CauseKind]] = {
 """Maps a general cause to specific causes. A report with a specific cause leaves out the general cause."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
-"""Differences with these causes can be consequences of earlier differences between updates."""
+"""Different updates at earlier steps can lead to a difference with one of these causes."""
 
 ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
@@ -43,11 +42,8 @@ If `at_once` is True, the function checks only `step`.
 def join(
     points: Sequence[DivergencePoint], explained: Explained, steps: Iterable[StepDifference]
 ) -> dict[Divergence, Sequence[Cause]]:
-    """Return the divergences of calls and of optimizer steps, each with its causes, in order of time.
-
-    Leave out consequences of earlier differences. If a clip call and an optimizer step have the same cause, return only
-    the divergence of the clip call.
-    """
+    """Return all divergences with their causes, in order of time. Leave out consequences of earlier differences. If a
+    clip call and an optimizer step have the same cause, return only the divergence of the clip call."""
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
         steps = [each for each in steps if each.divergence.parameter != "weight_decay"]
@@ -76,11 +72,11 @@ def _consequences(divergence: Divergence) -> set[str]:
 def effective(
     steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
 ) -> Iterator[StepDifference]:
-    """Yield the differences between optimizer steps that change recorded norms by more than ROUNDING ULP.
+    """Yield each of `steps` that has an effect: recorded norms differ by more than ROUNDING ULP, or no norms were
+    recorded.
 
-    If no norms were recorded, yield all differences. Leave out different momentum rules if the next weights agree.
-
-    has_effect: A function that returns whether the updates differ. Call this function instead of comparing norms.
+    has_effect: Returns whether the updates of two runs differ. For differences after the clip, `has_effect` decides
+        instead of the norms.
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
@@ -115,11 +111,8 @@ def effective(
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Remove one of two causes for a factor between the gradients.
-
-    If the numbers of backward passes explain the factor, remove the cause "scaled gradients". Otherwise, remove the
-    cause about backward passes.
-    """
+    """Gradients can differ by a factor because of "scaled gradients" or different numbers of backward passes. Keep only
+    one of these causes: if the numbers of backward passes explain the factor, remove "scaled gradients"."""
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
     explanations = [(point.first, cause) for point in at_step for cause in explained[point.first]]

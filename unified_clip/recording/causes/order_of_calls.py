@@ -23,7 +23,7 @@ from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT, is_near
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""Maps each cause to the clip rule that one run uses instead of the total norm."""
+"""Maps a cause to the clip rule of one run. The other run clips by the total norm."""
 
 
 def clipped_twice(point: DivergencePoint) -> Cause | None:
@@ -266,10 +266,8 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 
 
 def with_rule_divergence(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
-    """If one run clips per tensor or per group, report the clip rule as the divergence.
-
-    The recorded rules can be equal, because each call of a loop over the parameters records "global".
-    """
+    """Report the clip rule as the divergence if one run clips per tensor or per group. The recorded rules can be equal,
+    because each call of a loop over the parameters records "global"."""
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if rule is None or point.first.stage == "rule":
         return point

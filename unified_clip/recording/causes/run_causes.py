@@ -31,7 +31,7 @@ FACTORS = 2**24
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""For each stage, the number that defines one ULP."""
+"""Maps a stage to the number whose ULP is the unit for differences in this stage."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
@@ -142,10 +142,7 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
-    """Search the norms of two runs for missing, swapped or scaled gradients.
-
-    floors: For each run, norms up to this number are rounding noise.
-    """
+    """`floors` contains a number for each run. Smaller norms of this run are rounding noise."""
     expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
     observed = [0.0 if norm <= floors[1] else norm for norm in observed]
     if len(expected) != len(observed):  # it is unknown which noise is missing
@@ -221,7 +218,7 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the same gradients could have both total norms. The norms have different norm types."""
+    """Return whether one list of gradients can have both total norms, although the norm types of the calls differ."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -262,7 +259,6 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Return the results of the call `line`, with the results of the call `reference` as expected results."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):

@@ -13,11 +13,11 @@ from ..recorded_run import OptimizerStep
 from ..rounding import PRODUCT, is_near
 
 EXACT, LOSS_ERROR = 1e-3, 1e-6
-"""EXACT is the largest relative error of a measured weight decay. LOSS_ERROR is the largest relative error of a
-loss."""
+"""EXACT is the largest relative error of a weight decay that is computed from losses. LOSS_ERROR is the largest
+relative error of a loss."""
 
 FACTOR_ERROR = 0.01
-"""The largest relative error of a weight decay that is measured in gradients."""
+"""The largest relative error of a weight decay that is computed from gradients."""
 
 CLOSE = 1.5
 """A bound is close to the optimizer's weight decay if their quotient is below this number."""
@@ -27,11 +27,8 @@ Norms = Mapping[str, tuple[float, float, float]]
 
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if exactly one run adds weight decay to its gradients.
-
-    An L2 regularizer of c / 2 times the squared weights adds c times the weights to the gradients. A weight decay of c
-    has the same effect.
-    """
+    """A gradient contains weight decay if the loss contains an L2 regularizer: c / 2 times the squared weights add c
+    times the weights to the gradients."""
     if point.first.stage not in ("gradient", "norm"):
         return None
     weights = _weights(pair)
@@ -60,12 +57,12 @@ Evidence = tuple[Sequence[str], Sequence[str], str]
 def _regularizer(
     own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms
 ) -> tuple[float, Evidence] | None:
-    """Return (weight decay that one run adds to its gradients, evidence), or None.
+    """Return (weight decay in the gradients of one run, evidence), or None.
 
     If `decay` is 0, compute the weight decay from the losses. Otherwise, also try `2 * decay` and `decay / 2`, because
     a port might forget that the derivative of w**2 is 2 w.
 
-    own: The step of the run that adds the weight decay.
+    own: The optimizer step of the run with weight decay in its gradients.
     decay: The weight decay of the other run's optimizer.
     """
     fitting: Iterator[tuple[float, Evidence | None]]
@@ -103,11 +100,8 @@ def _regularized(pair: CallPair, norms: Norms) -> Iterator[Sequence[str]]:
 
 
 def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms: Norms) -> Iterator[float]:
-    """Yield each weight decay that explains the larger loss of a run.
-
-    Other data can also explain this loss. So the weight decay or its half must have at most two digits, like a number
-    in a script.
-    """
+    """Yield each weight decay that explains why the losses of `own` are larger. Other data can also cause larger
+    losses, so yield a weight decay only if it or its half has at most two digits, like a number in a script."""
     added = math.fsum(own.losses) - math.fsum(step.losses)
     error = max(EXACT, LOSS_ERROR * abs(math.fsum(own.losses)) / added) if added > 0 else 0.0
     for names in _regularized(pair, norms):
@@ -119,11 +113,8 @@ def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms:
 
 
 def _by_norms(decay: float, norms: Norms) -> Evidence | None:
-    """Return the weights with norms that agree with this weight decay, or None.
-
-    The gradient of one run is g + c w. The norms give a lower bound of c, (|g + c w| - |g|) / |w|, and an upper bound,
-    (|g + c w| + |g|) / |w|. The weight decay must be close to both bounds.
-    """
+    """Return None if the norms do not prove this weight decay. If a gradient g changes to g + c w, c is at least (|g +
+    c w| - |g|) / |w|, and at most (|g + c w| + |g|) / |w|. `decay` must be close to both bounds."""
     names = _differing(norms)
     unknown = _without_effect(decay, norms)
     if not names or {*names} & {*unknown} or any(map(math.isnan, (norm for each in norms.values() for norm in each))):
@@ -156,9 +147,9 @@ def regularizer_cause(
     """Return a cause: the original or the port adds weight decay to its gradients before the clip.
 
     runs: The names of the original and the port.
-    decays: The weight decay of each run's optimizer. None means that the weight decay is unknown.
-    is_first: Whether the original adds the weight decay to the gradients. If False, the port adds the weight decay.
-    unknown: The names of weights that are about 0. Their gradients do not show whether the run adds weight decay.
+    decays: The weight decay of each run's optimizer, or None if it is unknown.
+    is_first: Whether the original, and not the port, adds the weight decay to the gradients.
+    unknown: The names of weights that are about 0, so their gradients do not show any weight decay.
     """
     old, new = runs
     run, other = runs if is_first else runs[::-1]

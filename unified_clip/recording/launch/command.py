@@ -24,7 +24,6 @@ PACKAGE = Path(__file__).parents[2]
 STARTUP = PACKAGE / "recording" / "startup"
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-"""Signals that `unified-clip record` passes on to the command. The terminal itself sends Ctrl-C to the command."""
 
 
 def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False) -> int:
@@ -97,10 +96,8 @@ def _environment(parts: Path, norms: bool) -> Mapping[str, str]:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSError:
-    """Run the command, and return its exit status. If signal N ends the command, the status is -N.
-
-    If the command does not start, return the error.
-    """
+    """Return the exit status of the command, or -N if signal N ended the command. Return the error if the command
+    cannot be started."""
     with _forwarding() as processes:
         try:
             process = subprocess.Popen(command, env=environment)
@@ -112,10 +109,8 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSErro
 
 @contextmanager
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Pass signals to the processes that the `with` block adds to the list.
-
-    Do not pass on Ctrl-C if the terminal itself sends it to the processes.
-    """
+    """Pass signals on to the processes that the `with` block adds to the list. Ctrl-C is passed on only without a
+    terminal, because a terminal itself sends Ctrl-C to all its processes."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, _: FrameType | None) -> None:

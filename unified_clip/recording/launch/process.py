@@ -34,7 +34,7 @@ def start(directory: str, norms: bool) -> None:
 
 
 class ProcessRecording(Recording):
-    """The recording of one process. The first recorded line creates the file. Each forked process writes its own
+    """Records one process. The file is created with the first recorded line. Each forked process writes its own
     file."""
 
     records_forks = True

@@ -38,15 +38,14 @@ class Hooks:
         self._replaced: list[tuple[Home, Any]] = []
         self._is_on = False
         self._missing: dict[str, tuple[str, str]] | None = None
-        """The part of `WATCHED` that still lacks hooks, or None before the first recording."""
+        """The part of `WATCHED` without hooks, or None before the first recording."""
         self.on_failure: Callable[[str, Exception], object] = lambda what, error: None
-        """A function that gets the error if the hooks of a framework cannot be added. The dispatcher sets this
-        attribute."""
+        """Gets the error if the hooks of a framework cannot be added. The dispatcher sets this attribute."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
-        homes: The names of the function in modules or classes. Names that refer to another function stay unchanged.
+        homes: The names of the function in modules or classes. A name of another function stays unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:
@@ -62,7 +61,7 @@ class Hooks:
             on()
 
     def switch(self, is_on: bool) -> None:
-        """Put the hooks in place, or restore the functions. Include modules that use `from ... import`."""
+        """Put all hooks in place, or restore the functions, also in modules that use `from ... import`."""
         if is_on == self._is_on:
             return
         self._is_on = is_on
@@ -81,7 +80,7 @@ class Hooks:
     def add_imported(self, *ended: str) -> None:
         """Add the hooks of all frameworks that are completely imported.
 
-        ended: Modules that are completely imported, although Python still marks them as incomplete.
+        ended: Modules whose import is complete, although Python still marks these modules as incomplete.
         """
         if self._missing is None:
             return

@@ -30,10 +30,8 @@ def install() -> None:
 
 
 def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    """Record the clipping of an optimizer.
-
-    In a graph of TensorFlow, the recording operation runs only if the returned gradients depend on it.
-    """
+    """In a graph of TensorFlow, the returned gradients have to depend on the recording operation. Otherwise, TensorFlow
+    does not run this operation."""
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:
         return function(self, grads)
@@ -115,10 +113,8 @@ def _marking_scaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _class_name(optimizer: Any) -> str:
-    """Return the name of the class that defines an optimizer's update, such as "keras.optimizers.Adam".
-
-    A user's class without its own `update_step` gets the name of Keras' class.
-    """
+    """For a user's class without its own `update_step`, return the name of Keras' class, such as
+    "keras.optimizers.Adam"."""
     kinds = type(optimizer).__mro__
     kind = next(kind for kind in kinds if kind.__module__.startswith("keras.") or "update_step" in vars(kind))
     return f"keras.optimizers.{kind.__name__}"
@@ -130,10 +126,8 @@ def _updates_weights(optimizer: Any) -> Any:
 
 
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
-    """Count the gradients of type IndexedSlices that contain a row more than once.
-
-    If the optimizer accumulates gradients, the number is 0, because Keras makes these gradients dense.
-    """
+    """Count the gradients of type IndexedSlices that contain a row more than once. Return 0 if the optimizer
+    accumulates gradients, because Keras then makes these gradients dense."""
     if keras.backend.backend() != "tensorflow" or optimizer.gradient_accumulation_steps:
         return 0
     from . import tensorflow

@@ -21,7 +21,7 @@ from ...tensors.types import PARTS, Dense, densify, from_numpy
 from ..clip_event import unique_name
 
 SLACK = 2.0**-50
-"""The relative rounding error of the bounds of coefficients, which are computed in float64."""
+"""The relative rounding error of the bounds of a coefficient, which are computed in float64."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
 """The allowed rounding errors of a clipped element, in ULP, in the order in which `coefficient` tries them. A product
@@ -29,7 +29,7 @@ has an error of at most 0.5 ULP. A division has a larger error."""
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
-"""The fields that can contain the norm in the function's formula. If several have a norm, the first one applies."""
+"""The fields for the norm in the function's formula. The first field that is not None applies."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,8 @@ class NativeCall:
     framework: str
     rule: Rule
     threshold: float | tuple[float, float] | None
-    """The threshold of the norm, or the bounds of a clip by value.
-
-    The field is None if a threshold or bound is not a single number.
-    """
+    """The threshold of the norm, or the bounds of a clip by value. None if a threshold or bound is not a single
+    number."""
 
     norm_type: float | None = 2.0
     eps: float | None = 0.0
@@ -83,7 +81,6 @@ class ObservedTensors:
     """Whether the tensors are gradients, or None if that is unknown. `tf.clip_by_value` also clips other tensors."""
 
     sources: Sequence[Any] = ()
-    """The framework's variable for each gradient, if known."""
 
     sparse: int = 0
     rows: Mapping[int, tuple[Dense, Dense | None]] = field(default_factory=dict)
@@ -100,7 +97,7 @@ class ObservedTensors:
 
 
 def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
-    """Return the fields of a line in the recording. `observed` must contain all gradients after the call."""
+    """`observed` must contain all gradients after the call."""
     p = call.norm_type or 2.0
     norms = [exact_norm([each], p) for each in observed.before]
     line: dict[str, Any] = {

@@ -23,11 +23,9 @@ class CallTensors(NamedTuple):
 
 
 class NativeEvent:
-    """The fields of a recorded call of a framework's clip function.
-
-    `norm` is the norm that the function returned or the caller passed. If there is no such norm, or if the norm of each
-    gradient is recorded, the exact norm is measured instead. `coef` follows from the function's formula.
-    """
+    """The recorded fields of a call of a framework's clip function. The exact norm is measured if norms of single
+    gradients are recorded, or if the function neither gets nor returns a norm. `coef` follows from the function's
+    formula."""
 
     in_graph = False
     path: Path | None = None

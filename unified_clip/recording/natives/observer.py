@@ -38,8 +38,7 @@ class NativeCallObserver:
 
     @contextmanager
     def outermost(self) -> Iterator[bool]:
-        """Yield whether to record a call. Do not record a call inside a recorded call or inside a function of
-        unified_clip."""
+        """Yield False for a call inside a recorded call, and for a call inside a function of unified_clip."""
         if getattr(self._thread, "inside", False) or DISPATCHER.running:
             yield False
             return
@@ -114,7 +113,7 @@ class RunningNativeCall:
                     self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
-        """If `__init__` got the gradients as `observed`, `after` is ignored."""
+        """`after` is ignored if `__init__` got `observed`."""
         for recorder, event in self._events:
             with _warn_on_error(recorder.recording, self._call):
                 event.end(returned_norm)
@@ -136,7 +135,7 @@ class RunningNativeCall:
 
 @contextmanager
 def _warn_on_error(recording: Recording, call: NativeCall) -> Iterator[None]:
-    """Turn an error in the `with` block into a warning. Raise the error if the recording stores results."""
+    """Turn an error in the `with` block into a warning, or raise the error if the recording stores gradients."""
     try:
         yield
     except Exception as error:
@@ -167,8 +166,8 @@ def clip_parameters(
 ) -> Any:
     """Call a framework's clip function with parameters as its first argument, and record the call.
 
-    value_of: A function that converts the returned norm to a plain tensor.
-    on_empty: A function that gets the parameters if no parameter has a gradient.
+    value_of: Converts the returned norm to a plain tensor.
+    on_empty: Gets the parameters if no parameter has a gradient.
     """
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)

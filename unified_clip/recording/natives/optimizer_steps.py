@@ -14,12 +14,12 @@ from .hooks import HOOKS
 MOST_LOSSES = 1024
 
 UNSCALED = "_unified_clip_unscaled"
-"""The attribute of a scaled loss in which the hook for Keras stores the unscaled loss."""
+"""The hook for Keras stores the unscaled loss in this attribute of the scaled loss."""
 
 
 @contextmanager
 def warn_on_error(what: str) -> Iterator[None]:
-    """Turn an error in the `with` block into a warning. Raise the error if a recording stores results.
+    """Turn an error in the `with` block into a warning, or raise the error if a recording stores gradients.
 
     what: The name of the event that is not recorded, such as "a backward pass".
     """
@@ -37,7 +37,8 @@ class Losses:
         HOOKS.on_switch(self._waiting.clear, self._waiting.clear)
 
     def add(self, read: Callable[[], Any]) -> None:
-        """Add a loss. Its value is read at the next optimizer step, so that a device has time to compute the loss."""
+        """Store a function that reads a loss. It is called at the next optimizer step, so that a device has time to
+        compute the loss."""
         scales = [recording.loss_scale for recording in DISPATCHER.natives]
         scale = scales[0] if scales else None
 
@@ -66,7 +67,8 @@ class StepWatcher:
     def _begin(self) -> None:
         self._is_cleared: dict[int, Callable[[], bool]] = {}
         self._cleared: dict[int, bool] = {}
-        """Whether each optimizer's gradients were cleared before the first backward pass since the last step."""
+        """Maps the id of an optimizer to whether its gradients were cleared before the first backward pass since the
+        last step."""
         self._reset()
 
     def _reset(self) -> None:
@@ -74,7 +76,7 @@ class StepWatcher:
         self.changed: int | None = None
         """The number of gradients that unrecorded code changed since the last backward pass. None if unknown."""
         self._empty_clips: list[tuple[bool, int]] = []
-        """For each clip without a gradient: whether it got parameters, and the number of earlier backward passes."""
+        """(whether the clip got parameters, number of earlier backward passes) for each clip call without gradients."""
 
     def before_backward(self) -> None:
         self._backward_calls += 1
@@ -117,11 +119,10 @@ class StepWatcher:
 
 
 def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any]) -> None:
-    """Record a step of an optimizer, with the losses since the previous step. Record only numeric settings.
+    """Record a step of an optimizer, with its numeric settings and the losses since the previous step.
 
     optimizer: The name of the optimizer's class.
-    settings: Maps PyTorch's names of settings, such as `lr`, to values. SETTINGS in `optimizers/names.py` lists the
-        names.
+    settings: Maps the names in SETTINGS of `optimizers/names.py`, such as `lr`, to values.
     passes: Other fields of `OptimizerStep`, such as `backward_calls`.
     """
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
@@ -137,9 +138,8 @@ def of_groups(values: Sequence[Any]) -> Any:
 
 
 def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str | None] = ()) -> dict[str, list[Any]]:
-    """Return {"decayed": [number of elements with weight decay, number of all elements]}.
-
-    Return {} if all elements or no elements have weight decay.
+    """Return {"decayed": [number of elements with weight decay, number of all elements]}, or {} if all elements or no
+    elements have weight decay.
 
     parameters: (weight decay, number of elements) for each parameter that the optimizer changes.
     """
@@ -159,10 +159,8 @@ def rates_by_name(rates: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to a number, a bool or a list of numbers for JSON. Return None if the value cannot be converted.
-
-    NaN in a tensor becomes None. NaN as a Python float stays NaN.
-    """
+    """Return None if the value cannot be converted for JSON. NaN in a tensor becomes None, and NaN as a Python float
+    stays NaN."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):

@@ -19,7 +19,7 @@ from .optimizer_steps import LOSSES, StepWatcher, decayed_elements, of_groups, r
 
 
 class InProgram(NamedTuple):
-    """A clip in a static program. `before` and `after` are the program's variables for the gradients."""
+    """A clip in a static program. `before` and `after` contain the program's variables for the gradients."""
 
     call: NativeCall
     names: Sequence[str]
@@ -32,11 +32,8 @@ WATCHER = StepWatcher()
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
 STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str, float]]]]] = WeakKeyDictionary()
-"""Maps an optimizer to the parameter groups that the current step has updated.
-
-A group is (settings, parameters). Each parameter with a gradient is (weight decay, number of elements, name,
-learning rate).
-"""
+"""Maps an optimizer to the parameter groups that its current step has updated. A group is (settings, parameters).
+`parameters` has (weight decay, number of elements, name, learning rate) for each parameter with a gradient."""
 
 
 def install() -> None:
@@ -54,7 +51,7 @@ def install() -> None:
 
 
 def install_unified_clip() -> None:
-    """Add hooks for unified_clip's Paddle classes in static programs. In dynamic mode, the classes need no hooks."""
+    """Only static programs need hooks for unified_clip's Paddle classes."""
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
@@ -103,7 +100,7 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
 
 
 def _run(function: Callable[..., Any]) -> Any:
-    """Return a replacement for Executor.run that also fetches and records the gradients of the program's clips."""
+    """Return a replacement for `Executor.run` that also fetches and records the gradients of the program's clips."""
 
     @functools.wraps(function)
     def run(self: Any, program: Any = None, feed: Any = None, fetch_list: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +141,7 @@ def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for Optimizer._apply_optimize. Paddle calls this method for each parameter group."""
+    """Return a replacement for `Optimizer._apply_optimize`, which Paddle calls for each parameter group."""
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -238,7 +235,7 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_cleared(reference: ref[Any]) -> bool:
-    """Return whether all gradients are None or zero. Return True for a deleted optimizer."""
+    """Return whether all gradients of an optimizer are None or zero, or whether the optimizer was deleted."""
     optimizer = reference()
     tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)

@@ -22,18 +22,19 @@ from .observer import OBSERVER, without_none
 from .optimizer_steps import LOSSES, UNSCALED, record_step, warn_on_error
 
 Describe = Callable[[Sequence[Any]], NativeCall]
-"""A function that gets the values of the thresholds, and returns the settings of the call."""
+"""Gets the values of the thresholds, and returns the settings of the call."""
 
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""Maps ids to gradients: results of a tape or of `tf.gradients`, and eager tensors computed from gradients."""
+"""Maps ids to gradients. These are results of a tape or of `tf.gradients`, and eager tensors computed from such
+results."""
 
 SOURCE = "_unified_clip_source"
 
 ONE_GRADIENT = ("Cast", "Identity", "UnsortedSegmentSum")
-"""Operations in a graph that pass a gradient on: the result and the first input belong to the same variable.
-`tf.convert_to_tensor` of IndexedSlices adds the operation UnsortedSegmentSum."""
+"""Operations of a graph whose result is a gradient if their first input is a gradient. `tf.convert_to_tensor` of
+IndexedSlices adds UnsortedSegmentSum."""
 
 
 class GradientSource(NamedTuple):
@@ -58,8 +59,8 @@ def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) 
 
 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for `function` that marks the results as gradients. A method of a gradient tape also records
-    the loss.
+    """Return a replacement for `function` that marks the results as gradients. If `function` is a method of a gradient
+    tape, the replacement also records the loss.
 
     position: The position of the argument that contains the variables.
     """
@@ -87,10 +88,8 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any:
-    """Record the loss of a gradient tape, if it is a single number.
-
-    In a graph, return the operation that records the loss.
-    """
+    """Record the target of a gradient tape as a loss, if it is a single number. In a graph, return the operation that
+    records the loss."""
     targets = tf.nest.flatten(target)
     is_tensor = len(targets) == 1 and tf.is_tensor(targets[0]) and not isinstance(targets[0], tf.IndexedSlices)
     if is_tensor and output_gradients is None and targets[0].shape.num_elements() == 1:
@@ -99,10 +98,8 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any
 
 
 def _after(report: Any, gradients: Any) -> Any:
-    """Make the first gradient depend on the operation `report`, so that a graph runs `report` early.
-
-    The operation must run before the `tf.cond` in which a LossScaleOptimizer writes variables.
-    """
+    """Make the first gradient depend on the operation `report`. A graph then runs `report` before the `tf.cond` in
+    which a LossScaleOptimizer writes variables."""
     flat = tf.nest.flatten(gradients)
     present = [index for index, gradient in enumerate(flat) if gradient is not None]
     for index in present[:1]:
@@ -112,8 +109,8 @@ def _after(report: Any, gradients: Any) -> Any:
 
 
 def _describe_sources(sources: Any) -> list[GradientSource | None]:
-    """Return each variable with its name, and None for other sources. Variables with equal names get their positions as
-    suffixes."""
+    """A variable with the same name as another one gets its position as a suffix. The result is None for a source that
+    is not a variable."""
     variables = tf.nest.flatten(sources)
     if not tf.executing_eagerly():  # TensorFlow 1's optimizers pass the tensors of the variables
         known = tf.compat.v1.global_variables()
@@ -212,7 +209,7 @@ def _describe(name: str, rule: Any) -> Describe:
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
     """Pass numbers to `receive`. In a graph, return an operation that passes the numbers each time the graph runs.
 
-    after: Variables. In a graph, `receive` runs after the operations that write the variables.
+    after: Variables. In a graph, the operations that write these variables run before `receive`.
     """
     if tf.executing_eagerly():
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
@@ -239,16 +236,16 @@ def report_call(
     is_gradient: Callable[[], bool | None] = lambda: True,
     norm: Any = None,
 ) -> list[Any]:
-    """Record a call, and return `after`. In a graph, record the call each time the graph runs. In a graph for XLA,
-    record nothing.
+    """Record a call, and return `after`. A graph records the call each time it runs, and a graph for XLA records
+    nothing.
 
     A graph runs only operations that its results need, so some returned tensors depend on the recording operation.
     Additional operations can change how TensorFlow optimizes the graph, so the function adds as few as possible.
 
-    describe: A function that gets the values of `thresholds`, and returns the settings of the call.
+    describe: Gets the values of `thresholds`, and returns the settings of the call.
     weights, names: The values and names of the gradients' variables. Without `names`, use the known variables of the
-    gradients.
-    is_gradient: A function that returns whether the tensors are gradients, or None if the answer is unknown.
+        gradients.
+    is_gradient: Returns whether the tensors are gradients, or None if the answer is unknown.
     norm: The norm that the function returned, or None.
     """
     needs = OBSERVER.needs()

@@ -58,7 +58,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_capturing() -> bool:
-    """Return whether a CUDA graph is being captured, which makes it impossible to read numbers."""
+    """While a CUDA graph is captured, numbers cannot be read."""
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
@@ -171,7 +171,7 @@ def _record_step(optimizer: Any) -> None:
 
 
 def _is_cleared(reference: ref[Any]) -> bool:
-    """Return whether all gradients are None or zero. Return True for a deleted optimizer."""
+    """Return whether all gradients of an optimizer are None or zero, or whether the optimizer was deleted."""
     optimizer = reference()
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
     gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective

@@ -20,7 +20,7 @@ State = tuple[int, int]
 
 
 class GradientVersions:
-    """Detects gradients that changed after the last backward pass. PyTorch counts in-place changes."""
+    """Detects gradients that changed after the last backward pass, by PyTorch's counter of in-place changes."""
 
     def __init__(self) -> None:
         self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by `id`: some have no hash
@@ -56,11 +56,12 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
 MOST_SEARCHES = 8
-"""`ModelNames` stops after this number of searches without a new name, because a search is slow in a large program."""
+"""After this number of searches without a new name, `ModelNames` stops searching, because a search is slow in a large
+program."""
 
 
 class ModelNames:
-    """The names of parameters in the user's models. Parameters without an optimizer have no name."""
+    """The names of parameters in the user's models. Only parameters of an optimizer have a name."""
 
     def __init__(self) -> None:
         self._names: MutableMapping[Any, str | None] = WeakIdKeyDictionary()
@@ -110,7 +111,7 @@ def _trained_by(optimizer: Any) -> Iterator[Any]:
 
 
 def _listed(read: Callable[[Any], Iterable[Any]], owner: Any) -> list[Any]:
-    """Return `read(owner)`, or [] after an error, because an incompletely initialized object can raise any error."""
+    """Return [] after an error, because an incompletely initialized object can raise any error."""
     try:
         return list(read(owner))
     except Exception:  # its parameters then have positions as names

@@ -17,11 +17,8 @@ class ShardedNorm:
         self._thread = threading.local()
 
     def around_clip(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a wrapper of `clip_grad_norm_`.
-
-        For sharded gradients, the wrapper clips by the combined norm. Like PyTorch's function, the wrapper returns the
-        norm of this rank's shards.
-        """
+        """Return a wrapper of `clip_grad_norm_`. For sharded gradients, the wrapper clips by the norm of all ranks. The
+        wrapper returns the norm of this rank's shards, as PyTorch's function does."""
 
         @functools.wraps(function)
         def clip(*args: Any, **kwargs: Any) -> Any:
@@ -50,8 +47,7 @@ class ShardedNorm:
         return total_norm
 
     def value_of(self, norm: Any) -> Any:
-        """Return the value of a norm as a plain tensor. If the last clip returned this norm, return the combined norm
-        of all ranks."""
+        """If the last clip returned `norm`, return the combined norm of all ranks."""
         norms = getattr(self._thread, "norms", None)
         if norms is None or norm is not norms[0]:
             return norm

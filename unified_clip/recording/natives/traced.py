@@ -17,7 +17,7 @@ from .observer import OBSERVER
 
 @dataclass
 class TracedStep:
-    """An optimizer step in a graph. `before` and `after` count the clips that JAX traced before and after the step."""
+    """An optimizer step in a graph. `before` and `after` count the clips that JAX traced before and after this step."""
 
     before: int
     after: int = 0
@@ -58,10 +58,7 @@ DISPATCHER.on_jax_clips = TRACED.on_clips
 
 
 def report_step(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
-    """Report a step of an optimizer.
-
-    receive: A function that gets the number of clips since the previous step, and the values of `numbers`.
-    """
+    """`receive` gets the number of clips since the previous optimizer step, and the values of `numbers`."""
     OBSERVER.wait_with(jax.effects_barrier)
     step = TRACED.on_step()
     jax.debug.callback(lambda *values: receive(TRACED.clips_before(step), *values), *numbers)
@@ -75,9 +72,7 @@ def report_call(
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    """Record a call.
-
-    describe: A function that gets the value of `threshold`, and returns the settings of the call.
+    """describe: Gets the value of `threshold`, and returns the settings of the call.
     before, after, weights: Tensors. None is not allowed.
     """
     OBSERVER.wait_with(jax.effects_barrier)

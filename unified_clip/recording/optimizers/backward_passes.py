@@ -35,9 +35,7 @@ def compare_accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[
 
 
 def _cleared(run: RecordedRun, step: OptimizerStep, other: OptimizerStep) -> bool | None:
-    """Return whether a run clears its gradients before a step, or None if the answer is unknown.
-
-    Frameworks other than PyTorch and Paddle compute new gradients in each backward pass, so they need no clearing.
-    """
+    """Return whether a run clears its gradients before a step, or None if the answer is unknown. Only PyTorch and
+    Paddle need this, because other frameworks compute new gradients in each backward pass."""
     is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
     return True if is_new and other.cleared is False else step.cleared

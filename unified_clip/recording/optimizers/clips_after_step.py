@@ -31,7 +31,8 @@ def late_clips(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
 def late_clip_of_step(
     late: RecordedRun, early: RecordedRun, step: int, clips: Sequence[Mapping[int, Sequence[RecordedCall]]]
 ) -> Cause | None:
-    """Return a cause if `early` clips before an optimizer step, and `late` clips the same gradients after the step.
+    """Return a cause if `late` clips gradients after an optimizer step, and `early` clips the same gradients before
+    this step.
 
     clips: The clip calls of `late` and of `early`, by step.
     """
@@ -69,11 +70,9 @@ def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> str:
-    """Return the name of the run that clips after the step, or "one of the two runs".
-
-    The weights of this run have already changed. At the next step, the weights of the other run change in the same
-    direction.
-    """
+    """Return the name of the run that clips after its optimizer step, or "one of the two runs". At this clip, the
+    weights of the run have already changed. At the next clip, the weights of the other run have changed in the same
+    direction."""
     following = point.pairs[point.index + 1 : point.index + 2]
     later = {name: (a, b) for each in following for name, a, b in numbers(each, "weight")}
     moves = [(a, b, *later[name]) for name, a, b in numbers(pair, "weight") if name in later and a != b]

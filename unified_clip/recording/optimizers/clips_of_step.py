@@ -16,15 +16,13 @@ from .names import LIBRARIES
 
 
 def is_empty(call: RecordedCall) -> bool:
-    """Return whether a call certainly got no gradient, for example because the call came before the backward pass."""
+    """Return whether a call certainly got no gradient, for example because it came before the backward pass."""
     return call.count == 0 and call.ranks is None and call.error is None
 
 
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
-    """Return the run with only the calls that are True in `kept`.
-
-    Count removed calls without gradients in `empty_clips` of the next optimizer step.
-    """
+    """Keep only the calls of `run` that are True in `kept`. Removed calls without gradients are counted in
+    `empty_clips` of the next optimizer step."""
     if all(kept):
         return run
     before = [0, *itertools.accumulate(kept)]
@@ -54,11 +52,11 @@ EMPTY: Mapping[str | None, tuple[str, str]] = {
         "Put the clip between backward() and optimizer.step(), and pass the parameters of this optimizer",
     ),
 }
-"""The problem and the advice for each value of `empty_because`."""
+"""Maps each value of `empty_because` to (problem, advice)."""
 
 
 def changes_by_hand(run: RecordedRun) -> str:
-    """Describe code of the user that changes or might change gradients, or return ""."""
+    """Return a description of the user's code that changes or might change gradients, or "" without such code."""
     clipped = {line.step for line in run.lines}
     are_for_logs = any(step.hooks and step.step in clipped for step in run.optimizer_steps)
     for step in run.optimizer_steps:
@@ -76,10 +74,10 @@ def changes_by_hand(run: RecordedRun) -> str:
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
-    """Return a cause for a run that leaves out clips of the other run.
+    """Return a cause: `run` leaves out clip calls of `other`.
 
-    calls: The clips of the other run.
-    step: The optimizer step without a clip. None means that the run never clips.
+    calls: The clip calls of `other`.
+    step: The optimizer step of `run` without a clip call. None means that `run` never clips.
     """
     clips = f"{other.name} clips by {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
     if changes := changes_by_hand(run):
@@ -158,10 +156,8 @@ def have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _has_positions(call: RecordedCall) -> bool:
-    """Return whether a gradient of a call has a position such as "0" instead of a name.
-
-    In recordings of `verify`, words can follow the position.
-    """
+    """Return whether a gradient of the call has a position such as "0" instead of a name. Recordings of `verify` can
+    contain words after the position."""
     return any(name.partition(" ")[0].isdecimal() for name in call.parameters)
 
 

@@ -25,7 +25,6 @@ Place = Literal[
     "to the maximum",
     "to the earlier maximum",
 ]
-"""The place where an optimizer adds epsilon."""
 
 AFTER: Final = "after the bias correction"
 BEFORE: Final = "before the bias correction"
@@ -46,10 +45,8 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
     "rmsprop": {"torch": OUTSIDE, "paddle": INSIDE, "optax": INSIDE, "keras": INSIDE, "tf": INSIDE},
     "adagrad": {"torch": OUTSIDE, "paddle": OUTSIDE, "optax": INSIDE, "keras": INSIDE},
 }  # fmt: skip
-"""The place of epsilon in each optimizer. The first key is the class in lower case. The second key is the library.
-
-The test `test_the_place_of_epsilon` in `tests/frameworks/` checks this table.
-"""
+"""Maps the class of an optimizer in lower case, and its library, to the place of epsilon. `test_the_place_of_epsilon`
+in `tests/frameworks/` checks this table."""
 
 
 def place_of(step: OptimizerStep) -> Place | None:
@@ -62,11 +59,8 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Return the eps that has the same effect after the bias correction as the eps of a step.
-
-    Return None if there is no such eps, or if the eps is unknown. The first recorded step must be the optimizer's first
-    step.
-    """
+    """Convert the eps of `step` for an optimizer that adds eps after the bias correction. Return the eps with the same
+    effect, or None if such an eps does not exist or is unknown. `step.step` must be 1 at the first step of training."""
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:
         return eps
@@ -82,11 +76,9 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 
 
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
-    """Compare the eps of two optimizers that add eps at different places. Return (left value, right value, cause).
-
-    The values are the results of `after_correction`. If a result is None, the values are the places, such as "inside
-    the root". Return None if both eps have the same effect, or if an eps was not recorded.
-    """
+    """Return (left value, right value, cause), or None if both eps have the same effect, or an eps was not recorded.
+    The values are results of `after_correction`. If a result is None, the values are the places, such as "inside the
+    root"."""
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
         return None
@@ -123,10 +115,8 @@ def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
 
 
 def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
-    """Return the relative tolerance for comparing learning rates and effects of epsilon.
-
-    The tolerance includes the error of Keras' bias correction, which uses betas in float32.
-    """
+    """Return the relative tolerance for comparing learning rates and effects of eps. The tolerance includes the
+    rounding error of Keras' bias correction, which uses betas in float32."""
     is_before = [place_of(step) == BEFORE for step in (left, right)]
     if is_before[0] == is_before[1]:
         return EQUAL
@@ -135,9 +125,8 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 
 
 def _advice(before: OptimizerStep, after: OptimizerStep) -> str:
-    """Advise an eps for `after` that has the same effect as the eps of `before`.
-
-    The formula has all digits of beta2, because 0.999 in float32 is 0.9990000128746033.
+    """Advise an eps for `after` that has the same effect as the eps of `before`. The advice contains all digits of
+    beta2, because 0.999 in float32 is 0.9990000128746033.
 
     before: A step of the optimizer that adds eps before the bias correction.
     after: A step of the optimizer that adds eps after the bias correction.

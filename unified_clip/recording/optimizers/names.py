@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
-"""The modules of the frameworks' own optimizers. A class of any other module is treated as a class of the user."""
+"""Prefixes for the classes of the frameworks' own optimizers. All other classes are treated as the user's classes."""
 
 ADAMW = re.compile(r"(?<=Adam)W(?![a-z])|(?<=\.adam)w$|(?<=\.nadam)w$|(?<=\.adamax)w$")
 
@@ -13,4 +13,3 @@ SETTINGS = (
     "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "centered", "eps", "eps_in_sqrt",
     "amsgrad", "maximize",
 )  # fmt: skip
-"""The names of recorded settings. PyTorch uses the same names."""

@@ -15,12 +15,12 @@ from .names import LIBRARIES
 from .update_rules import are_one_kind, compare_momentum, compare_rows, decay_clauses, undecayed_text
 
 TINY = 1e-20
-"""Settings up to this size are treated as 0. A port in PyTorch can need a tiny learning rate instead of 0."""
+"""Settings up to this size are treated as 0, because a port in PyTorch can need a tiny learning rate instead of 0."""
 
 MOMENTUM = "rule for momentum"
 
 SETTING_TEXTS = {"eps": "the optimizer's eps"}
-"""Names of settings in sentences. A clip can also have an eps, so the name shows that the optimizer has this eps."""
+"""Clips can also have an eps, so sentences have to name the optimizer."""
 
 
 def compare_settings(
@@ -71,7 +71,6 @@ def compare_settings(
 
 
 def _other_rates(left: OptimizerStep, right: OptimizerStep, names: Names, rounding: float) -> str:
-    """Describe the parameters with different learning rates. Return "" if their names are unknown."""
     if not (left.rates or right.rates):
         return ""
     other: dict[str, list[str]] = {}

@@ -21,14 +21,12 @@ Skips = dict[int, int]
 """Maps an optimizer step to the number of skipped training iterations directly before the step."""
 
 SAME = 1e-3
-"""Norms of the same gradients in two runs have at most this relative difference."""
+"""If two runs have the same gradients, the norms of these gradients differ relatively by at most SAME."""
 
 
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
-    """Number the steps by training iteration. Remove iterations in which only one run makes a step.
-
-    Return (a, b, differences), with one difference for each run that skips steps.
-    """
+    """Return the runs without the training iterations in which only one run makes an optimizer step, and one difference
+    for each run that skips steps. The remaining steps are numbered by training iteration."""
     a, b = _without_common_skips(a, b)
     b, a = _without_common_skips(b, a)
     left, right = _by_iteration(a, b), _by_iteration(b, a)
@@ -128,10 +126,8 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 
 def _skips_without_calls(run: RecordedRun, other: RecordedRun) -> Skips:
-    """Return the iterations that `run` skips without a clip call, as optax.apply_if_finite does.
-
-    In these iterations, the gradients of the other run are not finite. If the run does not skip in this way, return {}.
-    """
+    """Return {} if `run` does not skip steps as optax.apply_if_finite does: without a clip call, and only if the
+    gradients of `other` are not finite."""
     missing = len(other.optimizer_steps) - len(run.optimizer_steps)
     is_known = any(step.backward_calls is not None for step in run.optimizer_steps)
     by_step = calls_by_step(other)
@@ -143,10 +139,8 @@ def _skips_without_calls(run: RecordedRun, other: RecordedRun) -> Skips:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Remove the clip calls of iterations that both runs skip, if only the first run makes these calls.
-
-    For example, the second run clips inside optax.apply_if_finite, which skips gradients that are not finite.
-    """
+    """If both runs skip an iteration, remove the clip call that only `run` makes in this iteration. For example,
+    `other` clips inside optax.apply_if_finite, which skips gradients that are not finite."""
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))
     are_as_many = len(run.optimizer_steps) == len(other.optimizer_steps)

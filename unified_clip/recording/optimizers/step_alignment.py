@@ -21,7 +21,7 @@ Order = Sequence[int]
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 
 MOST_OPTIMIZERS = 6
-"""One optimizer of a run is compared with at most this number of optimizers of the other run."""
+"""The largest number of optimizers in one run that can correspond to a single optimizer of the other run."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "rates", "repeated_rows")
 
@@ -74,11 +74,11 @@ def is_clipped_first(iteration: Iteration) -> bool:
 def _order_of_calls(
     left: Sequence[RecordedCall], right: Sequence[RecordedCall], known: Order, names: Names
 ) -> Order | None:
-    """Return the indices in `right` of the calls that match the calls in `left`.
+    """Return the index in `right` for each call in `left`. Return None if a call has no match, or if two calls of one
+    run share a gradient.
 
-    Return None if a call has no match, or if two calls of one run share a gradient.
-
-    known: The order in an earlier training iteration. Return it if names, shapes and norms allow several orders.
+    known: The order in an earlier training iteration. This order is used if names, shapes and norms allow several
+        orders.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -118,8 +118,7 @@ def _is_direct(iteration: Iteration) -> bool:
 
 
 def _owners(iteration: Iteration) -> list[int]:
-    """For each clip call, return the position of the step that uses the clipped gradients. Return [] if a position is
-    unknown."""
+    """Return the position of the optimizer step for each clip call, or [] if a position is unknown."""
     steps, lines = iteration
     if _is_direct(iteration):
         return [line.step - steps[0].step for line in lines]
@@ -150,10 +149,6 @@ def clipped_size(iteration: Iteration) -> float:
 
 
 def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
-    """Return the number of optimizer steps in each training iteration, for both runs.
-
-    If no backward passes were recorded, both runs get the same number of iterations.
-    """
     runs = (a, b)
     counts, known = [len(run.optimizer_steps) for run in runs], [_steps_per_backward(run) for run in runs]
     options: list[list[int]] = []
@@ -184,9 +179,8 @@ def _clip_other_parameters(a: RecordedRun, b: RecordedRun, sizes: tuple[int, int
 
 
 def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int, may_differ: bool) -> bool:
-    """Return whether a training iteration can have these numbers of optimizer steps.
-
-    Both runs must then clip the same number of elements in each iteration.
+    """Return whether the runs can have these numbers of optimizer steps in each training iteration: both runs must clip
+    the same number of elements in each iteration.
 
     sizes: The number of optimizer steps in an iteration of `a` and of `b`.
     may_differ: If True, it is enough that each run clips the same gradients in all its iterations.
@@ -258,10 +252,8 @@ def iterations_of(run: RecordedRun, size: int) -> Iterator[Iteration]:
 
 
 def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Join the optimizer steps of each training iteration into one step.
-
-    If the steps of both runs already match, return the runs unchanged.
-    """
+    """Join all optimizer steps of a training iteration into one step. If the steps of both runs already match, return
+    both runs unchanged."""
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
         return a, b
     sizes = iteration_sizes(a, b)
@@ -339,10 +331,8 @@ def _of_steps(values: Sequence[Any]) -> Any:
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Number the optimizer steps, and give each clip call the number of its step. Remove calls without gradients.
-
-    If a script sets step numbers, both runs keep their numbers.
-    """
+    """Remove calls without gradients, and give each clip call the number of its optimizer step. If a script sets step
+    numbers, both runs keep their numbers."""
     a, b = _without_partial_steps(a), _without_partial_steps(b)
     if not (a.optimizer_steps and b.optimizer_steps):
         return a, b
@@ -353,7 +343,7 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """Remove the optimizer steps if only the first ones are recorded, as with `torch.compile`."""
+    """For example, `torch.compile` prevents the recording of later optimizer steps."""
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
     is_partial = len(run.lines) - ends[-1] > max(1, most)
@@ -361,7 +351,7 @@ def _without_partial_steps(run: RecordedRun) -> RecordedRun:
 
 
 def _counts_calls(run: RecordedRun) -> bool:
-    """Return whether the script sets no step numbers. The recorder then counts each clip call as a step."""
+    """Return whether the recorder counts each clip call as a step, because the script sets no step numbers."""
     steps = [line.step for line in run.lines]
     if not all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False)):
         return False
@@ -373,10 +363,8 @@ def _counts_calls(run: RecordedRun) -> bool:
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:
-    """Number the steps from 1, and give each call the number of the next step.
-
-    If the run clips after its steps, give each call the number of the previous step.
-    """
+    """Number the optimizer steps from 1. Give each clip call the number of the next step, or of the previous step if
+    the run clips after its steps."""
     offset, done, lines = 0 if is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):
         while done < len(run.optimizer_steps) and run.optimizer_steps[done].calls <= index:

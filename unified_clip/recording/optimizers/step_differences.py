@@ -16,10 +16,8 @@ STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "c
 
 
 def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
-    """Return the first difference between the optimizer steps of two runs, for each kind of cause and each setting.
-
-    If one run uses each learning rate one step later, report this shift instead of different learning rates.
-    """
+    """Return the first difference of each setting, and of each other kind of cause. If one run uses each learning rate
+    one step later, report this shift instead of different learning rates."""
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if late := late_clips(a, b):
         first_of_kind["clipping after the step", ""] = late

@@ -12,7 +12,7 @@ from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT, distance
 
 MOST_NETWORKS = 6
-"""The largest number of networks with equal names and shapes that `unmoved_weights` distinguishes by their weights."""
+"""Up to this number of networks with equal names and shapes are distinguished by their weights."""
 
 
 SAME = 0.01
@@ -43,10 +43,8 @@ def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -
 
 
 def _moved(before: CallPair, after: CallPair) -> tuple[int, int]:
-    """Count the weights that change between two clips of the same parameters, in both runs.
-
-    If a run changes at most half of the weights, or changes weights only by rounding, the result is (1, 1).
-    """
+    """Return the number of weights that change between two clips, for both runs. If a run changes at most half of its
+    weights, or changes weights only by rounding, return (1, 1)."""
     weights = [[both for _, *both in numbers(pair, "weight")] for pair in (before, after)]
     moved = [[distance(old[side], new[side]).relative for old, new in zip(*weights, strict=False)] for side in (0, 1)]
     counts = [sum(change > PRODUCT for change in side) for side in moved]

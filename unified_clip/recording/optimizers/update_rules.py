@@ -12,10 +12,10 @@ from .names import ADAMW, LIBRARIES
 VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
 
 SUM_FIRST = frozenset({"sgd", "lion"})
-"""Keras' optimizers, in lower case, that sum the repeated rows of a gradient before the update."""
+"""Keras' optimizers that sum the repeated rows of a gradient before the update."""
 
 ADDS_WEIGHT_DECAY = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
-"""PyTorch's and Paddle's optimizers, in lower case, that add weight decay to the gradients."""
+"""PyTorch's and Paddle's optimizers that add weight decay to the gradients."""
 
 CLAUSES: Mapping[bool | None, str] = {
     True: ", which subtracts weight decay from the weights",
@@ -25,10 +25,7 @@ CLAUSES: Mapping[bool | None, str] = {
 
 
 def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
-    """Return whether two optimizers have the same class. AdamW is treated as Adam.
-
-    A user's class MyAdam is also treated as Adam, but MyNAdam is not.
-    """
+    """AdamW is treated as Adam. A user's class MyAdam is also treated as Adam, but MyNAdam is not."""
     steps = sorted((left, right), key=lambda step: len(_kind(step)))
     short, long = map(_kind, steps)
     is_own = not all(step.optimizer.startswith(LIBRARIES) for step in steps)
@@ -77,7 +74,8 @@ def _undecayed(step: OptimizerStep) -> Sequence[str]:
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return a cause if only one of two optimizers sums the repeated rows of a sparse gradient before squaring."""
+    """Return a cause if one optimizer squares the sum of a sparse gradient's repeated rows, and the other optimizer
+    squares each row."""
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
         return None
@@ -93,11 +91,8 @@ def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, C
 
 
 def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return (left rule, right rule, cause) if exactly one optimizer is Keras' SGD with momentum.
-
-    Keras' SGD multiplies the gradient by the learning rate, and adds the product to the momentum. Any other SGD
-    multiplies the momentum by the learning rate.
-    """
+    """Return None unless exactly one optimizer is Keras' SGD with momentum, which multiplies each gradient by the
+    learning rate, and adds the product to the momentum. Any other SGD multiplies the momentum by the learning rate."""
     contain = [step.optimizer == "keras.optimizers.SGD" for step in (left, right)]
     is_known = all(step.optimizer.startswith(LIBRARIES) and _kind(step) == "sgd" for step in (left, right))
     if contain[0] == contain[1] or not is_known or not all(step.settings.get("momentum") for step in (left, right)):

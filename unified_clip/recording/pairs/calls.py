@@ -26,28 +26,26 @@ def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
 
 @dataclass(frozen=True)
 class CallPair:
-    """A clip call of each run, with the same position in the same step."""
+    """One clip call of each run. Both calls have the same position in the same step."""
 
     a: RecordedCall
     b: RecordedCall
     names: Names
     rate: float = 0.0
-    """The largest learning rate in this step for an optimizer such as Adam, and 0 for other optimizers."""
+    """The largest learning rate of optimizers such as Adam in this step, or 0 without such an optimizer."""
 
     gain: float = 0.0
-    """lr / (1 - momentum) of an optimizer such as SGD, and 0 for other optimizers.
-
-    With momentum, one gradient g moves the weight by `gain` * g in total.
-    """
+    """lr / (1 - momentum) of optimizers such as SGD, or 0 without such an optimizer. One gradient g moves the weight by
+    `gain` * g in total."""
 
     by_shape: bool = False
 
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
-    """Pair the calls of two runs in order. Stop at the first pair of calls with different steps.
+    """Pair the calls of two runs in order, up to the first pair of calls with different steps.
 
     names: Maps names in `a` to names in `b`. `match_parameters` pairs all other parameters.
-    rate: The learning rate of all steps. None means the recorded learning rates, or 0 if none was recorded.
+    rate: The learning rate of all steps. None means the recorded learning rates.
     """
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
@@ -65,11 +63,11 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
 
 
 ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")
-"""If an optimizer's name contains one of these texts, its steps do not depend on the size of the gradient."""
+"""Parts of the names of optimizers whose steps do not depend on the size of the gradient."""
 
 PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
-"""If an optimizer's name contains one of these texts, and no text of ADAPTIVE, its steps are proportional to the
-gradient."""
+"""Parts of the names of optimizers whose steps are proportional to the gradient. An optimizer with a part from ADAPTIVE
+does not belong to them."""
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
@@ -100,9 +98,8 @@ def _is_of(step: OptimizerStep, kinds: Sequence[str]) -> bool:
 def orders_of(pair: CallPair) -> dict[str, str]:
     """Compare the order of each weight's elements in the two runs. Return {name of the weight: result}.
 
-    A result is "same", "transposed", "reshaped", "rearranged" or "other". For "rearranged", the weights have the same
-    elements in another order. For "other", no relation was found. Leave out weights without fingerprints, and weights
-    with different lengths of axes.
+    A result is "same", "transposed", "reshaped", "rearranged" (the same elements in another order) or "other". Weights
+    without fingerprints, and weights with different lengths of axes, are left out.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():
@@ -123,10 +120,8 @@ MIN_COMMON_FRACTION = 0.5
 """Two calls are paired only if they have at least this fraction of their gradients in common."""
 
 Likeness = Sequence[Sequence[float | None]]
-"""A matrix of similarities: a row for each call of one run, and a column for each call of the other run.
-
-An entry is None if the two calls cannot be paired.
-"""
+"""A row for each call of one run, and a column for each call of the other run. An entry is None if the two calls cannot
+be paired."""
 
 
 class MissingCalls(NamedTuple):
@@ -137,7 +132,7 @@ class MissingCalls(NamedTuple):
     """The calls of this step that have a partner in the other run."""
 
     later: frozenset[int]
-    """The indices of the pairs of calls after the first missing call. The step's first pair has the index 0."""
+    """The indices of the pairs of calls after the first missing call. Indices count from the start of the step."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
@@ -182,11 +177,8 @@ def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> A
 def partners_of(
     a: Sequence[RecordedCall], b: Sequence[RecordedCall], names: Names
 ) -> tuple[Sequence[int] | None, bool]:
-    """Return (partners, whether the order of the calls matters).
-
-    `partners` has the index in `b` for each call in `a`, or is None if a call has no partner. The order matters if two
-    calls of a run can clip the same gradients.
-    """
+    """Return (partners, whether the order of the calls matters). `partners` contains the index in `b` for each call in
+    `a`, or is None if a call has no partner. The order matters if two calls of a run can clip the same gradients."""
     likeness = [[_likeness(call, other, names) for other in b] for call in a]
     is_ordered = any(map(_share_gradients, (a, b)))
     return (_partners_in_order if is_ordered else _partners)(likeness), is_ordered
@@ -206,10 +198,8 @@ def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | 
 
 
 def _common_fraction(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
-    """Return the fraction of the gradients that both calls clip, or None if a call has no recorded gradients.
-
-    If the gradients of a call have no names, compare only their shapes.
-    """
+    """Return the fraction of gradients that both calls clip, or None without recorded gradients. Gradients without
+    names are compared by their shapes."""
     if not call.parameters or not other.parameters:
         return None
     sides: list[Counter[object]] = [Counter(_named(call, names)), Counter(_named(other, {}))]

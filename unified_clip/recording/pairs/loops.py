@@ -39,10 +39,8 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Merge the calls of a loop over gradients into one call, in one step. Return the merged calls of each run.
-
-    rest: The calls of each run. This function changes both lists.
-    """
+    """If one run clips gradients in a loop, merge the calls of this loop into one call. Return the calls of each run.
+    `rest` contains the calls of each run in one step, and is changed."""
     if _are_loops_over_other_parameters(*rest):
         return ([merge_calls(lines)] for lines in rest)
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
@@ -82,9 +80,10 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCall], object] = _is_single) -> int:
-    """Count the calls at the start of the list that have equal settings and different gradients.
+    """Count the calls at the start of `lines` that have equal settings and no gradient in common.
 
-    is_part: A function that returns whether to count a call. By default, count calls with one gradient.
+    is_part: A call is counted only if this function returns a true value. By default, a call with one gradient is
+        counted.
     """
     names: set[str] = set()
     for count, line in enumerate(lines):
@@ -96,10 +95,8 @@ def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCa
 
 
 def _count_parts(lines: Sequence[RecordedCall], tensors: int) -> int:
-    """Count the calls at the start of the list that together clip `tensors` gradients, per tensor or by value.
-
-    The calls must have equal settings and different gradients. Otherwise, return 0.
-    """
+    """Count the calls at the start of `lines` that together clip `tensors` gradients. Return 0 if there are no such
+    calls, if their settings differ, or if two of them clip the same gradient."""
     counts = list(itertools.accumulate(map(_tensor_count, lines)))
     count = counts.index(tensors) + 1 if tensors in counts else 0
     return count if count_mergeable(lines[:count], _tensor_count) == count else 0

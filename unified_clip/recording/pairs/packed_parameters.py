@@ -14,7 +14,8 @@ from ..rounding import is_near, single
 
 
 class JoinedParameter(Parameter):
-    """Several parameters of one run that correspond to one parameter of the other run, with their combined norm."""
+    """Several parameters of one run that correspond to one parameter of the other run. `norm` is their combined
+    norm."""
 
     parts: tuple[Parameter, ...]
 
@@ -35,10 +36,8 @@ def packed(
 
 
 def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
-    """Pair the parameters outside `names`: one parameter with one or more parameters of the other call.
-
-    Return [] if a parameter has no partner.
-    """
+    """Pair the parameters outside `names`: one parameter with one or more parameters of the other call. Return [] if a
+    parameter has no partner."""
     rest_a = [name for name in a.parameters if name not in names]
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
     if not (rest_a and rest_b):
@@ -58,10 +57,8 @@ def _is_bias(call: RecordedCall, name: str) -> bool:
 def _single_to_many(
     a: RecordedCall, names_a: Sequence[str], b: RecordedCall, names_b: Sequence[str]
 ) -> list[tuple[list[str], list[str]]]:
-    """Split both lists of names into blocks with equal numbers of elements.
-
-    Return [] if both blocks of a pair contain several names.
-    """
+    """Split both lists of names into blocks with equal numbers of elements, and pair these blocks. Return [] if both
+    blocks of a pair contain several names."""
     sizes = [[call.parameters[name].elements for name in names] for call, names in ((a, names_a), (b, names_b))]
     blocks = [([names_a[i] for i in left], [names_b[i] for i in right]) for left, right in _blocks(*sizes)]
     return blocks if all(min(map(len, block)) == 1 for block in blocks) else []
@@ -88,11 +85,9 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """If the other run clips per tensor in one call, join the calls of a step into one call that clips per tensor.
-
-    For example, Keras' GRU has one bias, and PyTorch's GRU has two. PyTorch code can clip both by their total norm, in
-    a separate call.
-    """
+    """If `others` has one call that clips per tensor, join `calls` into one call that clips per tensor. For example,
+    Keras' GRU has one bias, and PyTorch's GRU has two. PyTorch code can clip the two biases by their total norm, in a
+    separate call."""
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
         return calls
     whole, sizes = others[0], [each.elements for each in others[0].parameters.values()]
@@ -162,16 +157,14 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Replace the norms of sparse gradients by the norms of their stored rows, if both runs clip by these norms.
-
-    TensorFlow clips by the norm of the stored rows. If a row is stored more than once, the gradient has another norm.
-    """
+    """If both runs clip sparse gradients by the norm of the stored rows, as TensorFlow does, compare these norms
+    instead. If a row is stored more than once, this norm is not the norm of the gradient."""
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
 
 
 def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Mapping[str, str]:
-    """Add pairs of sparse gradients with equal row lengths to `names`, even if their numbers of rows differ."""
+    """Pair sparse gradients with equal row lengths, even if their numbers of rows differ."""
     if not (a.sparse or b.sparse):
         return names
     rest = [name for name in a.parameters if name not in names]

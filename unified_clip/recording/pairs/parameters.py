@@ -22,10 +22,10 @@ Names = Mapping[str, str]
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Return {name in `a`: name in `b`} for the parameters of two calls. Leave out parameters without a partner.
+    """Return {name in `a`: name in `b`} for all parameters with a partner.
 
-    Pair parameters by `names` first, and then by equal names. If the calls have no common names, pair parameters with
-    equal shapes in the order of the calls. Positions such as "0" are not names. The order of the axes does not matter.
+    Pair parameters by `names` first, and then by equal names. Positions such as "0" are not names. If the calls have no
+    common names, pair parameters with equal lengths of axes, in the order of the calls.
     """
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
@@ -41,7 +41,7 @@ def match_parameters(
 
 
 def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
-    """Sort the lengths of the axes, so that a weight and its transpose have the same result."""
+    """A weight and its transpose have the same result."""
     return tuple(sorted(map(str, shape)))
 
 

@@ -41,10 +41,8 @@ def pair_numbers(a: Sequence[Numbered], b: Sequence[Numbered]) -> Iterator[Numbe
 def undivided_losses(
     runs: Sequence[RecordedRun], pairs: Sequence[NumberPair]
 ) -> tuple[RecordedRun, int, list[NumberPair]] | None:
-    """Find the run that divides its losses by the number of backward passes in a step.
-
-    Return (run, number of passes, pairs with undivided losses). Return None if both runs or neither run divides.
-    """
+    """Return (run, number of backward passes in a step, pairs with undivided losses), if exactly one run divides its
+    losses by this number. Otherwise, return None."""
     counts = {len(step.losses) for run in runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1
     if count < 2:

@@ -13,7 +13,8 @@ from ..._page.svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, ta
 from .curves import ClipPoint, Point
 
 MOST_DOTS = 160
-"""A plot with at most this number of points marks clipped steps on the curve. Other plots mark them below the curve."""
+"""Plots with at most this number of points mark clipped steps on the curve, and other plots mark them below the
+curve."""
 
 FLOOR = 226
 """The distance of the x axis from the top of the plot, in pixels."""
@@ -25,7 +26,7 @@ NAMES = ("A", "B")
 CLASSES = ("run-a", "run-b")
 
 LOGARITHMIC = 50
-"""The y axis is logarithmic if positive numbers differ by more than this factor."""
+"""If positive numbers differ by more than this factor, the y axis is logarithmic."""
 
 LEAST_DISTANCE = 1e-9
 

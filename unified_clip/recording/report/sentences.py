@@ -50,7 +50,7 @@ def report_lines(comparison: RecordingComparison) -> list[str]:
 
 
 def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequence[str]]) -> Iterator[str]:
-    """Yield the sentences. Put the advice about a cause after the first sentence about this cause."""
+    """Put the advice about a cause directly after the first sentence about this cause."""
     rest = {kind.lower(): advice for kind, advice in remedies.items()}
     for sentence in described:
         yield sentence
@@ -96,7 +96,7 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[DivergenceText]:
-    """Yield the sentences about each divergence. Explain a cause once. Later sentences only name the cause."""
+    """Each cause is explained once. Later sentences only name the cause."""
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):

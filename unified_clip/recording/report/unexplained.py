@@ -44,7 +44,8 @@ ALIKE: Sequence[set[CauseKind]] = (
     {"scaled gradients", "clipping before unscaling", "gradient accumulation", "weight decay before the clip"},
     {"inexact norm", "rows", "given norm", "16 bits"},
 )
-"""Sets of causes that change the same numbers. If a report contains one of the causes, the others stay possible."""
+"""Each set contains causes that change the same numbers. If a report contains one of these causes, the other causes of
+the set stay possible."""
 
 ABOUT_PARAMETERS = {
     "left out",

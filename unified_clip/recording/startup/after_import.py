@@ -11,7 +11,8 @@ from types import ModuleType
 
 
 class AfterImport(MetaPathFinder):
-    """An import hook that runs an action after the import of a module. The modules must not be imported yet."""
+    """An import hook that runs an action after the import of one of its modules. These modules must not be imported
+    yet."""
 
     def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
         self._actions = dict(actions)

@@ -21,7 +21,7 @@ VARIABLE = "UNIFIED_CLIP_RECORD"
 """This environment variable contains the settings of `_start` as JSON."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
-"""The recording starts after the first import of one of these modules, which include every library in `WATCHED`."""
+"""The recording starts after the first import of one of these modules. They include all keys of `WATCHED`."""
 
 
 def main() -> None:
@@ -48,9 +48,8 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
 
 
 def _start(settings: dict[str, object]) -> None:
-    """Start the recording. Clear `settings`, so that the recording starts only once.
-
-    An error does not end the script. This process writes the error to a file, which `unified-clip record` reports.
+    """Clear `settings`, so that the recording starts only once. An error does not end the user's script. The error is
+    written to a file, which `unified-clip record` reports.
 
     settings: The arguments of `start`, and a key `package` with the directory of unified_clip.
     """
