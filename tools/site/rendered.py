@@ -23,7 +23,7 @@ SECTION = re.compile(rf"{TITLE}(\w+):</span>(.*?)(?={TITLE}|\Z)", re.DOTALL)
 PARAMETER = re.compile(r'<li class="doc-section-item field-body">\s*<b><code>([^<]+)</code></b>')
 TARGET = re.compile(r'(?:href|src)="([^"]*)"')
 IDENTIFIER = re.compile(r'\sid="([^"]*)"')
-NO_ERROR = "It raises no error."
+NO_ERROR = "Raise no error."
 RESULTS = (".RecordingComparison",)
 """Classes that users do not create themselves."""
 
