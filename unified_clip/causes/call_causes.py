@@ -1,7 +1,7 @@
 """Find out why a clip call returned a wrong result.
 
-First, find causes that are visible in the tensors, such as swapped results. Then test the hypotheses of the module
-`hypotheses`. Each hypothesis predicts a norm and coefficients. A hypothesis fits if its predictions explain the
+Causes that are visible in the tensors, such as swapped results, are tested first. The hypotheses of the module
+`hypotheses` are tested next: each hypothesis predicts a norm and coefficients, and fits if the predictions explain the
 returned norm and every element of the results. The cause stays unknown if no hypothesis fits, or if hypotheses of
 different kinds fit.
 """
@@ -172,7 +172,6 @@ def _log2(norm: float, p: float) -> float:
 
 
 def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
-    """Return a cause for a wrong norm. If the gradients are not clipped by this norm, the kind is "coefficient"."""
     for number, _, _, result in call.sides():
         scaling = call.scalings[number]
         as_by_norm = scaling.is_unchanged if call.norm == 0 else scaling.is_zero
@@ -305,7 +304,6 @@ def _clamped(call: Observation, values: Float64s) -> Float64s:
 
 
 def by_value_and_norm(call: Observation) -> Cause | None:
-    """Return the cause if the call limits each element, and then clips by the norm of the limited elements."""
     sides = [(before.values(), result.values()) for _, before, _, result in call.sides()]
     is_plain = call.by == "global" and not call.need_clip and call.passed_norm is None
     if not is_plain or all(map(_has_one_coef, call.scalings.values())):

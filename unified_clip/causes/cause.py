@@ -1,4 +1,4 @@
-"""A cause of a difference: its kind, and the sentence that a report prints. `CauseKind` lists all kinds."""
+"""A cause of a difference: its kind (a `CauseKind`), and the sentence that a report prints."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ SLACK = 1e-5
 """Two numbers are equal if their relative difference is at most SLACK."""
 
 BY_KIND = ("clipped twice", "need_clip", "rows")
-"""Two causes of one of these kinds are equal even if their sentences differ."""
+"""Two causes of one of these kinds are treated as the same cause, even if their sentences differ."""
 
 LEFT_OUT = ("left out", "not scaled", "repeated parameter")
 """Kinds of causes that affect only some gradients."""
 
 ALSO_HYPOTHESES = ("not clipped", "another eps of the clip")
-"""Kinds of causes that are visible in the tensors, but do not rule out other causes."""
+"""If `shown_in_tensors` returns a cause of one of these kinds, the hypotheses are tested as well."""
 
 LESS_LIKELY = ("float32", "touched", "16 bits", "scaled gradients")
 """Kinds of causes that are reported only if no wrong setting explains the results."""
@@ -135,9 +135,8 @@ class _Call:
     def can_judge(self, other: _Call) -> bool:
         """Return whether this call can disprove a cause of the call `other`.
 
-        Both calls must have the same settings. Frameworks have separate code for sparse gradients. So a call with
-        sparse gradients cannot disprove a cause of a call with dense gradients. This also applies to repeated
-        gradients.
+        Frameworks have separate code for sparse gradients and for repeated gradients. So a call with such gradients
+        cannot disprove a cause of a call without such gradients.
         """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
@@ -167,11 +166,6 @@ def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
 
 
 def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]) -> dict[str, Diagnosis]:
-    """Return a diagnosis for each case in `differing`.
-
-    calls: The calls of one function, by case name.
-    differing: The cases with a wrong result.
-    """
     with np.errstate(all="ignore"):
         everything = {name: _Call(name, call) for name, call in calls.items()}
         failing = [everything[name] for name in differing]
@@ -179,10 +173,8 @@ def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]
 
 
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
-    """Return the diagnosis of a call.
-
-    The function may have a separate branch for lists of one gradient. So a cause in such lists remains possible even if
-    it contradicts correct results for lists of several gradients, and vice versa.
+    """A function may have a separate branch for lists of one gradient. So if no cause fits all lists, try a cause
+    that applies only to lists of one gradient, or only to lists of several gradients.
     """
     diagnosis = _diagnose_among(this, everything, failing)
     rest = [each for each in everything if each.is_single != this.is_single and each.is_regular]
@@ -230,29 +222,18 @@ def _diagnose_among(this: _Call, everything: Sequence[_Call], failing: Sequence[
 
 
 def _is_by_value(this: _Call, others: Sequence[_Call]) -> bool:
-    """Return whether the function clips by value.
-
-    At least one other call must have the cause "by value". The results of `this` and of all correct calls must agree
-    with a clip by value.
-    """
     agreeing = [this.call, *(each.call for each in others if each.is_correct)]
     is_shown = any(each.cause == call_causes.BY_VALUE for each in others)
     return is_shown and all(map(call_causes.is_clipped_by_value, agreeing))
 
 
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
-    """Return a call that disproves a hypothesis, or None.
-
-    One contradicting call with a correct result is enough. If all contradicting calls are wrong, they must have at
-    least as many lists of gradients as the explained calls.
-    """
     correct = next((each for each in contradicting if each.is_correct), None)
     lists = [count_lists(each.call for each in calls) for calls in (contradicting, explained)]
     return correct or (contradicting[0] if contradicting and lists[0] >= lists[1] > 0 else None)
 
 
 def _has_effect(this: _Call) -> bool:
-    """Return whether the call changed a gradient, or returned a wrong norm."""
     return not this.call.norm_is_expected or not all(each.is_unchanged for each in this.call.scalings.values())
 
 

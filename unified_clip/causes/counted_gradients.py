@@ -59,7 +59,6 @@ def not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _tolerance(call: Observation, slack: float) -> float:
-    """Return the relative uncertainty of the norm that the results imply."""
     of_results = max((2.0 ** -FORMATS[each.dtype].precision for each in call.scalings.values()), default=0.0)
     return slack + (of_results if call.norm_is_expected else 0.0)
 
@@ -82,7 +81,6 @@ def _is_visible(call: Observation, norm: float) -> bool:
 
 
 def _explains(call: Observation, hypothesis: Hypothesis, slack: float) -> bool:
-    """Return whether the call clips by the norm of the hypothesis, and returns this norm or the correct norm."""
     return any(call.explains(hypothesis._replace(returned=returned), slack) for returned in (None, ()))
 
 
@@ -94,7 +92,6 @@ def _singles(
 
 
 def _ends(call: Observation, slack: float, which: str, cut: Callable[[int], Indices]) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm leaves out the first or the last gradients of the list."""
     sizes = range(2, len(call.counted) - 1)
     if fitting := [size for size in sizes if _explains(call, without(call, cut(size), ""), slack)]:
         number = f"{fitting[0]}" if len(fitting) == 1 else f"{fitting[0]} to {fitting[-1]}"

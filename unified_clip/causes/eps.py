@@ -24,13 +24,13 @@ FEW_NORMS = 8
 """A call with fewer distinct norms cannot distinguish a small wrong eps from rounding."""
 
 IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
-"""Values of eps to test inside the root."""
+"""Values of eps that a function might add inside the root of the norm."""
 
 Interval = tuple[float, float]
 
 IntervalOf = Callable[[Observation, float, Interval], Interval]
-"""A function that takes a call, the norm of a gradient, and the interval of the gradient's coefficient. It returns the
-interval of the values that explain the call."""
+"""Takes a call, the norm of a gradient, and the interval of the coefficients that explain the clipped gradient.
+Returns the interval of the values of a setting, such as eps, that explain the clipped gradient."""
 
 
 def other_eps(call: Observation) -> Iterator[Hypothesis]:
@@ -104,8 +104,7 @@ def eps_sentences(
 ) -> Iterator[str]:
     """Yield a sentence for each wrong eps that explains several calls.
 
-    wrong_value: A function that returns the wrong eps, or None. It takes an IntervalOf, the correct eps, and the values
-        to try first.
+    wrong_value: Takes an `IntervalOf`, the correct eps, and the values to try first. Returns the wrong eps, or None.
     """
     common = (*COMMON_EPS, *IN_ROOT)
     sentences: dict[IntervalOf, Callable[[float], str]] = {

@@ -45,7 +45,7 @@ QUOTIENT = "as with the coefficient {}(1, norm / threshold) instead of min(1, th
 TWICE = "as if the coefficient were applied twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""The orders in which `_float32_norm` adds up squares."""
+"""For each `way` of `_float32_norm`: how the function adds up squares."""
 
 
 def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
@@ -199,8 +199,9 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Yield a wrong threshold. If a wrong norm explains the same results, the kind of the hypothesis is
-    "coefficient"."""
+    """Yield hypotheses about a wrong threshold. The kind of a hypothesis is "coefficient" if a wrong norm also
+    explains the results.
+    """
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
         return

@@ -24,10 +24,10 @@ CLEAR_FACTOR = 8
 
 
 NAMES = "{names}"
-"""The placeholder in a sentence for the names of the gradients in `about`."""
+"""Placeholder in `Hypothesis.sentence` for the names of the gradients in `Hypothesis.about`."""
 
 MOST_SENTENCES = 3
-"""If more than this number of sentences explain a call, the cause is unknown."""
+"""The cause is unknown if the hypotheses that explain a call have more than this number of different sentences."""
 
 
 class Hypothesis(NamedTuple):
@@ -111,7 +111,7 @@ class Observation:
 
     infinite_norm_gives_nan: bool = False
     are_norms: bool = False
-    """Whether `before` and `after` contain norms in place of gradients. A recording contains only norms."""
+    """Whether `before` and `after` contain the norm of each gradient in place of the gradient, as in a recording."""
 
     slacks: Sequence[float] = (EXACT, CLOSE)
 
@@ -120,8 +120,10 @@ class Observation:
         return names_text([self.names[number] if self.names else f"gradient {number}" for number in numbers])
 
     def sentence_of(self, hypothesis: Hypothesis, fitting: Sequence[Hypothesis] = ()) -> str:
-        """Return the sentence of a hypothesis, in which the names of gradients replace NAMES. Name the gradients of all
-        hypotheses in `fitting` that have the same sentence."""
+        """Return the sentence of a hypothesis, with the names of gradients in place of NAMES.
+
+        If several hypotheses in `fitting` have the same sentence, the names of their gradients are listed together.
+        """
         sentence = hypothesis.sentence
         if NAMES not in sentence:
             return sentence

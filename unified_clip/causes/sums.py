@@ -17,10 +17,10 @@ IN_FLOAT32 = 2.0**-22
 """The largest relative error of a coefficient that is computed in float32."""
 
 NARROW = ("bfloat16", "float16")
-"""The 16-bit dtypes. If both explain a number, bfloat16 is chosen."""
+"""The 16-bit dtypes, in the order of the tests: if both dtypes explain the results, the report names bfloat16."""
 
 NEAR_STEPS = 8
-"""The largest error, in half ULPs, of a norm that is computed in a 16-bit dtype."""
+"""`_explaining_ways` also tests norms that differ from the exact norm by up to this number of half ULPs."""
 
 
 MIN_ELEMENTS = 4
@@ -101,10 +101,6 @@ def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable[[Sequence[int]], float]]]:
-    """Yield (description, function) for each way to lose precision in `dtype`.
-
-    The function takes the indices of gradients, and returns their norm.
-    """
     sentence = f"as if the squares were added up in {dtype}"
     sums = {number: _sums(gradient.values().reshape(-1), dtype) for number, gradient in call.counted.items()}
     for way in range(min(map(len, sums.values()), default=0)):

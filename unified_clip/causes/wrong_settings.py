@@ -21,7 +21,6 @@ CONDITIONS = {
     "the square of the norm was above the threshold": (2, 1),
     "the norm was above the square of the threshold": (1, 2),
 }
-"""Wrong conditions for clipping, with the exponents of the norm and of the threshold."""
 
 ROUNDING = 1e-5
 """A coefficient above 1 + ROUNDING proves that the call does not limit coefficients to 1."""
@@ -30,14 +29,14 @@ MIN_LISTS = 2
 """A wrong factor on all norms is reported only for this number of lists of gradients, or more."""
 
 MIN_CALLS = 2
-"""This number of calls with narrow intervals proves a setting with any number of digits."""
+"""A setting can have any number of digits if at least this number of calls have narrow intervals."""
 
 NARROW = 0.05
-"""An interval is narrow if its width is below this fraction of the setting."""
+"""An interval is narrow if its width, relative to the setting, is below this fraction."""
 
 ONE_DIGIT = 0.005
-"""One call proves a setting of one digit if its interval is narrower than this fraction of the setting. With a
-probability of 2 %, such an interval contains a number of one digit by chance."""
+"""A setting of one digit can be found from one call if the width of its interval, relative to the setting, is below
+this fraction. With a probability of 2 %, such an interval contains a number of one digit by chance."""
 
 DIGITS = (1, 2, 3, 6, 17)
 
@@ -107,23 +106,22 @@ def _same_threshold(number: float) -> Cause:
 
 class _Calls(NamedTuple):
     required: Sequence[Observation]
-    """A setting must explain all of these calls."""
+    """The calls of which a setting must explain all."""
 
     differing: Sequence[Observation]
-    """A setting must explain most of these calls."""
+    """The calls of which a setting must explain most."""
 
     def strict(self) -> _Calls:
-        """Require that a setting explains every call."""
         return _Calls([*self.required, *self.differing], ())
 
     def common(self, interval_of: IntervalOf) -> Interval | None:
         return _common(*self, partial(_numbers, interval_of=interval_of))
 
     def wrong_value(self, interval_of: IntervalOf, correct: float, preferred: Sequence[float] = ()) -> float | None:
-        """Return the wrong value of a setting that explains the calls. Return None if the correct value explains the
-        calls, or if no value explains them.
+        """Return the wrong value of a setting that explains the calls, or None if the correct value or no value
+        explains them.
 
-        For almost any single call, some value explains the result. So one call proves only a preferred value, or a
+        For almost any single call, some value explains the result. So one call proves only a value in `preferred`, or a
         value with one digit.
         """
         interval = self.common(interval_of)
@@ -181,8 +179,8 @@ def _changes_unclipped(call: Observation) -> bool:
 def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
     """Yield descriptions of wrong conditions for clipping that explain the results.
 
-    common: A function that takes exponents (a, b), and returns an interval for norm**a / threshold**b. Gradients are
-        unchanged below this interval, and scaled above this interval.
+    common: Takes exponents (a, b), and returns an interval for norm**a / threshold**b. Gradients are unchanged below
+        this interval, and scaled above this interval.
     """
     for words, powers in CONDITIONS.items():
         if (quotients := common(powers)) and quotients[0] <= 1 < quotients[1]:
@@ -230,12 +228,12 @@ def _common(
 
 
 def count_lists(calls: Iterable[Observation]) -> int:
-    """Count the lists of gradients with different total norms."""
+    """Count the lists of gradients in `calls`. Lists with the same total norm count once."""
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 
 def _overlap(left: Interval, right: Interval) -> Interval:
-    """Return the intersection. If the intersection is empty, the lower end is above the upper end."""
+    """If the intervals do not overlap, the lower end of the result is above its upper end."""
     return max(left[0], right[0]), min(left[1], right[1])
 
 
@@ -248,7 +246,7 @@ def _numbers(call: Observation, interval_of: IntervalOf) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the interval of the coefficients before they are limited to 1."""
+    """Return the interval of threshold / (norm + eps), before the function limits this quotient to 1."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if low <= 1 + ROUNDING and high >= 1 else high
 
@@ -296,9 +294,9 @@ def _clipped_norm(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float], digits: Sequence[int] = DIGITS) -> float | None:
-    """Return a preferred number in the interval, or the middle of the interval rounded to few digits.
+    """Return a number in the interval: a preferred number, or the middle of the interval rounded to few digits.
 
-    Return None if the interval contains no such number, or if an end is infinite.
+    Return None if the interval contains no such number, or if an end of the interval is infinite.
     """
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):

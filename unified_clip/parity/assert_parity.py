@@ -50,9 +50,10 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
 def problems(
     case: Case, outcomes: Mapping[str, CallOutcome | Failure], interpreters: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Return messages about missing frameworks, and messages about wrong results.
+    """Return two lists of messages: about missing frameworks, and about wrong results.
 
-    If no result is wrong, the second list contains messages about frameworks with different bits.
+    If no result is wrong, the second list contains messages about frameworks whose bits differ from the first
+    framework.
     """
     right = oracle.expect(case)
     absent, wrong = [], []
@@ -74,7 +75,6 @@ def problems(
 
 
 def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
-    """Return a message for each framework whose bits differ from the bits of the first framework."""
     results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, CallOutcome)}
     first, *others = results or [""]
     texts = (diff.describe(results[name], results[first], (name, first)) for name in others)

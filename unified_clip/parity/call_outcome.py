@@ -11,7 +11,7 @@ from typing import Literal
 from ..tensors.types import Dense, Stage, digest
 
 LEARNING_RATE = 0.5
-"""The learning rate of SGD steps. It is a power of two, so that each step rounds only once."""
+"""A power of two, so that each SGD step rounds only once."""
 
 FailureKind = Literal["crashed", "timed out", "out of memory", "missing", "unreadable", "not run"]
 
@@ -30,13 +30,11 @@ class Failure:
 class ClipTensors:
     norm: Dense | None = None
     gradients: Sequence[Dense | None] | None = None
-    """The clipped gradients, or None if the call only measures the norm or raises an error."""
-
     update: Sequence[Dense | None] | None = None
     """The parameters after an SGD step, if the case has `update = true`. Before the step, all parameters are 1."""
 
     def at(self, stage: Stage) -> Sequence[Dense | None] | None:
-        """Return the tensors of a stage. For the stage "coefficient", return the clipped gradients."""
+        """For the stage "coefficient", return the clipped gradients, from which the coefficients are computed."""
         if stage == "norm":
             return None if self.norm is None else [self.norm]
         return self.update if stage == "update" else self.gradients
@@ -50,8 +48,6 @@ class ClipTensors:
 @dataclass(eq=False)
 class CallOutcome(ClipTensors):
     name: str = ""
-    """The name of the framework's function, or '' for a call of unified_clip."""
-
     structure: str = ""
     """The type of the returned container, such as "list of tuple", or '' if the type is not compared."""
 
@@ -60,19 +56,17 @@ class CallOutcome(ClipTensors):
     """The names of the exception's class and base classes, or () if there was no exception."""
 
     message: str = ""
-    """The class and the first line of the exception."""
-
     fault: str = ""
     """A wrong side effect, such as "changed its input gradients", or '' if there is none."""
 
     changed_inputs: bool = False
-    """Whether a function of the user changed gradients that should stay unchanged."""
+    """Whether a function of the user changed gradients, although a function of this name should not change them."""
 
     exact_norm: bool = False
     """Whether compiled kernels computed the norm inside a graph. If True, the norm must be exact."""
 
     same_objects: Sequence[bool] = ()
-    """For each gradient, whether the clip class returned the same object."""
+    """For each gradient, whether the clip class returned the same object that was passed."""
 
     seconds: float = 0.0
     """The duration of the call. If several cases share a graph, this is the mean duration."""

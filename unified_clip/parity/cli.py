@@ -91,13 +91,12 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "help": "the JSON report of `unified-clip port`: show it on the report's HTML page",
     },
 }
-"""The options of `unified-clip parity`. The default of each option is None or False."""
+"""The default of each option is None or False."""
 
 RUN_ONLY = tuple(option for option in RUN_OPTIONS if option != "--frameworks")
-"""The options that `unified-clip parity init` rejects."""
 
 WHOLE_RUN = ("out", "accept", "baseline", "strict", "strict_bits", "format", "recorded", "ported")
-"""The options that `--case` rejects, because they need the results of all cases."""
+"""`--case` rejects these options, because they need the results of all cases."""
 
 
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
@@ -214,9 +213,10 @@ def _run(suite: Suite) -> ParityReport:
 
 
 def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported: ReadPorted) -> int:
-    """Run a suite, write its report, and print a summary. Return the exit status.
+    """Run a suite, write its report, print a summary, and return the exit status.
 
-    The files of `--baseline`, `--recorded` and `--ported` are read first, so that an invalid file is reported at once.
+    The files of `--baseline`, `--recorded` and `--ported` are read before the run, so that an invalid file is reported
+    at once.
     """
     from . import second_call
     from .report import baseline, build, github, terminal, write

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 OnRequest = Literal["graph", "compiled", "static", "processes_2", "processes_4"]
-"""Modes that run only if a suite lists them."""
+"""A mode in this list runs only if the suite lists the mode."""
 
 Mode = Literal["host", "device", "native", OnRequest]
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
-"""The modes without a graph: unified_clip on the host path, unified_clip on the device path, and the framework's
-functions.
-"""
+"""In the modes HOST and DEVICE, unified_clip runs on the host path or the device path. In the mode NATIVE, the
+framework's functions run. None of these modes uses graphs."""
 
 GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
 
@@ -24,21 +23,21 @@ GRAPHS = {
     "jax": (COMPILED,),
     "mlx": (COMPILED,),
 }
-"""The modes that `run_in_graph` supports on each framework. This table is not in the adapters, because importing an
-adapter imports its framework."""
+"""The modes that `Adapter.run_in_graph` supports, by framework. The adapters do not contain this table, because
+importing an adapter imports its framework."""
 
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
 KERNELS_IN_GRAPHS = {framework: modes for framework, modes in GRAPHS.items() if framework != "mlx"}
-"""The modes in which the graphs of a framework call the compiled kernels for norm_type 1 and 2."""
+"""In these modes, the graphs of a framework call the compiled kernels for norm_type 1 and 2."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}
 
 DISTRIBUTED = {"torch": "torch_dtensor"}
-"""The module of `adapters` for the distributed tensors of a framework."""
+"""{framework: module in `adapters` for distributed tensors}"""
 
 EXACT = (HOST, *PROCESSES)
-"""The modes in which unified_clip returns the same bits on every framework."""
+"""In these modes, unified_clip returns the same bits on every framework."""
 
 TITLES: Mapping[str, str] = {
     HOST: "host path",

@@ -33,20 +33,20 @@ from .workers.worker_files import WorkItem
 AT_ONCE = 2
 
 SLOW = ((COMPILED,), tuple(PROCESSES))
-"""The slowest modes. Each group has its own worker, which starts early."""
+"""Groups of slow modes. Each group has its own worker, which starts before the other workers."""
 
 LAST = ((STATIC,),)
-"""The mode with its own worker, which starts after all other workers."""
+"""This mode has its own worker, which starts after all other workers."""
 
 OTHERS = tuple(mode for mode in get_args(Mode) if mode not in {mode for group in (*SLOW, *LAST) for mode in group})
 TOGETHER = (*SLOW, OTHERS, *LAST)
-"""The groups of modes that share a worker. Every mode is in exactly one group."""
+"""Each group of modes has one worker per framework. Every mode is in exactly one group."""
 
 Progress = Callable[[str, int], Any]
 
 
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityReport:
-    """Run all cases, and return the report. If the run is interrupted, all workers are ended."""
+    """If the run is interrupted, all workers are ended."""
     expected = ExpectedResults()
 
     def work(name: str, items: Sequence[WorkItem]) -> WorkerResults:
@@ -124,7 +124,7 @@ def _notes_on_run(suite: Suite, results: Mapping[str, WorkerResults]) -> list[st
 
 
 def _processor() -> str:
-    """Return the name of the processor and the number of cores that the process can use.
+    """Return the processor's name and the number of cores that this process can use.
 
     Both determine the order of a sum, and therefore the last bits of a norm.
     """
@@ -137,7 +137,9 @@ def _processor() -> str:
 
 
 def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return {package: version}. For a package with different versions, the keys are names such as "numpy (torch)"."""
+    """Return {package: version}. If frameworks use different versions of a package, the keys are names such as
+    "numpy (torch)".
+    """
     by_package = dict[str, dict[str, str]]()
     for framework, versions in by_framework.items():
         for package, version in versions.items():
@@ -186,8 +188,8 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
 
 
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
-    """Return what the suite does not test, because every case leaves the gradients unchanged: "unified_clip", names of
-    lists of gradients, or functions of the user.
+    """Return the parts that the suite does not test, because every case leaves the gradients unchanged. A part is
+    "unified_clip", the name of a list of gradients, or a function of the user.
     """
     if suite.chosen_cases:
         return []
@@ -219,9 +221,10 @@ def _has_number(gradient: Gradient) -> bool:
 
 
 def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[KnownDifferenceResult]:
-    """Look up the frameworks' functions in the list of known differences, and return a result for each entry.
+    """Look up the differences of the frameworks' functions in the list of known differences, and return a result for
+    each entry.
 
-    Leave out the entries of a framework that failed in any case, because entries for this case would look stale.
+    If a framework failed in any case, its entries are left out, because an entry for this case would look stale.
     """
     natives: dict[Place, NativeResult] = {}
     complete = set(results)

@@ -1,4 +1,4 @@
-"""Call functions a second time to find out whether the functions are deterministic."""
+"""Call functions a second time, to find out whether they are deterministic."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ NOT_DETERMINISTIC = "A second call returned other bits: the function is random, 
 
 
 def unexplained_results(report: ParityReport) -> list[tuple[str, str]]:
-    """Return (framework, case name) for the failures of the user's functions.
-
-    Only functions with at least one failure of unknown cause are included.
+    """Return (framework, case name) for each failure of a user's function that has at least one failure without a
+    known cause.
     """
     failed = [
         (name, case.name, native)
@@ -31,7 +30,7 @@ def unexplained_results(report: ParityReport) -> list[tuple[str, str]]:
 
 
 def call_again(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
-    """Call functions again, and store in the report whether the results have the same bits.
+    """Call functions again, and store in the report whether both calls returned the same bits.
 
     places: (framework, case name) for each call.
     """

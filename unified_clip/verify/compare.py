@@ -34,8 +34,8 @@ class Verification:
     clips: RecordingComparison
     rows: Sequence[StepComparison]
     unclipped: Sequence[ScriptRun]
-    """The training steps that yield unclipped gradients. For these steps, `verify` compares the results of clip
-    calls."""
+    """The runs whose training step yields unclipped gradients. For these runs, the results of the clip calls are
+    compared instead."""
 
     finding: Cause | None
     """A cause outside of the clips, such as different dtypes or learning rates."""
@@ -44,7 +44,7 @@ class Verification:
     resynced: bool = False
 
     not_gradients: Sequence[tuple[ScriptRun, str, int]] = ()
-    """(run, function, number of calls) for clip calls whose tensors are not gradients."""
+    """(run, function, number of calls) for clip calls on tensors that are not gradients."""
 
     @property
     def without_clip(self) -> list[int]:
@@ -66,10 +66,7 @@ def compare_steps(
     max_ulp: float,
     rerun: Rerun | None = None,
 ) -> Verification:
-    """Compare two training steps that have run.
-
-    rerun: A function that repeats the new training step with some square weights transposed.
-    """
+    """rerun: Runs the new training step again, with some square weights transposed."""
     for run in (old, new):
         reject_changing_outputs(run)
     pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))

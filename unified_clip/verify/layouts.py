@@ -16,11 +16,11 @@ Values = Mapping[str, Float64s]
 
 class Layout(NamedTuple):
     names: Names
-    """The names of the parameters in the new training step, by their names in the old training step."""
+    """{name of a parameter in the old training step: name in the new training step}"""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """The order of axes that gives a new tensor the shape of the old tensor, by old name. The value is None if there is
-    no such order."""
+    """{old name: order of axes that gives the new tensor the shape of the old tensor}. The order is None if no order
+    of axes makes the shapes equal."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)

@@ -1,7 +1,7 @@
 """Find the parameter of each recorded gradient.
 
-A recording often has only the position of a gradient, not its name. But the training step yields named parameters and
-named gradients. This module compares the recorded norms with the norms of the yielded tensors.
+A recording often has only the position of a gradient, not its name. But the training step yields parameters and
+gradients by name. So the recorded norms are compared with the norms of these tensors.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ RecordedWeights = tuple[Parameters, RecordedCall]
 
 class NameMatch(NamedTuple):
     names: Mapping[str, str]
-    """Maps recorded names of gradients to names of parameters. Gradients without a match keep their names. If a matched
-    gradient has the same name, " of the call" is appended."""
+    """{recorded name of a gradient: name of its parameter}. An unmatched gradient keeps its name, or gets the suffix
+    " of the call" if a matched parameter has this name."""
 
     yields_unclipped: bool
 
@@ -53,7 +53,7 @@ class NameMatcher:
 
         Return None if the call clips a single tensor that is not a gradient.
 
-        others: The same clip call at other steps, to choose between several parameters that fit.
+        others: The same clip call at other steps. These calls decide between several parameters that fit.
         """
         parameters, misfit = line.parameters, partial(_misfit, [(self.weights, line), *others])
         if not parameters:
@@ -111,7 +111,7 @@ def _matches(
 ) -> dict[str, str]:
     """Match gradients with tensors of the same norm, and return {recorded name: name in `source`}.
 
-    Each tensor gets at most one gradient.
+    Each tensor matches at most one gradient.
 
     norms: {recorded name: norm of the gradient}.
     known: {recorded name: name in `source`} for gradients that already have a name.
@@ -132,7 +132,7 @@ def _matches(
 
 
 def _misfit(calls: Sequence[RecordedWeights], own: str, name: str) -> tuple[float, bool]:
-    """Return (difference of the recorded weights, whether the names differ).
+    """Return (difference between the recorded weights and the parameter, whether the names differ).
 
     A recorded name can have additional parts in front: "net/bn/beta" fits "bn.beta".
     """
@@ -170,7 +170,7 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return {recorded name: gradient after the call}. Return {} if the recording has no gradients."""
+    """Return {recorded name: gradient after the call}, or {} if the recording has no gradients."""
     if line.after:
         return safetensors.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):
@@ -182,7 +182,7 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients before the call by name. Sparse gradients are never stored."""
+    """Sparse gradients are never stored."""
     return safetensors.load(directory / line.gradients) if line.gradients else {}
 
 

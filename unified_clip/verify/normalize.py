@@ -18,7 +18,7 @@ from .launch.worker import RECORDING
 from .name_gradients import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
 
 BY_HAND = "by hand"
-"""The function name of a clip that the training step computes without a clip function."""
+"""Stands for the function name if a training step clips by its own code, without a clip function."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class NormalizedRecording:
     path: Path = Path()
     lines: list[RecordedCall] = field(default_factory=list)
     before: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """The stored gradients from before the clip calls, by step and name."""
+    """{step: {name: gradient}}: the gradients before the clip calls, as far as the recording stores them."""
 
     clipped: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
 
@@ -35,7 +35,7 @@ class NormalizedRecording:
     """The steps at which the training step yields unclipped gradients."""
 
     not_gradients: Counter[str] = field(default_factory=Counter)
-    """The number of calls on tensors that are not gradients, by function. `lines` does not contain these calls."""
+    """{function: number of calls} for calls on tensors that are not gradients. `lines` does not contain these calls."""
 
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)
 
@@ -46,7 +46,7 @@ class NormalizedRecording:
     """The calls of each step, before consecutive calls are merged."""
 
     common_names: Mapping[str, str] = field(default_factory=dict)
-    """The common names of both runs, by the name in this run."""
+    """{name in this run: name in both runs}"""
 
     def optimizer_steps_at(self, step: int) -> list[OptimizerStep]:
         return [each for each in self.optimizer_steps if each.step == step]
@@ -67,7 +67,7 @@ def normalize(
     - Calls are merged, sorted and assigned to steps. Calls on tensors that are not gradients are removed.
     - For a run without clip calls, the clips are computed from the yielded gradients.
 
-    names: The names of parameters in the new run, by their names in the old run.
+    names: {parameter in the old run: parameter in the new run}.
     """
     common_names = {new_name: name for name, new_name in names.items()}
     recordings = [_read_calls(run, weights, steps, each) for run, each in ((old, {}), (new, common_names))]
@@ -129,7 +129,8 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
     """Return {id of a recorded line: all lines of the same clip call}.
 
-    Lines of the same clip call have the same function, names and shapes, and the same position in their steps.
+    Lines belong to the same clip call if they have the same function, names and shapes, and the same position in their
+    steps.
     """
     groups: dict[tuple[Any, ...], list[RecordedCall]] = defaultdict(list)
     places: Counter[tuple[Any, ...]] = Counter()
@@ -143,10 +144,10 @@ def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
 def _with_optimizers(
     lines: Sequence[RecordedCall], optimizer_steps: Sequence[OptimizerStep], recorded: Sequence[RecordedCall]
 ) -> list[RecordedCall | OptimizerStep]:
-    """Merge the clip calls and the optimizer steps in the order of the steps.
+    """Merge the clip calls and the optimizer steps, in the order of the steps.
 
-    recorded: The calls in the order of the recording. This order decides whether an optimizer step comes before the
-        clips.
+    recorded: The clip calls in the order of the recording. This order decides whether an optimizer step comes before
+        the clip calls of the same step.
     """
 
     def place(item: RecordedCall | OptimizerStep) -> tuple[int, int]:
@@ -162,8 +163,9 @@ Line = TypeVar("Line", RecordedCall, OptimizerStep)
 
 
 def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) -> Iterator[Line]:
-    """Yield the lines with their steps. If the function returns only after the last step, each step gets equally many
-    lines."""
+    """Yield the lines with their steps. If the function returns only after the last step, the lines are divided
+    equally among the steps.
+    """
     if run.yields or len(lines) % steps:
         yield from lines
         return
@@ -174,8 +176,8 @@ def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) ->
 def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
     """Yield a clip call for each step of a run that clips without a clip function.
 
-    The call clips by the total norm if one coefficient explains all gradients of each step. Otherwise, the call clips
-    each tensor by its norm.
+    If one coefficient explains all gradients of each step, the call clips by the total norm. Otherwise, the call clips
+    each tensor by its own norm.
     """
     observed = []
     for step, output in enumerate(run.outputs, start=1 if run.yields else steps):
@@ -196,7 +198,7 @@ def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
 def _merge_calls(
     lines: Sequence[RecordedCall], recording: NormalizedRecording, other: NormalizedRecording
 ) -> list[RecordedCall]:
-    """Merge consecutive calls of a step. Only calls that clip one gradient and have equal settings are merged.
+    """Merge consecutive calls of a step that clip one gradient each and have equal settings.
 
     Calls for two networks are not merged if the other run clips the networks in separate calls.
     """
@@ -236,7 +238,7 @@ def _in_order_of(
 
 
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Sort the norms and coefficients of a call by name, because frameworks sort parameters differently."""
+    """Frameworks sort parameters differently, so sort the norms and coefficients of a call by name."""
     names = list(line.parameters)
     if line.rule != "each" or len(line.norms()) != len(names):
         return line

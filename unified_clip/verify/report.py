@@ -22,10 +22,10 @@ from .step_comparison import StepComparison
 from .step_pairing import ParameterDistance
 
 MAX_ROWS = 12
-"""Tables with at most this number of rows are printed in full."""
+"""A table with more rows is shortened."""
 
 FIRST_ROWS = 3
-"""A longer table shows this number of rows at its start and at the first difference."""
+"""A shortened table has this number of rows at its start, and around the first difference."""
 
 MOST_PARAMETERS = 3
 
@@ -42,7 +42,7 @@ VERDICTS = {
 }
 
 CLIPS = ("calls", "compared", "incomplete_line", "divergences", "agreements")
-"""The keys in the JSON report that contain the comparison of clip calls."""
+"""The keys of the JSON report for the comparison of clip calls."""
 
 TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
 
@@ -132,7 +132,7 @@ def _uncompared(result: Verification) -> str:
 
 
 def _stages(result: Verification) -> list[str]:
-    """Return the sentences about each stage. The sentence about the first difference comes first."""
+    """The sentence about the first difference comes first."""
     why = [str(result.finding)] if result.finding else []
     clips = list(with_remedies(describe(result.clips), remedies(result.clips)))
     if not result.is_same:
@@ -180,7 +180,7 @@ def _distances(row: StepComparison, stage: Stage) -> Sequence[ParameterDistance]
 
 
 def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
-    """Yield the rows to print, and None in place of omitted rows."""
+    """Yield the rows to print. None stands for omitted rows."""
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
     printed = {*range(FIRST_ROWS), *range(differ, differ + FIRST_ROWS), len(rows) - 1}
@@ -202,10 +202,8 @@ def _cells(row: StepComparison, max_ulp: float, with_losses: bool) -> list[str]:
 
 
 def _numbers(numbers: Sequence[float | None], which: Any) -> str:
-    """Format the largest norm or the smallest coefficient. A coefficient is None if no coefficient explains the
+    """which: `max` for norms, or `min` for coefficients. A coefficient is None if no coefficient explains the
     gradients.
-
-    which: `min` or `max`.
     """
     known = [number for number in numbers if number is not None]
     if not known:

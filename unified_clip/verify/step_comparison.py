@@ -17,7 +17,7 @@ from .step_pairing import ParameterDistance, TensorPair, greatest_of
 
 
 class TensorComparison(NamedTuple):
-    """The distances between the tensors of two runs at one step, with the largest distance first."""
+    """The distances between the tensors of two runs at one step. The largest distance comes first."""
 
     tensors: Sequence[ParameterDistance] = ()
 
@@ -31,14 +31,14 @@ class TensorComparison(NamedTuple):
     """Whether rounding explains all differences of the clipped gradients."""
 
     update_is_rounding: bool = False
-    """Whether differences of the clipped gradients explain all differences of the updates."""
+    """Whether the differences of the clipped gradients explain all differences of the updates."""
 
 
 class Sensitivity:
     """Decides whether differences of the clipped gradients explain the differences of the updates.
 
     Adam and similar optimizers divide by the size of the gradient. If the old and the new gradient of an element differ
-    by a fraction r, the updates differ by up to 2 * r times the largest update. For a tiny gradient, rounding makes r
+    by a fraction r, the updates differ by up to 2 * r times the largest update. If a gradient is tiny, rounding makes r
     large.
     """
 
@@ -69,27 +69,30 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """How the old and the new run differ at one step: in the norm, the coefficient, the clipped gradients and the
-    update."""
+    """The differences between the old and the new run at one step: of the norm, the coefficient, the clipped
+    gradients and the update.
+    """
 
     step: int
     old: Sequence[RecordedCall]
     new: Sequence[RecordedCall]
-    """The recorded clip calls of the old and of the new training step."""
+    """The recorded clip calls of the two training steps."""
 
     norm: Distance | None
-    """The largest distance between two norms, or None without norms to compare."""
+    """The largest distance between two norms, or None if there are no norms to compare."""
 
     coefficient: Distance | None
     parameters: TensorComparison
     clips_alike: bool
-    """Whether both steps have the same number of clip calls with the same rules, norm types and thresholds."""
+    """Whether both training steps have the same number of clip calls, with the same rules, norm types and
+    thresholds."""
 
     norm_is_rounding: bool = False
     """Whether rounding explains all differences of the norms."""
 
     losses: tuple[float | None, float | None] = (None, None)
-    """The losses of the old and of the new training step. A loss is None if the training step yields no loss."""
+    """(loss of the old training step, loss of the new training step). A loss is None if the training step yields no
+    loss."""
 
     @property
     def has_clip(self) -> bool:

@@ -28,14 +28,14 @@ class ParameterDistance(NamedTuple):
 
 
 class TensorPair(NamedTuple):
-    """The values of the old and the new tensor. The axes of the new tensor are in the order of the old tensor."""
+    """The axes of the new tensor are in the order of the old tensor."""
 
     name: str
     old: Float64s
     new: Float64s
     scale: float
-    """Distances are measured in ULP of this number. It is the largest absolute value of the gradient, or, for an
-    update, of the parameter."""
+    """The number whose ULP is the unit of distances: the largest absolute value of the gradient or, for an update,
+    of the parameter."""
 
     ulp_scale: float
     """One ULP of the parameter's dtype, divided by one ULP of float32."""
@@ -43,7 +43,7 @@ class TensorPair(NamedTuple):
 
 class StepPairing:
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
-        """`names` contains {old name: new name} for parameters with different names."""
+        """names: {old name: new name} for parameters with different names."""
         self.runs, self._weights, self._steps, self._mapped = (old, new), weights, steps, names
         self.yields_each_step = all(run.yields for run in self.runs)
         first = 1 if self.yields_each_step else steps
@@ -64,7 +64,7 @@ class StepPairing:
         """Yield the old and the new clipped gradient of each parameter.
 
         If a training step does not yield clipped gradients, the results of its clip calls are used. If both training
-        steps yield clipped gradients, 0 replaces a missing gradient.
+        steps yield clipped gradients, a missing gradient is treated as 0.
         """
         sides, yielded = [], []
         for recording in recordings:
@@ -81,7 +81,7 @@ class StepPairing:
 
         If the norm of a gradient is at most ROUNDING ULP of the total norm, the correct gradient is probably 0.
 
-        known: The parameters whose gradients were noise at earlier steps.
+        known: The parameters that this function returned for earlier steps.
         """
         pairs = list(self.gradients(step, recordings))
         norms = [[float(np.linalg.norm(side)) for side in (pair.old, pair.new)] for pair in pairs]
@@ -106,7 +106,7 @@ class StepPairing:
         return True
 
     def without_gradient(self, recordings: Sequence[NormalizedRecording]) -> set[str]:
-        """Return the parameters that have a gradient in neither of the two runs. An example is a moving average."""
+        """Return the parameters without a gradient in both runs, such as moving averages."""
         with_gradient = []
         for recording, shapes in zip(recordings, self.shapes, strict=True):
             tables = [output.gradients or {} for output in recording.run.outputs]
@@ -214,7 +214,7 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
     """Leave out the updates of the parameters in `noise`.
 
     Adam divides a gradient by its own size. So a gradient that is only a rounding error gives an update of normal size.
-    An update that is more than twice as large as all updates outside `noise` is kept.
+    But an update is kept if it is more than twice as large as all updates outside `noise`.
     """
     sizes = {pair.name: max(map(greatest_of, (pair.old, pair.new))) for pair in updates}
     most = max((size for name, size in sizes.items() if name not in noise), default=0.0)
@@ -224,8 +224,8 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return two distances of the tensors: in ULP of float32, and divided by the largest element.
 
-    scale: The unit is the ULP of this number. For a larger difference than rounding, it is at most
-        the ULP of the largest element.
+    scale: The number whose ULP is the unit. If the difference is larger than rounding, the unit is at most the ULP of
+        the largest element.
     ulp_scale: One ULP of the parameter's dtype, divided by one ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))
@@ -244,7 +244,7 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
 
 
 def coarsest_ulp(dtypes: Iterable[str]) -> float:
-    """Return one ULP of the least precise dtype, divided by one ULP of float32. The result is at least 1."""
+    """Return one ULP of the least precise dtype, divided by one ULP of float32, or 1 if the quotient is smaller."""
     single = FORMATS["float32"].precision
     return max((2.0 ** max(0, single - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
 

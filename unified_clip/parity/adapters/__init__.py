@@ -1,1 +1,1 @@
-"""The adapters with which a parity worker makes a framework's tensors and calls its clip functions."""
+"""Adapters: with an adapter, a parity worker makes a framework's tensors and calls the framework's clip functions."""

@@ -1,5 +1,3 @@
-"""Define `Adapter`, the operations of a framework, and `Invocation`, the arguments of a call."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +20,7 @@ class FunctionsMissingError(Exception):
 
 
 class Unimportable:
-    """A placeholder for a package that cannot be imported. Reading an attribute raises FunctionsMissingError."""
+    """Stands in for a package that cannot be imported. Reading any attribute raises FunctionsMissingError."""
 
     def __init__(self, message: str) -> None:
         self._message = message
@@ -32,7 +30,7 @@ class Unimportable:
 
 
 class Returned(NamedTuple):
-    """The result of a framework's function. A field is None if the function does not return this value."""
+    """The values that a framework's function returned. A field is None if the function does not return the value."""
 
     norm: Any = None
     tensors: Sequence[Any] | None = None
@@ -41,21 +39,20 @@ class Returned(NamedTuple):
 class Adapter(TensorConverter, Protocol):
     """The operations of a framework that a parity worker needs.
 
-    Each framework's module defines a subclass `FrameworkAdapter`, which must define `sgd`.
+    Each framework's module defines a subclass named `FrameworkAdapter`. A subclass must define `sgd`.
     """
 
     packages: Sequence[str] = ()
     families: Sequence[str] = ()
-    """The values of `PublicCall.family` for which the framework has functions of its own."""
+    """The framework has its own functions for calls whose `PublicCall.family` is in this list."""
 
     writes: bool = False
-    """Whether in-place functions write into the tensors. Otherwise, they replace the tensors in the container."""
+    """Whether in-place functions write into the tensors. If False, the functions replace the tensors in the
+    container."""
 
     writes_from_graphs: bool = True
-    """Whether an in-place function inside a graph writes into tensors outside the graph."""
-
     marks_parameters: bool = False
-    """Whether the framework's parameters have the attribute `need_clip`."""
+    """Whether the framework's parameters have an attribute `need_clip`."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Return the parameters after one SGD step with LEARNING_RATE.
@@ -71,24 +68,22 @@ class Adapter(TensorConverter, Protocol):
         return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
-        """Return a parameter for each gradient. By default, the parameters are placeholders."""
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Return a non-contiguous tensor with the same values. Frameworks without strides return `tensor`."""
+        """Frameworks without strides return `tensor`."""
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
-        """Return a tensor with stride 0, in which every element has the value of the first element.
+        """Return a tensor with stride 0, whose elements all have the value of the first element of `tensor`.
 
         Frameworks without strides return `tensor`.
         """
         return tensor
 
     def overlapping(self, tensors: list[Any]) -> list[Any]:
-        """Concatenate 1-d tensors, and return an overlapping view for each tensor.
-
-        The start of each view is one element after the start of the previous view.
+        """Concatenate 1-d tensors, and return an overlapping view for each tensor: each view starts one element
+        after the start of the previous view.
         """
         return tensors
 
@@ -96,17 +91,14 @@ class Adapter(TensorConverter, Protocol):
         return False
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
-        """Return a context manager for calls on these dtypes, such as JAX's 64-bit mode for float64."""
+        """Return a context manager for calls on gradients with these dtypes, such as JAX's 64-bit mode for float64."""
         return nullcontext()
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
         return [self.make(gradient) for gradient in gradients]
 
     def all_gather_text(self, text: str) -> Sequence[str]:
-        """Return the texts of all ranks, ordered by rank.
-
-        Raise SystemExit if a rank has ended or does not answer.
-        """
+        """Return the texts of all ranks, ordered by rank. Raise SystemExit if a rank has ended or does not answer."""
         return [text]
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
@@ -122,15 +114,12 @@ class Adapter(TensorConverter, Protocol):
         """Clip by the total norm.
 
         p: The argument `norm_type`.
-        norm: The total norm to use. If None, the function measures the norm.
+        norm: The total norm to use. If `norm` is None, the framework's function measures the norm.
         """
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
-        """Clip each tensor by its norm.
-
-        axes: If given, clip each slice over these axes by its own norm.
-        """
+        """Clip each tensor by its norm. If `axes` is given, clip each slice over these axes by its own norm."""
         return None
 
     def native_by_value(self, invocation: Invocation, low: float, high: float) -> Returned | None:
@@ -140,8 +129,10 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_units(self, invocation: Invocation, rule: AGC) -> Returned | None:
-        """Apply adaptive gradient clipping. `invocation.gradients` contains all gradients, followed by all
-        parameters."""
+        """Apply adaptive gradient clipping.
+
+        The first half of `invocation.gradients` contains the gradients, and the second half contains the parameters.
+        """
         return None
 
     def has_native(self, invocation: Invocation) -> bool:
@@ -169,8 +160,6 @@ class Adapter(TensorConverter, Protocol):
 
 
 class OnParameters(Adapter):
-    """The adapter of a framework whose in-place functions take parameters, and overwrite `.grad`."""
-
     writes = True
     marks_parameters = True
 
@@ -182,9 +171,8 @@ class OnParameters(Adapter):
         return Returned(norm, invocation.read_gradients())
 
     def parameter(self, like: Any, value: float) -> Any:
-        """Return a parameter with the shape of the tensor, filled with one value.
-
-        If the tensor is None, return a parameter with one element.
+        """Return a parameter with the shape of `like`, filled with `value`. If `like` is None, the parameter has one
+        element.
         """
 
     def step(self, parameters: list[Any]) -> None:
@@ -222,10 +210,13 @@ class Invocation:
     arguments: Mapping[str, Any]
     gradients: Sequence[Any]
     native: str = ""
-    """The name of the framework's function that the adapter called, or '' if there is no function."""
+    """The name of the framework's function that the adapter called, or '' if the framework has no such function."""
 
     cache: dict[str, Any] = field(default_factory=dict)
-    """The values that `once` caches. `functools.cached_property` is not used, because its lock cannot be traced."""
+    """The values that `once` has cached.
+
+    `functools.cached_property` has a lock, which cannot be traced in graphs.
+    """
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self.cache:
@@ -234,7 +225,6 @@ class Invocation:
 
     @property
     def parameters(self) -> Any:
-        """A parameter for each gradient. In PyTorch and Paddle, the gradient is in `.grad` of the parameter."""
         needed = self.call_form.need_clip or [True] * len(self.gradients)
         return self.once("parameters", lambda: self.adapter.parameters(self.gradients, needed))
 

@@ -32,14 +32,13 @@ class FrameworkAdapter(Converter, base.OnParameters):
         return tensor.transpose(order).contiguous().transpose(order)
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Compare the data pointers. `is` would not work, because `.grad` returns a new object each time."""
+        """`is` would not work, because `.grad` returns a new object at each access."""
         if a is None or b is None or a.is_selected_rows() or 0 in a.shape or b.is_selected_rows():
             return False
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether Paddle has a function for the call. For sparse gradients, Paddle has only classes that clip by
-        norm."""
+        """For sparse gradients, Paddle has only classes, and these clip by norm."""
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value
         return (by_class or not sparse) and super().has_native(invocation)

@@ -77,7 +77,7 @@ class ShardedAdapter(FrameworkAdapter):
 def process_group(rank: int, size: int, meeting: Path) -> Iterator[ShardedAdapter]:
     """Join a process group, and yield an adapter that makes DTensors. Inside the `with` block, PyTorch uses one thread.
 
-    meeting: The file for `torch.distributed.FileStore`. All ranks pass the same path.
+    meeting: A path for `torch.distributed.FileStore`, the same on all ranks.
     """
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(str(meeting), size)

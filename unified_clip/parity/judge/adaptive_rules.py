@@ -1,6 +1,6 @@
 """The adaptive rules, implemented without unified_clip's code.
 
-Each operation on floats is rounded once. With settings of the type Fraction, rules for the total norm return exact
+In floats, each operation is rounded once. If the settings are Fractions, the rules for the total norm return exact
 results.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 LARGEST_NORM = 1e150
-"""Larger norms are treated as infinite."""
+"""A larger norm is treated as infinite."""
 
 Step = tuple[float, dict[str, Any]]
 """(threshold of a step, state after the step)"""
@@ -49,9 +49,10 @@ def zclip(
     eps: Any = 1e-6,
     root: Callable[[Any], Any] = math.sqrt,
 ) -> Iterator[Step]:
-    """Yield (threshold, state after the step) for the total norm of each step.
+    """Yield (threshold, state after the step) for each step.
 
-    root: The function for square roots. The default, `math.sqrt`, rounds its results.
+    values: The total norm of each step.
+    root: A function for square roots. The default, `math.sqrt`, rounds its results.
     """
     mean: Any = 0 * alpha
     var: Any = 0 * alpha
@@ -110,7 +111,7 @@ def percentile(
 RULES: dict[str, Callable[..., Iterator[Step]]] = {"ema_ratio": ema_ratio, "zclip": zclip, "percentile": percentile}
 
 TensorStep = tuple[list[float | None], dict[str, Any]]
-"""(coefficients of all tensors, state after the step). If a tensor has no gradient, the coefficient is None."""
+"""(coefficient of each tensor, state after the step). The coefficient of a tensor without a gradient is None."""
 
 
 def adagc(
@@ -124,10 +125,6 @@ def adagc(
     warmup_norms: str = "clipped",
     limit: float = math.inf,
 ) -> Iterator[TensorStep]:
-    """Yield (coefficients of all tensors, state after the step) for each step.
-
-    coefficient: Takes a norm and a threshold, and returns the clip coefficient.
-    """
     means, seen = [0.0] * len(norms_of_steps[0]), 0
     for norms, total in zip(norms_of_steps, totals, strict=True):
         scale = coefficient(total, warmup_threshold)
@@ -154,7 +151,7 @@ def adagc(
 
 
 def units(shape: Sequence[int], convention: str) -> Iterator[tuple[Any, ...]]:
-    """For the rule `agc`, yield the index of each unit of a tensor.
+    """For the rule `agc`, yield the index of each unit of a tensor, to use as in `tensor[index]`.
 
     convention: "timm", "optax" or "composer".
     """
@@ -179,7 +176,7 @@ def unit_threshold(
 ) -> tuple[float, float]:
     """Return (threshold, smallest norm) for a unit of the rule `agc`.
 
-    If the norm of a gradient is smaller, the smallest norm replaces it.
+    The smallest norm is used in place of a gradient norm that is smaller.
     """
     eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
     smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm

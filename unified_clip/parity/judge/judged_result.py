@@ -1,6 +1,6 @@
 """Compare the results of a worker with the exact results while the worker runs.
 
-To save memory, long tensors are not kept.
+Long tensors are not kept after the comparison, to save memory.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .verdict import compare_with_exact
 @dataclass
 class JudgedResult:
     result: UnifiedClipResult | NativeResult | None
-    """The result for the report, or None if the framework has no function for the case."""
+    """None if the framework has no function for the case."""
 
     outcome: CallOutcome | None = None
-    """The tensors of the result, or None if they are missing or too long to keep."""
+    """None if the tensors are missing, or too long to keep."""
 
     differs: bool = False
     needs_no_cause: bool = False
@@ -104,8 +104,7 @@ def judge_result(
 def _needs_no_cause(
     case: Case, deviation: NativeDeviation, expected: Expected, outcome: CallOutcome, known: Sequence[KnownDifference]
 ) -> bool:
-    """Return whether the search for a cause can be skipped: the numbers agree, or a known difference accepts any
-    cause."""
+    """Return whether no cause needs to be found: the numbers agree, or a known difference accepts any cause."""
     shapes = [[each and each.shape for each in side.gradients or ()] for side in (expected, outcome)]
     is_only_form = deviation.kind == "form" and shapes[0] == shapes[1]
     if (is_only_form and not (deviation.finite_size or deviation.not_finite)) or deviation.kind not in WITH_NUMBERS:

@@ -29,11 +29,11 @@ MAX_KEPT = 1 << 20
 @dataclass(eq=False)
 class Expected(ClipTensors):
     wide_norm: float | None = None
-    """The total norm in float64, to compare with the norms of the frameworks' functions."""
+    """The total norm in float64, for comparison with the norms of the frameworks' functions."""
 
 
 def expect(case: Case) -> Expected:
-    """Return the exact result of a case. If the call should raise an error, all fields are None."""
+    """Return the exact result of a case. If the case expects an error, all fields of the result are None."""
     if case.options.raises:
         return Expected()
     if case.call.is_adaptive:
@@ -89,7 +89,6 @@ def counted_norm(case: Case, extreme: int = 0) -> float:
 
 
 def after_sgd_step(gradient: Dense | None) -> Dense | None:
-    """Return the parameter after one SGD step. Before the step, all elements of the parameter are 1."""
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):
@@ -101,7 +100,7 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
     """Return the clipped gradients of a case.
 
-    n: The total norm, for calls that clip by the total norm.
+    n: The total norm, if the call clips by the total norm.
     extreme: 0 for the exact norm, -1 for the smallest allowed norm, or 1 for the largest allowed norm.
     """
     call, call_form = case.call, case.call_form
@@ -200,9 +199,9 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
 def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
     """Return the exact result of several clips with an adaptive rule.
 
-    The norm in the result is a float64 vector: the total norm of each step, and then the state after the last step.
+    `Expected.norm` is a float64 vector: the total norm of each step, followed by the state after the last step.
 
-    totals: The total norm of each step. If None, the exact norms are computed.
+    totals: The total norm of each step. If `totals` is None, the exact norms are computed.
     """
     rule, limit = case.arguments["rule"], float(case.arguments.get("clip_norm", math.inf))
     settings = adaptive_calls.settings(case.arguments)
@@ -237,7 +236,8 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
 def clipped_by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
     """Return the clipped gradients of a case with adaptive gradient clipping.
 
-    extremes: The values of `extreme`, as in `counted_norm`, for the gradients and for the parameters.
+    extremes: Two numbers like `extreme` in `counted_norm`: for the norms of the gradients, and for the norms of the
+        parameters.
     """
     settings, limit = adaptive_calls.settings(case.arguments), float(case.arguments.get("clip_norm", math.inf))
     tensors = [densify(each) for each in case.gradients]

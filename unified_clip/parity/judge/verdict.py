@@ -56,9 +56,8 @@ VERDICTS: Mapping[str, str] = {
 AGREEING = ("equal", "close", "flushed")
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
-"""The stages of a call: the returned norm, the clip coefficients, the clipped tensors, and the parameters after an SGD
-step.
-"""
+"""`Stage` in the order of a clip: the norm, the coefficients, the clipped tensors, and the parameters after an SGD
+step."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,6 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _copied_unchanged_gradient(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error message if a clip class copied an unchanged gradient, or ''."""
     if case.call.by_value:
         return ""
     inputs, right = map(densify, case.gradients), expected.gradients or []
@@ -173,7 +171,7 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
 
 
 def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
-    """Yield the norm and each clipped gradient, one at a time to save memory."""
+    """Yield one tensor at a time, to save memory."""
     yield result.norm
     yield from result.gradients or ()
 
@@ -216,7 +214,6 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether an allowed error of the norms explains the result of an adaptive rule."""
     if outcome.gradients is None or expected.gradients is None:
         return False
     if case.call.style == "units":
@@ -271,7 +268,7 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
     Rounding errors are allowed in elements with 64 bits and in sparse gradients.
 
-    candidates: A correctly clipped gradient for each allowed norm.
+    candidates: The correctly clipped gradient, once for each allowed norm.
     """
     if result is None or gradient is None:
         return result is None

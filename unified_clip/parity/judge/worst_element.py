@@ -1,4 +1,4 @@
-"""Find the element with the largest error. The search uses the first stage at which a result differs."""
+"""Find the element with the largest error at the first stage at which a result differs."""
 
 from __future__ import annotations
 
@@ -86,10 +86,7 @@ def _find(
 
 
 def _tensors_at(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
-    """Return the tensors of a stage, converted to the dtypes of the exact result.
-
-    Return None if the tensors cannot be compared.
-    """
+    """Return the tensors of a stage in the dtypes of the exact result, or None if the tensors cannot be compared."""
     exact, tensors = right.at(stage), None if result is None else result.at(stage)
     if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):
         return None

@@ -28,9 +28,8 @@ class Changes(NamedTuple):
 
 
 def accept_differences(path: Path, report: ParityReport) -> Changes:
-    """Remove stale entries from the list of known differences, and add entries for new differences.
-
-    An entry is updated if only its size or its cases are stale. Correct entries and comments stay unchanged.
+    """Correct entries and comments stay unchanged. If only the size or the cases of an entry are stale, update the
+    entry instead of removing it.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     tables = _entry_tables(document)

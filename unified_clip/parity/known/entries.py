@@ -19,7 +19,7 @@ from ..suite.schema import Name
 DifferenceKind = Literal["value", "touched", "raises", "error", "returns", "inputs", "silent", "form", "elements"]
 
 NotFinite = Literal["", "norm", "gradients", "norm and gradients"]
-"""The outputs in which the positions of inf and NaN differ from the exact result."""
+"""The outputs in which inf and NaN are at other positions than in the exact result."""
 
 KINDS: Mapping[str, str] = {
     "value": "numbers differ",
@@ -37,7 +37,7 @@ SIZED = ("value", "touched")
 """The kinds of differences for which an entry needs a size or `not_finite`."""
 
 WITH_NUMBERS = (*SIZED, "form", "elements")
-"""The kinds of differences whose numbers are compared."""
+"""The kinds of differences for which the numbers of the results are compared."""
 
 ERRORS = ("raises", "error")
 """The kinds of differences in which the function raises an unexpected error."""
@@ -56,12 +56,12 @@ LARGEST_WITHIN = 10.0
 
 @dataclass(frozen=True)
 class NativeDeviation:
-    """The deviation of a framework's function from the exact result. `results.NativeResult` describes the fields."""
+    """The deviation of a framework's function from the exact result. `results.NativeResult` documents the fields."""
 
     function: str
     kind: DifferenceKind | Literal[""] = ""
     finite_size: float = 0.0
-    """For the kind "touched", this size includes rounding errors."""
+    """If `kind` is "touched", this size includes rounding errors."""
 
     norm: float | None = None
     gradients: float | None = None
@@ -99,27 +99,27 @@ class KnownDifference(schema.SuiteTable):
     function: Name
     kind: DifferenceKind
     cases: Annotated[list[Name], Field(min_length=1)]
-    """Names of cases, or patterns of names with `*`."""
+    """Names of cases. In a name, `*` matches any text."""
 
     reason: Name
     size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0
-    """The largest relative difference of finite numbers, or 0 if finite numbers differ only by rounding."""
+    """The largest relative difference of finite numbers. The size is 0 if finite numbers differ only by rounding."""
 
     not_finite: NotFinite = ""
-    """The entry covers only differences with this value of `not_finite`."""
-
     cause: str | Annotated[list[Name], Field(min_length=1)] = ""
-    """The causes that the entry covers. ANY covers any cause, and UNKNOWN covers an unknown cause.
+    """The causes that the entry covers. ANY covers every cause, and UNKNOWN covers an unknown cause.
 
-    Entries from earlier versions have no key `cause`, cover any cause, and are reported as incomplete.
+    An entry from an earlier version has no key `cause`. Such an entry covers every cause, and is reported as
+    incomplete.
     """
 
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
     title: str = ""
-    """The title for the table of known differences. Entries with the same title are in one row."""
+    """Entries with the same title share a row in the report's table of known differences."""
 
     versions: str = ""
-    """The package and the versions that have the difference, such as "torch>=2.8,<2.13", or '' for all versions."""
+    """The package and the versions that have the difference, such as "torch>=2.8,<2.13". An empty text means all
+    versions."""
 
     @field_validator("versions")
     @classmethod
@@ -191,7 +191,7 @@ class KnownDifference(schema.SuiteTable):
         return same and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        """Return whether the entry applies to a difference of any size."""
+        """Return whether the entry applies to a difference, ignoring the size of the difference."""
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
         same = accepted and difference.not_finite == self.not_finite
         return same and self.is_for(framework, case, difference)
@@ -216,9 +216,10 @@ def is_match(case: str, patterns: Iterable[str]) -> bool:
 
 
 def recorded_cause(difference: NativeDifference) -> str:
-    """Return the value of `cause` for an entry: the kind of the cause, or the class of an error.
+    """Return the value that the key `cause` of an entry needs to cover the difference.
 
-    Return '' for kinds that are not in WITH_CAUSE.
+    The value is the kind of the cause, the class of an error, or '' for kinds of differences that are not in
+    WITH_CAUSE.
     """
     if difference.kind in ERRORS:
         return difference.detail.partition(":")[0]
@@ -231,9 +232,8 @@ def cause_value(differences: Iterable[NativeDifference]) -> str | list[str]:
 
 
 def size_in_words(size: float) -> str:
-    """Return a relative size as text: in percent, or as a factor such as "12 times".
-
-    If the size is below 0.01 %, the text is a number such as 1.2e-05.
+    """Return a relative size as text: in percent, as a factor such as "12 times", or below 0.01 % as a number such as
+    1.2e-05.
 
     >>> size_in_words(0.25)
     '25 %'

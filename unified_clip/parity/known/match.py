@@ -38,10 +38,10 @@ def match_deviations(
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Return (judgements, entries).
 
-    `judgements` contains (verdict, problem) for each difference. If the difference is known, the problem is ''.
-    `entries` contains a result for each entry of `known` that applies to the installed versions.
+    `judgements` contains (verdict, problem) for each deviation. The problem is '' if the deviation is a known
+    difference. `entries` contains a result for each entry of `known` that applies to the installed versions.
 
-    known: The list of known differences, or None if the suite has no list.
+    known: None if the suite has no list of known differences.
     accepting: Whether the run has the option `--accept`.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
@@ -91,9 +91,8 @@ def _problem(
     others: Sequence[KnownDifference],
     limited: Sequence[KnownDifference],
 ) -> tuple[str, str]:
-    """Return (reason why the deviation fails the run, advice to run with `--accept`).
-
-    Both texts are empty if the deviation does not fail the run.
+    """Return (reason why the deviation fails the run, advice to run with `--accept`), or two empty texts if the
+    deviation does not fail the run.
 
     others: The known differences for the same function, case and kind.
     limited: Known differences that match the deviation, but only for other versions of the package.
@@ -160,10 +159,12 @@ def _judge_entry(
     *,
     accepting: bool,
 ) -> KnownDifferenceResult:
-    """Return the result of an entry. A case with an unknown cause may contain the listed difference as well.
+    """Return the result of an entry.
 
-    cases: The differences that the entry covers.
-    results: All results of the entry's function, by case.
+    In `results`, a case with an unknown cause may contain the listed difference as well.
+
+    cases: The deviations that the entry covers.
+    results: All deviations of the entry's function.
     """
     has_cause = bool(entry.causes) and not {ANY, UNKNOWN} & {*entry.causes}
     hidden = [case for case, each in results.items() if has_cause and recorded_cause(each) == UNKNOWN]

@@ -61,9 +61,7 @@ def measure(
 
 
 def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
-    """Return the difference for a function that raised an error.
-
-    If the case expects an error, a framework's function can raise any exception. A function of the user must
+    """If the case expects an error, a framework's function can raise any exception. A function of the user must
     raise the exception class that the case names.
     """
     expected, detail = case.options.raises, outcome.message
@@ -79,13 +77,11 @@ def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
 
 class MeasuredDifference(NamedTuple):
     size: float = 0.0
-    """The largest relative difference of finite numbers."""
+    """The largest relative difference, over the finite numbers."""
 
     is_finite: bool = True
-    """Whether the result and the exact result have inf and NaN at the same positions."""
-
     has_nonzero: bool = False
-    """Whether a result is not 0, although the exact array and the input contain only zeros."""
+    """Whether a result is not 0, although the exact array and the gradients before the clip contain only zeros."""
 
 
 Arrays = Sequence[Float64s]
@@ -95,7 +91,7 @@ def measured_difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Measu
     """Return the largest relative difference between results and exact results.
 
     Differences are divided by the largest finite element of the exact array. If this element is 0, they are divided by
-    the largest element of the input or of all exact arrays, whichever is smaller.
+    the largest element of the gradient before the clip, or of all exact arrays, whichever is smaller.
 
     inputs: The gradients before the clip, or [] for norms.
     """
@@ -124,7 +120,7 @@ def values(tensors: Sequence[Gradient]) -> list[Float64s]:
 def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -> list[Dense | None] | None:
     """Convert the results to the shapes and dtypes of the exact results. Replace None by zeros.
 
-    Return None if the numbers of elements differ.
+    Return None if a result has another number of elements than the exact result.
     """
     if len(results) != len(exact):
         remaining = iter([tensor for tensor in results if tensor is not None])
@@ -147,7 +143,7 @@ def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -
 
 
 def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether the function changed a gradient that should stay unchanged.
+    """Return whether the function changed a gradient that should be unchanged.
 
     Sparse gradients with repeated rows are ignored, because the sum of the rows can be rounded differently.
     """

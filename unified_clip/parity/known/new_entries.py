@@ -15,7 +15,7 @@ from .match import Place
 
 
 def new_entries(unlisted: Mapping[Place, NativeResult], old: list[Any]) -> list[Table]:
-    """Return entries for unlisted differences, with the titles and reasons of matching entries in `old`."""
+    """Titles and reasons of matching entries in `old` are kept."""
     groups: dict[tuple[str, str, str, str, str, str], dict[str, NativeResult]] = {}
     for (framework, case), each in unlisted.items():
         # An entry covers every smaller size, too: a large difference of one case must not hide the growth of another.
@@ -64,8 +64,9 @@ def set_numbers(table: Table, natives: Collection[NativeResult], within: float) 
 
 
 def _size(natives: Collection[NativeResult], within: float) -> float:
-    """Return the largest size of the results, rounded to three digits. Do not round if rounding would change the size
-    by more than the factor `within`."""
+    """Return the largest size of the results. The size is rounded to three digits, unless rounding changes the size
+    by more than the factor `within`.
+    """
     greatest = max(difference.finite_size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest

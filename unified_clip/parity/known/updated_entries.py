@@ -17,13 +17,12 @@ from .new_entries import set_numbers
 class Updates(NamedTuple):
     changed: int
     stale: list[int]
-    """The indices of the entries to remove."""
+    """The indices, in the list of known differences, of the entries to remove."""
 
     more: list[tuple[int, Table]]
-    """Pairs (index, new entry). A new entry is inserted directly after the entry with this index."""
+    """(index, new entry). The new entry is inserted directly after the entry with this index."""
 
     unlisted: dict[Place, NativeResult]
-    """The differences that no entry covers."""
 
 
 def differences_of(report: ParityReport) -> dict[Place, NativeResult]:
@@ -70,9 +69,9 @@ def _is_same_entry(table: Any, known: KnownDifference) -> bool:
 def _update(
     table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport
 ) -> list[Table]:
-    """Update the size and cases of an entry, and return new entries.
+    """Update the size and the cases of an entry, and return new entries.
 
-    If the covered results differ in `not_finite`, the entry keeps one value. Return a new entry for each other value.
+    An entry has only one value of `not_finite`. So the covered results with other values get new entries.
     """
     groups: dict[NotFinite, dict[Place, NativeResult]] = {}
     for place, native in covered.items():
@@ -91,9 +90,10 @@ def _update(
 
 
 def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
-    """Set the cases, the size and `not_finite` of an entry from the results that it covers.
+    """Set the cases, the size and `not_finite` of an entry from the results in `covered`.
 
-    If a pattern in `cases` also matches another difference, the names of the covered cases replace all patterns.
+    If the patterns in `cases` also match a difference that is not in `covered`, the names of the covered cases replace
+    all patterns.
     """
     names = sorted(case for _, case in covered)
     gone = known.unmatched_patterns(names)

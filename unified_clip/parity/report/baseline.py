@@ -1,4 +1,6 @@
-"""Compare a report with an earlier parity.json, the baseline. Failures of the baseline do not fail the run."""
+"""Compare a report with the baseline, which is the parity.json of an earlier run. A failure that is also in the
+baseline does not fail the run.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from ..suite.schema import SuiteError
 from . import compared_functions
 
 FACTOR = 1.1
-"""Two sizes are equal if they differ by at most this factor."""
+"""Two sizes of differences are treated as equal if they differ by at most this factor."""
 
 ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in place of --baseline"
 
@@ -33,7 +35,7 @@ SECOND_CALLS = {
 }
 
 Key = tuple[str, str, str]
-"""The fields `framework`, `what` and `case` of a `results.Change`."""
+"""(framework, what, case), as in `results.Change`."""
 
 
 @dataclass(frozen=True)
@@ -42,29 +44,27 @@ class _Entry:
     text: str
     size: float = 0.0
     numbers: object = None
-    """The numbers or digests of the result, and its error."""
+    """The numbers or digests of a result, and its error."""
 
     wrong: bool = False
     cause: str = ""
     """The cause of the difference, without numbers that change from run to run."""
 
     compared: Sequence[str] = ()
-    """The compared parts of a function's result: "norm" and "gradients"."""
+    """The compared outputs of a function: "norm" and "gradients"."""
 
     error: str = ""
-    """The error that a known difference raises, without numbers."""
-
     agrees: bool = False
     exact: bool = False
     listing: object = None
-    """The fields of the known difference. If these fields differ from the baseline, the user has edited the entry, and
-    so accepted the new result."""
+    """The fields of the entry in the list of known differences. If the baseline has other fields, the user has
+    edited the entry, and so accepted the new result."""
 
     is_random: bool = False
-    """Whether the bits of a second call differ from the bits of the first call."""
+    """Whether a second call returned other bits than the first call."""
 
     has_changed: bool = False
-    """Whether the bits differ from the baseline, and a second call has confirmed the new bits."""
+    """Whether the bits differ from the baseline, and a second call returned the new bits again."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
@@ -97,7 +97,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
 def changes(
     old: ParityReport, new: ParityReport, *, strict_bits: bool = False, is_partial: bool = False
 ) -> list[Change]:
-    """Return the changes, beginning with changes that fail the run. With `strict_bits`, changed bits fail the run.
+    """Return the changes. Changes that fail the run come first. With `strict_bits`, changed bits fail the run.
 
     is_partial: Whether the run has the option `--frameworks` or `--without`.
     """
@@ -244,7 +244,9 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None, strict_bits: bool)
 
 
 def _lost(old: _Entry, new: _Entry, strict_bits: bool) -> tuple[str, str]:
-    """Return (kind of the failure, reason) for a result that is not wrong. Both are empty if the run does not fail."""
+    """Return (kind of the failure, reason) for a result that is not wrong, or two empty texts if the result does not
+    fail the run.
+    """
     is_same_entry = new.verdict == old.verdict and new.listing == old.listing
     if old.error != new.error and is_same_entry:
         problem = "the error message of this known difference differs from the baseline"

@@ -29,7 +29,7 @@ from . import baseline, compared_functions
 def build_report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """Return the report of a run. `fields` contains further fields of `ParityReport`, such as `versions`."""
+    """fields: Further fields of `ParityReport`, such as `versions`."""
     defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
     defaults |= {"verdict": "", "exit_code": 0, "baseline": None, "problems": []}
     result = ParityReport(
@@ -50,7 +50,7 @@ def with_changes(report: ParityReport, changes: list[Change] | None) -> ParityRe
 
 
 def with_strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
-    """Return the report for `--strict`. Incomplete entries fail the run, and the baseline excuses no failure.
+    """Return the report for `--strict`: incomplete entries fail the run, and the baseline excuses no failure.
 
     accepting: Whether the run has the option `--accept`, which adds missing causes.
     """
@@ -128,7 +128,6 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
 
 
 def _problems(report: ParityReport) -> list[Problem]:
-    """Return the failures of the run. Cases that fail for the same reason share a problem."""
     problems = _joined(problem for case in report.cases for problem in _problems_of(report, case))
     untested = [Problem(what=f"nothing tests {what}", detail=UNTESTED) for what in report.untested]
     losses = [
@@ -155,13 +154,13 @@ def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> s
 
 NUMBERS = re.compile(r"(?<=by )[\d.e+-]+( %| times)?|(?<=a threshold of )[\d.e+-]+|(?<=instead of )[\d.e+-]+")
 NAMES = re.compile(r"'[^']*'(, '[^']*')*( and ('[^']*'|\d+ others))?( (is|are)\b)?")
-"""Problems with the same cause may differ in numbers and names."""
+"""NUMBERS and NAMES match the parts in which problems with the same cause may differ."""
 
 
 def _joined(problems: Iterable[tuple[Problem, str]]) -> list[Problem]:
-    """Join problems with the same cause. `problems` contains (problem, cause), where the cause is a part of the detail.
+    """Join problems with the same cause. The joined problem has the detail of the first problem.
 
-    The joined problem has the detail of the first problem.
+    problems: (problem, cause). The text of the cause is a part of the problem's detail.
     """
     joined: dict[tuple[str | bool | None, ...], Problem] = {}
     for each, cause in problems:
@@ -215,7 +214,7 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Probl
 
 
 def _stale(report: ParityReport, known: KnownDifferenceResult, suffix: str) -> Problem:
-    """Return the problem of a stale entry. `suffix` is from `baseline.numbered`."""
+    """suffix: From `baseline.numbered`."""
     return Problem(
         what=f"known difference {known.framework}, {known.function}, {known.reason!r}",
         detail=known.problem,
@@ -266,7 +265,7 @@ SINCE_BASELINE = {
     "other bits": ("result", "with other bits than in"),
     "not comparable": ("result", "that cannot be compared with"),
 }
-"""The noun and its description in the summary sentence, for each value of `Change.failure`."""
+"""{`Change.failure`: (noun, description)} for the summary sentence."""
 
 
 def _are(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Group the results by clip rule, for a table that compares the functions of different frameworks.
+"""Group the results by clip rule, for a table that compares functions of different frameworks.
 
 For example, `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` are in the same row.
 """
@@ -14,7 +14,7 @@ from ...tensors.types import Stage
 from ..results import CaseResult, NativeResult, ParityReport
 
 LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
-"""The stages that represent the result of a call: the tensors, or the norm of a call without tensors."""
+"""The result of a call is its last stage: the tensors, or the norm if the call only measures the norm."""
 
 
 class FunctionResult(NamedTuple):

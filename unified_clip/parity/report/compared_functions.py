@@ -1,4 +1,6 @@
-"""Describe the functions that a run compared: unified_clip, the frameworks' functions, and functions of the user."""
+"""Describe the functions that a run compared: unified_clip's functions, the frameworks' functions, and functions of
+the user.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +48,6 @@ def line(report: ParityReport) -> str:
 
 
 def _kinds(report: ParityReport) -> tuple[bool, bool]:
-    """Return (whether frameworks' functions returned results, whether the user's functions returned results)."""
+    """(whether frameworks' functions returned results, whether the user's functions returned results)"""
     users = {result.is_users for _, result in report.natives()}
     return False in users, True in users

@@ -15,7 +15,7 @@ from . import change_rows, compared_functions
 NOTHING = "-"
 
 MAX_BYTES = 1_000_000
-"""The largest size of parity.md in bytes. GitHub rejects a job summary above 1024 KiB."""
+"""GitHub rejects a job summary above 1024 KiB."""
 
 LEGEND = (
     "unified_clip against exact arithmetic. `equal`: the same bits. A number after any other verdict is the largest "
@@ -129,7 +129,6 @@ def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[l
 
 
 def unified_clip(results: FrameworkResult) -> str:
-    """Return the verdicts of all modes as one text, such as "equal; device: 1 ULP"."""
     modes: dict[str, list[str]] = {}
     for mode, result in results.by_mode.items():
         modes.setdefault(_verdict(result), []).append(mode)
@@ -146,7 +145,7 @@ def _verdict(result: UnifiedClipResult) -> str:
 def native(results: FrameworkResult) -> str:
     """Return the verdict on a framework's function, such as "known: 1.2e-07 / 3.4e-06".
 
-    The numbers are the relative differences of the norm and of the gradients.
+    The two numbers are the relative differences of the norm and of the gradients.
     """
     result = results.native
     if result is None:

@@ -34,8 +34,8 @@ class Column(NamedTuple):
 class Card:
     result: Result
     columns: Sequence[tuple[int, Column, Result]]
-    """(column number from 1, column, result) for each column. The card of a problem has one column,
-    with the number 0."""
+    """(number of the column from 1, column, result) for each column of the table that the card describes. A card of
+    a problem has one column, with the number 0."""
 
     @property
     def numbers(self) -> str:
@@ -66,13 +66,13 @@ class PageRow:
 
     @property
     def not_equal(self) -> list[tuple[int, Column, Result]]:
-        """(column number from 1, column, result) for each result that is not `equal`."""
+        """(number of the column from 1, column, result) for each result that is not `equal`."""
         numbered = enumerate(zip(self.columns, self.cells, strict=True), 1)
         return [(number, column, cell) for number, (column, cell) in numbered if cell and cell.verdict != "equal"]
 
     @property
     def cards(self) -> list[Card]:
-        """A card for each verdict other than `equal`. Modes of unified_clip with the same numbers share a card."""
+        """Modes of unified_clip with the same numbers share a card."""
         alike: dict[object, list[tuple[int, Column, Result]]] = {}
         for number, column, result in self.not_equal:
             key = (result.verdict, result.detail, repr(result.details))
@@ -107,7 +107,6 @@ class PageView:
         return [column.mode for column in self.columns if column.framework == framework]
 
     def counts(self, column: Column) -> list[tuple[str, int]]:
-        """Return (verdict, count) for each verdict in a column, from best to worst."""
         number = self.columns.index(column)
         verdicts = Counter[str](cell.verdict for row in self.rows if (cell := row.cells[number]))
         return [(verdict, verdicts[verdict]) for verdict in sorted(verdicts, key=list(VERDICTS).index)]
@@ -120,7 +119,7 @@ class PageView:
 
     @cached_property
     def tiles(self) -> list[tuple[str, str, str]]:
-        """(number, label, CSS class) for each tile below the verdict."""
+        """(number, label, CSS class) for each tile."""
         own, native = self._verdicts(native=False), self._verdicts(native=True)
         kept = own["equal"] + own["close"] + own["flushed"]
         quality = "equal" if 0 < kept == own.total() else "different"

@@ -54,7 +54,6 @@ def plot_ulps(report: ParityReport) -> Markup | None:
 
 
 def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]:
-    """Return {index in BINS: number of results with a distance in this range}."""
     bins = Counter[int]()
     results: Sequence[tuple[str, Result]] = report.natives() if side == "native" else report.results()
     for name, result in results:
@@ -122,7 +121,7 @@ def plot_norms(report: ParityReport) -> Markup | None:
 
 
 def _marks(points: Sequence[NormPoint], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[Markup]:
-    """Yield a mark for each point. Points of one framework at the same pixel share a mark."""
+    """Points of one framework at the same pixel share a mark."""
     places: dict[tuple[str, int, int], list[NormPoint]] = {}
     for point in points:
         places.setdefault((point.framework, round(x(point.elements)), round(y(point.error))), []).append(point)

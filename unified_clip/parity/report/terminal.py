@@ -14,11 +14,14 @@ from ..results import ParityReport
 from . import change_rows, markdown
 
 MOST_CASES = 40
-"""The largest number of cases in printed tables. Longer tables would hide the problems."""
+"""Tables with more cases are not printed, because they would hide the problems."""
 
 
 def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = None) -> None:
-    """Print the report. For `--format github`, `annotations` are printed instead of the problems."""
+    """Print the report.
+
+    annotations: With `--format github`, these lines are printed instead of the problems.
+    """
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200

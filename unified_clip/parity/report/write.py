@@ -1,4 +1,4 @@
-"""Write the report of a run: a page for the browser, JSON, Markdown and JUnit XML.
+"""Write the report of a run: an HTML page, JSON, Markdown and JUnit XML.
 
 Only the JUnit XML contains times. All other files of two runs are equal if the results are equal.
 """
@@ -21,9 +21,9 @@ FILES = ("parity.json", "index.html", "parity.md", "parity.xml")
 
 
 def remove(out: Path, keep: Path | None) -> None:
-    """Remove the files of an earlier report, because they could be mistaken for the report of this run.
+    """Remove the files of an earlier report: a user could take them for files of this run.
 
-    keep: A file that is not removed, such as the baseline.
+    keep: A file to keep, such as the baseline.
     """
     for path in (out / name for name in FILES):
         try:
@@ -34,7 +34,7 @@ def remove(out: Path, keep: Path | None) -> None:
 
 
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
-    """Write all files of a report. After an error, none of these files exists."""
+    """Write all files of a report, or none of them if an error occurs."""
     out.mkdir(parents=True, exist_ok=True)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
     texts = (data, page.render(report, recorded, ported), markdown.as_markdown(report))

@@ -1,5 +1,3 @@
-"""The arguments of calls with an adaptive rule."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +9,7 @@ from ...config.documents.model_errors import no_such
 from ...tensors.types import Gradient
 
 FUNCTIONS = {"adagc": "adaptive.clip_by_tensor_norm", "agc": "adaptive.clip_by_unit_norm"}
-"""{adaptive rule: function}. All other rules use the function `adaptive.clip_by_global_norm`."""
+"""{adaptive rule: function}. For all other rules, the function is `adaptive.clip_by_global_norm`."""
 
 OF_CALLS = ("rule", "steps", "clip_norm")
 

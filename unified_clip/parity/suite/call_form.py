@@ -1,4 +1,4 @@
-"""The form of a case's call: the container of the gradients, and the memory and attributes of the tensors."""
+"""How a case passes its gradients: the container, the memory of the tensors, and their attributes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ STRUCTURES = {
     "named": "list of pairs",
     "tensor": "tensor",
 }
-"""The type that a function returns for each container, in the format of `structure()`. The default is a list."""
+"""{container of the gradients: type that a function returns}, as `structure()` describes types. For all other
+containers, the type is "list"."""
 
 
 class CallForm(BaseModel):
@@ -32,7 +33,8 @@ class CallForm(BaseModel):
 
     container: str = "list"
     listed: list[Annotated[int, Field(ge=0)]] = []
-    """The indices of the gradients in the container. A repeated index puts the same object into the container twice."""
+    """The index of the gradient at each position of the container. A repeated index puts the same object into the
+    container twice."""
 
     need_clip: list[bool | int] = []
     groups: list[str] = []
@@ -42,15 +44,15 @@ class CallForm(BaseModel):
     """Whether each tensor is the transpose of a contiguous tensor. Frameworks without strides ignore this field."""
 
     expanded: bool = False
-    """Whether each tensor has stride 0, so that its elements share one memory address. Frameworks without strides
-    ignore this field."""
+    """Whether each tensor has stride 0, so that all its elements share one memory address. Frameworks without
+    strides ignore this field."""
 
     overlapping: bool = False
-    """Whether the tensors overlap in memory. Frameworks without views ignore this field."""
+    """Whether the tensors overlap each other in memory. Frameworks without views ignore this field."""
 
     tensor_arguments: bool = False
     gradients_for_parameters: bool = False
-    """Whether functions that clip in place get gradients instead of parameters."""
+    """Whether functions that clip in place get the gradients, in place of parameters with gradients."""
 
     @property
     def structure(self) -> str:
@@ -92,7 +94,6 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def structure(value: Any) -> str:
-    """Return the type of a container and of the containers in it, such as "list of tuple"."""
     if not isinstance(value, list | tuple | Mapping):
         return "tensor"
     kind, items = type(value).__name__, list(value.values() if isinstance(value, Mapping) else value)

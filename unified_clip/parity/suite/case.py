@@ -1,5 +1,3 @@
-"""One case of a suite: a call, its gradients and its options."""
-
 from __future__ import annotations
 
 import math
@@ -13,7 +11,7 @@ from .public_calls import CALLS, PublicCall
 from .schema import CaseOptions
 
 LONG = 100
-"""A case with more gradients than this number has the kind `long`. A suite can leave out long cases in some modes."""
+"""A case with more gradients has the kind `long`. A suite can leave out long cases in some modes."""
 
 DEFAULT_OPTIONS = CaseOptions()
 
@@ -21,7 +19,7 @@ DEFAULT_OPTIONS = CaseOptions()
 @dataclass(frozen=True, eq=False)
 class Case:
     name: str
-    """The unique name of the case, such as "worked example: clip_by_norm(clip_norm=1.0)"."""
+    """A unique name, such as "worked example: clip_by_norm(clip_norm=1.0)"."""
 
     gradients_name: str
     gradients: Sequence[Gradient]
@@ -37,9 +35,9 @@ class Case:
 
     @property
     def clipped_inputs(self) -> Sequence[Gradient]:
-        """The gradients that the call clips.
+        """The gradients to clip.
 
-        If the call clips by unit, the second half of `gradients` contains the parameters, which are not clipped.
+        If the call clips by unit, the second half of `gradients` contains the parameters.
         """
         return self.gradients[: len(self.gradients) // 2] if self.call.style == "units" else self.gradients
 
@@ -49,10 +47,11 @@ class Case:
 
     @property
     def rule(self) -> str | None:
-        """A description of the clip, such as "total norm, threshold 1".
+        """A description of the clip, such as "total norm, threshold 1", or None if other frameworks cannot clip in this
+        way.
 
-        The value is None if other frameworks cannot clip in this way. The report compares cases with
-        equal rules, such as `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)`.
+        The report compares cases with equal rules, such as `clip_grad_norm_(max_norm=1.0)` and
+        `clip_by_global_norm(clip_norm=1.0)`.
         """
         call, arguments = self.call, self.arguments
         special = {"axes", "use_norm", "total_norm", "error_if_nonfinite", "rule"} & arguments.keys()

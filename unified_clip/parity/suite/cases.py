@@ -1,6 +1,6 @@
 """The cases of a suite.
 
-In a `[[cases]]` table, each combination of a call and a list of gradients is a case. See `docs/parity.md`.
+A `[[cases]]` table has a case for each combination of a call and a list of gradients. See `docs/parity.md`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
 
 
 def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
-    """Return a case with one call. `call["call"]` is the name of the function."""
+    """`call["call"]` is the name of the function. The other items of `call` are arguments."""
     table = CasesTable(gradients=[name], calls=[dict(call)])
     (case,) = _cases(table, {name: gradients}, name, Path())
     check(case, name)
@@ -57,8 +57,8 @@ def _cases(
 ) -> Iterator[Case]:
     """Yield the cases of one table.
 
-    place: The file and the number of the table, as printed in error messages.
-    directory: Paths in `configs` are relative to this directory.
+    place: The file and the number of the table, for error messages.
+    directory: The paths in the key `configs` are relative to this directory.
     """
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
@@ -147,7 +147,7 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """Return whether the type of a value is in `kinds`. A boolean is accepted only if `kinds` is bool."""
+    """A boolean is a number only if `kinds` is bool."""
     if isinstance(value, bool) and kinds is not bool:
         return False
     return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)

@@ -19,7 +19,7 @@ NAMES = {
     ("norm", "tensorflow"): ("clip_by_norm", "clip_norm"),
     ("norm", "paddle"): ("GradientClipByNorm", "clip_norm"),
 }
-"""The public function for (rule, family) of a configuration, and the name of its argument for the threshold."""
+"""{(rule, family) of a configuration: (public function, name of its argument for the threshold)}"""
 
 
 def calls_of_config(path: Path, place: str) -> Iterator[dict[str, Any]]:

@@ -85,10 +85,10 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
 
 
 def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
-    """Return random numbers from Python's `random.Random(seed)`. The numbers are the same on every machine.
+    """Return numbers from Python's `random.Random(seed)`, which are the same on every machine.
 
-    The key `random` is the seed. The key `exponents` contains the smallest and the largest exponent of the numbers.
-    Complex dtypes get two numbers for each element.
+    `table.random` is the seed. `table.exponents` contains the smallest and the largest exponent of the numbers. Complex
+    dtypes get two numbers for each element.
     """
     low, high = table.exponents or (0, 0)
     bits, precision = random.Random(table.random).getrandbits, FORMATS[table.dtype].precision

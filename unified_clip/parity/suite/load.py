@@ -26,9 +26,8 @@ class Suite:
     cases: Sequence[Case]
     frameworks: Mapping[str, FrameworkTable]
     known: Sequence[KnownDifference] | None = ()
-    """The known differences, or None if the suite has no list. Without a list, differences of the frameworks' functions
-    do not fail the run.
-    """
+    """None if the suite has no list of known differences. Without a list, differences of the frameworks' functions
+    do not fail the run."""
 
     timeout: float = schema.TIMEOUT
     """The number of seconds to wait for the next result of a worker."""
@@ -41,13 +40,11 @@ class Suite:
     without: Sequence[str] = ()
     notes: Sequence[str] = ()
     saved: Sequence[str] = ()
-    """The names of the lists of gradients that were read from a file or returned by a function."""
+    """The names of the lists of gradients that were read from a file, or returned by a function of the user."""
 
     accepting: bool = False
-    """Whether the run has the option `--accept`."""
-
     chosen_cases: bool = False
-    """Whether the run has the option `--case`, with which no entry is reported as stale."""
+    """Whether the run has the option `--case`. With this option, no entry is reported as stale."""
 
     def worker_arguments(self, framework: str) -> tuple[Any, ...]:
         table = self.frameworks[framework]
@@ -59,9 +56,9 @@ def file_of(path: Path) -> Path:
 
 
 def known_list_advice(file: Path) -> str:
-    """Return the advice to add a list of known differences to the suite's file.
+    """Return advice to add a list of known differences to the file.
 
-    Each suite file needs a separate list, because `--accept` removes entries for cases of other suites.
+    Each suite file needs its own list, because `--accept` removes entries for cases of other suites.
     """
     name = "known.toml" if file.name == FILE else f"{file.stem}-known.toml"
     return f"Add known = {json.dumps(name)} at the top of {file}"

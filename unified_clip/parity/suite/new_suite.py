@@ -19,10 +19,10 @@ from .load import FILE
 from .schema import SuiteError
 
 PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
-"""{framework: package}. The framework is installed if Python finds the package."""
+"""{framework: package}. A framework is treated as installed if Python finds the package."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
-"""The functions that the new suite calls. The last function clips per tensor."""
+"""The last function clips per tensor."""
 
 EXAMPLE = """\
 [[gradients]]
@@ -168,7 +168,9 @@ def chosen_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def files_to_pass() -> list[Path]:
-    """Return the gradient files in this directory that the user must pass, because only a framework can read them."""
+    """Return the gradient files in the current directory that only a framework can read. The user must pass these
+    files.
+    """
     return _in_this_directory(files.CONVERTED)
 
 
@@ -177,11 +179,11 @@ def _in_this_directory(suffixes: Collection[str]) -> list[Path]:
 
 
 def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -> tuple[Path, dict[Path, float]]:
-    """Write a suite for these gradient files. Return (path of the suite, {file: total norm}).
+    """Write a suite for the gradient files in `chosen`, or an example if there are no files. Return (path of the suite,
+    {file: total norm}).
 
     suite: The directory of the new suite.toml, or a path that ends in `.toml`.
-    chosen: The gradient files. If there are no files, write an example.
-    frameworks: The frameworks of the suite. By default, the suite contains all installed frameworks.
+    frameworks: The default is all installed frameworks.
     """
     if unknown := [name for name in frameworks if name not in PACKAGES]:
         known = ", ".join(sorted(PACKAGES))
@@ -237,8 +239,8 @@ def notes(norms: Mapping[Path, float]) -> Iterator[str]:
 def _below(norms: Sequence[float]) -> str:
     """Return a threshold of about a third of the smallest norm.
 
-    The coefficient of this threshold is not close to a bfloat16 or float16 number. Therefore, the suite detects a
-    function that wrongly rounds the coefficient to 16 bits.
+    The threshold's coefficient is not close to a bfloat16 or float16 number. So the suite detects a function that
+    wrongly rounds the coefficient to 16 bits.
     """
     thresholds = [f"{min(norms) / (3 + step / 20):.3g}" for step in range(20)]
     return min(thresholds, key=lambda text: sum(_is_short(float(text) / norm) for norm in norms))

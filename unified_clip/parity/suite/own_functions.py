@@ -13,10 +13,12 @@ from .public_calls import CALLS
 from .schema import FrameworkTable, SuiteError, no_such
 
 STYLES = ("in place", "list", "each", "measure")
-"""The styles of calls that a user's function can replace. Classes, hooks and adaptive rules cannot be replaced."""
+"""A user's function can replace public functions with these values of `PublicCall.style`, but no classes, hooks or
+adaptive rules."""
 
 WITH_NORM = ("in place", "list")
-"""For these styles, a user's function can return only the clipped gradients, without the norm."""
+"""If `PublicCall.style` is one of these, a user's function can leave out the norm, and return only the clipped
+gradients."""
 
 REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES)
 
@@ -79,10 +81,10 @@ def uses_function(case: Case, public_name: str, framework: str) -> bool:
 
 
 def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bool:
-    """Parse a Python file without running it, and return whether the file seems to define a name.
+    """Return whether a Python file seems to define a name. The file is parsed, but not run.
 
-    is_own_python: Whether the current interpreter runs the file. If False, syntax errors are ignored, because the file
-        can be for another version of Python.
+    is_own_python: Whether the current interpreter also runs the file. If False, syntax errors are ignored, because the
+        file can be for another version of Python.
     """
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))

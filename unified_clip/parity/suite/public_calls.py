@@ -14,8 +14,7 @@ class PublicCall:
     style: Literal[
         "in place", "list", "each", "measure", "class", "class in place", "settings", "hook", "steps", "units"
     ]
-    """The way in which gradients are passed and returned. `invoke.call_public_name` contains a branch for each
-    style."""
+    """How gradients are passed and returned. `invoke.call_public_name` contains a branch for each style."""
 
     family: Literal["torch", "tensorflow", "paddle"]
     """The framework whose clip rule the function follows."""
@@ -27,7 +26,7 @@ class PublicCall:
     """The eps in the coefficient `threshold / (norm + eps)`."""
 
     by_total_norm: bool = True
-    """Whether the call clips by the total norm. If False, the call clips per tensor."""
+    """Whether the call clips by the total norm. If False, each tensor or unit is clipped by its own norm."""
 
     by_value: bool = False
 
@@ -89,9 +88,10 @@ CALLS = {
     ),
     "adaptive.clip_by_unit_norm": PublicCall("units", "tensorflow", ("rule",), ("clip_norm",), by_total_norm=False),
 }
-"""The public functions and classes. The keys are the names that a suite uses as `call`.
+"""The public functions and classes, by the name that a suite uses as `call`.
 
-- `append_gradient_clip_ops`: the case first calls `set_gradient_clip` with a GradientClipByGlobalNorm.
-- style "steps": one list contains the gradients of all steps in order. Each step uses the state of the previous step.
-- style "units": one list contains all gradients, and then the parameter of each gradient.
+- For `append_gradient_clip_ops`, a case first calls `set_gradient_clip` with a GradientClipByGlobalNorm.
+- With the style "steps", one list contains the gradients of all steps in order. Each step uses the state of the
+  previous step.
+- With the style "units", one list contains all gradients, followed by the parameter of each gradient.
 """

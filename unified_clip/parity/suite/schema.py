@@ -1,4 +1,4 @@
-"""Pydantic models for the TOML files of a suite. An unknown key raises an error."""
+"""Pydantic models of the TOML files of a suite. An unknown key raises an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from .call_form import CONTAINERS, CallForm
 DEFAULT_FILE = Path("parity", "suite.toml")
 
 TOLERANCE = 1e-5
-"""Relative differences up to this size are rounding. The key `tolerance` of a suite overrides this number."""
+"""Relative differences up to this size are treated as rounding. A suite can override this number with the key
+`tolerance`."""
 
 TIMEOUT = 120.0
 """The default number of seconds to wait for the next result of a worker."""
@@ -34,7 +35,9 @@ class SuiteError(CodedError, code="UC301"):
 
 
 class SuiteTable(BaseModel):
-    """A table of a suite's TOML file. `config/documents/model_errors.py` writes the error messages."""
+    """Base class for the tables of a suite's TOML files. `config/documents/model_errors.py` writes the error
+    messages.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -144,13 +147,13 @@ class CaseOptions(SuiteTable):
     """The modes in which the case runs. An empty list means all modes of the suite."""
 
     raises: str = ""
-    """The name of the exception class that the call has to raise, or the name of a base class. An empty string means
-    that the call must not raise an exception."""
+    """The class of the exception that the call must raise, or a base class. An empty text means that the call must
+    not raise an exception."""
 
     warns: bool = False
     update: bool = False
-    """Whether to also compare the parameters after an SGD step with the clipped gradients. The gradients must be
-    float32 or float64."""
+    """Whether to also compare the parameters after an SGD step with the clipped gradients. The gradients must then
+    be float32 or float64."""
 
     subnormal: bool = False
     """Whether the result depends on subnormal numbers, which TensorFlow and XLA replace by 0 on their devices."""
@@ -192,22 +195,21 @@ CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long", "ad
 class FrameworkTable(SuiteTable):
     title: Annotated[str, Field(min_length=1)] = ""
     python: Name = sys.executable
-    """The Python interpreter that runs the worker, or the interpreter's virtual environment. The path is relative to
-    the suite's directory.
-    """
+    """The Python interpreter that runs the worker, or a virtual environment. The path is relative to the suite's
+    directory."""
 
     missing: Literal["allowed"] | None = None
-    """If the value is "allowed", missing packages of the framework do not fail the run."""
+    """With "allowed", missing packages of the framework do not fail the run."""
 
     modes: Annotated[list[Mode], Field(min_length=1)] = ["host", "device", "native"]
     left_out: dict[OnRequest, list[CaseKind]] = {}
-    """The kinds of cases that do not run in a mode."""
+    """{mode: kinds of cases that do not run in this mode}"""
 
     functions: dict[str, Annotated[str, PYTHON_FUNCTION]] = {}
-    """The user's functions as FILE.py:FUNCTION, by public name. Paths are relative to the suite's directory."""
+    """{public name: function of the user, as FILE.py:FUNCTION}. Paths are relative to the suite's directory."""
 
     returns: dict[str, Literal["gradients", "nothing"]] = {}
-    """What each function of the user returns, by public name. Functions that return a norm have no key.
+    """{public name: what the user's function returns}. Functions that return a norm have no key.
 
     - "gradients": only the clipped gradients
     - "nothing": None, because the function clips in place

@@ -32,7 +32,7 @@ def only_frameworks(suite: Suite, names: Sequence[str]) -> Suite:
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
-    """Return the suite without some modes. A name such as `jax:device` means the mode of one framework."""
+    """In `modes`, a name such as `jax:device` means the mode of one framework."""
     for mode in modes:
         _check_mode(suite, mode)
     frameworks = {
@@ -73,9 +73,9 @@ def _check_mode(suite: Suite, mode: str) -> None:
 
 
 def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
-    """Return the suite with only the cases that `--case` names. In a name, `*` matches any text.
+    """Return the suite with only the cases in `names`. In a name, `*` matches any text.
 
-    whole: The suite before `--frameworks` removes frameworks, for error messages.
+    whole: The suite with all frameworks, even those that `--frameworks` leaves out. Used for error messages.
     """
     cases, every_case = ({case.name: case for case in each.cases} for each in (suite, whole))
     chosen: dict[str, Case] = {}

@@ -1,4 +1,4 @@
-"""Find the reason why a worker failed, and leave out further cases of functions that failed too often."""
+"""Find out why a worker failed, and skip the remaining cases of functions that failed too often."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..call_outcome import OUT_OF_MEMORY, Failure
 from .worker_files import WorkItem
 
 MAX_FAILURES = 4
-"""After this number of failures, a function is not called again in the same mode."""
+"""After this number of failures in a mode, a function is not called again in this mode."""
 
 MAX_FAILED_FUNCTIONS = 4
-"""After this number of consecutive failed functions, no further case runs."""
+"""After this number of functions that failed one after the other, no further case runs."""
 
 FAILURE_WEIGHTS = {"timed out": 2}
-"""How often a failure of this kind is counted. All other kinds are counted once."""
+"""{kind of failure: number of failures that it counts as}. All other kinds count as one failure."""
 
 
 def failure_of(end: Exit, timeout: float) -> Failure | None:

@@ -25,7 +25,7 @@ from ..suite.public_calls import CALLS
 from .user_function import UserFunction, UserFunctionError
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""The address of an object in its repr. Messages contain no addresses, so that they are equal in repeated runs."""
+"""The address in the repr of an object. Addresses are removed from messages, because they change from run to run."""
 
 
 @dataclass(eq=False)
@@ -62,7 +62,9 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
 
 
 def call_native(invocation: Invocation, user_function: UserFunction | None = None) -> CallResult:
-    """Call the framework's function, or the user's function. If there is no function, the result's name is empty."""
+    """Call the framework's function, or the user's function. If the framework has no such function, the name in the
+    result is empty.
+    """
     if user_function is not None:
         call_it = _call_for_gradients if user_function.returns == "gradients" else call_public_name
         result = observe(call_it, invocation, user_function.bound_to(invocation), None)
@@ -87,7 +89,7 @@ def _call_for_gradients(invocation: Invocation, function: Callable[..., Any], _:
 
 
 def changes_inputs(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> bool:
-    """Return whether a call wrongly changed its input gradients, or replaced items of their container.
+    """Return whether a call changed its input gradients, or replaced items of their container, although it should not.
 
     inputs: The gradients before the call.
     """
@@ -232,10 +234,7 @@ def _first_state(invocation: Invocation) -> Any:
 
 
 def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> CallResult:
-    """Clip the gradients of each step.
-
-    The norm in the result is a list: the norm of each step, and then the state after the last step.
-    """
+    """`CallResult.norm` becomes a list: the norm of each step, followed by the state after the last step."""
     state, norms, gradients = _first_state(invocation), [], []
     for step in adaptive_calls.split_steps(invocation.gradients, invocation.arguments["steps"]):
         clipped, norm, state = function(list(step), invocation.rule, state, **_limits(invocation))

@@ -20,9 +20,9 @@ from ..modes import DISTRIBUTED, PROCESSES
 def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meeting: Path) -> Iterator[Adapter]:
     """Start the ranks of a mode, and yield an adapter for distributed tensors.
 
-    If the mode has only one rank, yield the given adapter.
+    If the mode has only one rank, yield `adapter`.
 
-    meeting: The path of a file by which the ranks connect to each other.
+    meeting: The path of a file through which the ranks connect to each other.
     """
     if mode not in PROCESSES:
         yield adapter
@@ -49,7 +49,7 @@ def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
     """Return the text of each rank. Raise SystemExit if the ranks are at different steps.
 
-    step: The name of this rank's step, such as "the end of a call".
+    step: What this rank has reached, such as "the end of a call".
     """
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:

@@ -1,7 +1,7 @@
 """Run a framework's worker process, and return a result or a failure for every work item.
 
-If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. The new worker runs all
-other functions before the failed function.
+If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. Items of functions that
+have failed run last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEPT_BYTES = 1 << 12
 SHOWN_CHARACTERS = 80
 
 STOP = threading.Event()
-"""While this event is set, running workers are ended, and no worker starts."""
+"""While this event is set, running workers are ended, and no new worker starts."""
 
 OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
 
@@ -38,11 +38,11 @@ OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
 @dataclass(eq=False)
 class WorkerResults:
     by_case: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """The return values of `on_result`, by (mode, case name)."""
+    """{(mode, case name): return value of `on_result`}"""
 
     versions: dict[str, str] = field(default_factory=dict)
     printed: list[str] = field(default_factory=list)
-    """The first line of unexpected output after each start of the worker."""
+    """For each start of the worker: the first line of unexpected output."""
 
 
 def command(
@@ -52,7 +52,7 @@ def command(
     root: Path = Path(),
     returns: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Return the command line of a worker, without the directories JOB and OUT.
+    """Return the command line of a worker, to which the directories JOB and OUT are appended.
 
     functions: {public name: function of the user, as FILE.py:FUNCTION}.
     root: The directory that contains the files of the user's functions.
@@ -73,10 +73,10 @@ def run_worker(
     on_result: OnResult = lambda item, outcome: outcome,
     progress: Callable[[int], Any] = lambda count: None,
 ) -> WorkerResults:
-    """Run all items on one framework, and start the worker again after a crash.
+    """Run all items on one framework. After a crash, start the worker again for the remaining items.
 
-    timeout: After this number of seconds without a new result, the worker is ended.
-    on_result: A function that gets each item and its outcome. The return values are stored.
+    timeout: A worker is ended after this number of seconds without a new result.
+    on_result: Called with each item and its outcome. The return values are stored in `WorkerResults.by_case`.
     """
     run = _Run(dict(enumerate(items)), on_result, progress)
     while run.remaining:
@@ -146,9 +146,9 @@ class _Run:
 def _run_once(
     arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], results: WorkerResults
 ) -> Failure | None:
-    """Run a worker. Stop the worker if there is no new result for `timeout` seconds.
+    """Run a worker, and end the worker if there is no new result for `timeout` seconds.
 
-    Return None for the exit status 0. For other exit statuses, return the failure, such as "crashed".
+    Return None if the exit status is 0. Otherwise, return the failure.
     """
 
     def poll() -> bool:
@@ -173,7 +173,9 @@ def _run_once(
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
-    """Read all output of a worker, because a worker waits while the pipe is full. Keep the first part in `printed`."""
+    """Read all output of a worker, because a worker would wait if the pipe were full. Keep the first part in
+    `printed`.
+    """
     with stdout:
         while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
             printed += chunk[: KEPT_BYTES - len(printed)]

@@ -24,8 +24,7 @@ FORMS = {
     "measure": "the norm",
     "each": "the clipped gradient",
 }
-"""The result that a user's function must return, by the style of the call. The key "gradients" is for functions that
-return no norm."""
+"""{style of the call: what a user's function must return}. The key "gradients" is for functions that return no norm."""
 
 
 class UserFunctionError(Exception):
@@ -42,10 +41,13 @@ class UserFunction(NamedTuple):
     """The framework and the public name, as in "numpy.clip_by_global_norm"."""
 
     returns: str = ""
-    """The key `returns` of the suite. The text is empty for a function that returns the same as the public function."""
+    """The value in the table `returns` of the suite. The text is empty if the function returns the same as the
+    public function."""
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
-        """Return a function with the parameters of the public name. Required arguments are passed by position."""
+        """Return a function with the parameters of the public function. Required arguments are passed to the user's
+        function by position.
+        """
         function = _load(self.file, self.name, self.text)
         marks = invocation.adapter.marks_parameters
 
@@ -194,7 +196,7 @@ def _has_norm(returned: Any) -> bool:
 
 
 def _in_order(clipped: Any, container: Any) -> Any:
-    """Return a dict in the key order of the container, because some functions sort dicts by key."""
+    """Some functions sort dicts by key, so restore the key order of the container."""
     if isinstance(clipped, dict) and isinstance(container, dict) and clipped.keys() == container.keys():
         return {key: clipped[key] for key in container}
     return clipped

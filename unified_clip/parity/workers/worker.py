@@ -44,17 +44,17 @@ from .invoke import CallResult
 from .user_function import UserFunction, UserFunctionError
 
 PATHS = {DEVICE: "framework"}
-"""The value of the environment variable UNIFIED_CLIP_PATH, for modes that need it."""
+"""{mode: value of the environment variable UNIFIED_CLIP_PATH}"""
 
 MOST_GRAPHS = 20
 """The largest number of graphs for one mode. Compiling a graph takes seconds, so cases share graphs."""
 
 MOST_WAITING = 1 << 30
-"""The largest total size of the result files, in bytes. Above this size, the worker waits until the parent process has
-read some files."""
+"""The largest total size of the result files, in bytes. Above this size, the worker waits until the parent process
+has read some files."""
 
 WIDE = {"float64", "complex128", "int64"}
-"""The dtypes with 64-bit numbers, which JAX supports only in its 64-bit mode."""
+"""The dtypes with 64-bit numbers. JAX supports these dtypes only in its 64-bit mode."""
 
 
 def main() -> None:
@@ -181,9 +181,9 @@ Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
     """Run the cases, and return their results in order.
 
-    After a failure of a graph with several cases, the cases run one by one. A case that also fails alone gets the
-    result {"unreadable": error}. If all cases succeed alone, the first case still gets this result, which reports the
-    failure of the graph.
+    If a graph with several cases fails, the cases run one by one. A case that also fails alone gets the result
+    {"unreadable": error}. If no case fails alone, the first case gets this result, so that the failure of the graph is
+    reported.
     """
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
@@ -253,11 +253,10 @@ def dtypes(gradients: Sequence[Gradient]) -> set[str]:
 def batches(
     runs: Sequence[Item], is_alone: Callable[[Item], bool], is_wide: Callable[[Item], bool]
 ) -> Iterator[list[Item]]:
-    """Yield lists of work items that share a graph.
+    """Yield lists of work items. The items of a list share a graph.
 
-    is_alone: A function that returns whether an item needs a separate graph.
-    is_wide: A function that returns whether an item has 64-bit numbers. Items with and without 64-bit numbers never
-        share a graph.
+    is_alone: Whether an item needs a separate graph.
+    is_wide: Whether an item has 64-bit numbers. Items with and without 64-bit numbers never share a graph.
     """
     yield from ([item] for item in runs if is_alone(item))
     shared = [item for item in runs if not is_alone(item)]
@@ -285,7 +284,8 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
 
 class ResultsOut:
     """The directory of the results. The worker writes results, and the parent process reads and deletes them at the
-    same time."""
+    same time.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

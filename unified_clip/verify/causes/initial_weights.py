@@ -17,20 +17,18 @@ from ..step_pairing import StepPairing
 
 class FirstUpdate(NamedTuple):
     sizes: Float64s
-    """The absolute value of each element of the gradient."""
-
     change: Float64s
-    """The change of each element. A positive number is a move against the gradient."""
+    """The change of each element in the first step. A positive number is a move against the gradient."""
 
     error: float
     """The rounding error of the stored parameter."""
 
     to_zero: Float64s
-    """The move that would bring each weight to 0. Weight decay adds a small fraction of this move."""
+    """The move that would bring each weight to 0. Weight decay makes a small fraction of this move."""
 
 
 class Bounds:
-    """Bounds for the first update of an optimizer, from the updates of other elements.
+    """Bounds for first updates by an optimizer, computed from the updates in `known`.
 
     In SGD, Adam and similar optimizers, a larger gradient never moves its element less than a smaller gradient. A
     gradient of twice the size moves its element at most twice as far.
@@ -50,18 +48,18 @@ class Bounds:
         largest = max((float(np.abs(each.change).max(initial=0.0)) for each in known), default=0.0)
         own = max(map(self.misfit, known), default=0.0)
         self.limit = max(MISFIT_FACTOR * own, PRODUCT * largest)
-        """The largest misfit of an update that fits the bounds."""
+        """An update fits the bounds if its misfit is at most this limit."""
 
         self.is_sharp = own <= RELATIVE_TOLERANCE * largest
-        """Whether the known updates fit the bounds, up to a small tolerance."""
+        """Whether all updates in `known` fit the bounds, up to a small tolerance."""
 
     def misfit(self, parameter: FirstUpdate) -> float:
         return float(np.abs(self.misfits(parameter)).max(initial=0.0))
 
     def misfits(self, parameter: FirstUpdate) -> Float64s:
-        """For each element, return the distance of the update from the nearest bound.
+        """Return the distance of each element's update from the nearest bound.
 
-        The distance is 0 between the bounds, and negative below the bounds.
+        The distance is 0 between the bounds, and negative below the lower bound.
         """
         sizes, low, high = _ranges(parameter)
         smaller, larger = (np.searchsorted(self._sizes, sizes, side) for side in ("right", "left"))
@@ -72,7 +70,8 @@ class Bounds:
 
 
 def _is_decay(misfits: Float64s, parameter: FirstUpdate) -> bool:
-    """Return whether weight decay explains the misfits: at least three misfits, all of them towards a weight of 0.
+    """Return whether weight decay explains the misfits: there are at least three misfits, and all are moves towards a
+    weight of 0.
 
     One or two misfits can have this direction by chance.
     """
@@ -138,7 +137,7 @@ class InitialWeights:
         return [] if is_decay else different
 
     def _orders(self, frameworks: Frameworks) -> dict[str, str]:
-        """Return how the axes of each weight are ordered, as {old name: order}. The order is one of these texts:
+        """Return {old name: order of the axes} for all weights. The order is one of these texts:
 
         - "same"
         - "transposed": the usual order of axes in the other framework.

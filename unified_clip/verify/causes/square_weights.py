@@ -13,10 +13,10 @@ from ..launch.outputs import ScriptRun
 from ..step_pairing import StepPairing
 
 MOST_RUNS = 4
-"""The new step is repeated at most this number of times."""
+"""The new step is run again at most this number of times."""
 
 Rerun = Callable[[Collection[str]], ScriptRun | None]
-"""Transposes some weights, and repeats the first step of the new run. The result is None if the run fails."""
+"""Transposes the named weights, and runs the first step of the new run again. The result is None if the run fails."""
 
 
 def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:

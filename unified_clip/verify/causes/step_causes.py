@@ -30,7 +30,7 @@ BY_ELIMINATION = {*OUTSIDE_THE_CLIP, "another optimizer"}
 DECAY: CauseKind = "weight decay before the clip"
 
 SMALL = 1e-6
-"""If gradients have smaller relative differences, the advice is to compare constants such as eps."""
+"""If the relative differences of the gradients are below SMALL, the advice is to compare constants such as eps."""
 
 
 def find_cause(
@@ -124,9 +124,9 @@ def _other_gradients(
 def _updated_before(
     row: StepComparison, clips: RecordingComparison, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if an earlier update in the same training step changes the gradients.
+    """Return a cause if the gradients differ because an earlier update in the same training step differs.
 
-    An example is a GAN: the update of the discriminator changes the gradients of the generator.
+    For example, in a GAN, the update of the discriminator changes the gradients of the generator.
     """
     unexplained = (each for each, causes in clips.divergences.items() if {c.kind for c in causes} <= OUTSIDE_THE_CLIP)
     first = next((each for each in unexplained if each.stage in ("gradient", "norm")), None)

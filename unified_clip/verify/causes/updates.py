@@ -22,7 +22,7 @@ def without_gradient(
     recordings: Sequence[NormalizedRecording],
     max_ulp: float,
 ) -> Cause | None:
-    """Return a cause if only parameters without a gradient differ. Examples are moving averages."""
+    """Return a cause if only parameters without a gradient differ, such as moving averages."""
     tensors = pairing.without_gradient(recordings)
     names = [each.parameter for each in row.parameters.update if each.ulps > max_ulp]
     if not tensors.issuperset(names):

@@ -17,7 +17,7 @@ from ..errors import VerifyError
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 Batches = Sequence[Arrays]
-"""For each step, {name: array}."""
+"""{name: array} for each step."""
 
 STEP_AND_NAME = re.compile(r"([1-9]\d{0,8})/(.+)", re.DOTALL)
 """Matches a name that begins with the number of a step, such as "1/x"."""
@@ -48,8 +48,8 @@ def _array(path: Path, name: str, weight: Gradient) -> npt.NDArray[Any]:
 def read_batches(path: Path, steps: int | None) -> Batches:
     """Return {name: array} for each of the first `steps` steps.
 
-    The first axis of an array in the file is the step. If names begin with the number of a step, as in "1/x", each
-    array belongs to one step. The shapes can then differ between steps.
+    The first axis of an array in the file is the step. But if names begin with the number of a step, as in "1/x", each
+    array belongs to one step, and the shapes can differ between steps.
     """
     arrays = _load(path)
     batches = _numbered_batches(path, arrays) or _stacked_batches(path, arrays)

@@ -21,12 +21,12 @@ from .script import Script
 ENDED = "ended.json"
 
 OUTPUT = "{}.safetensors"
-"""The name of the file with the output of one step. The file gets this name when the content is complete."""
+"""The file name of one step's output. The file gets this name only when its content is complete."""
 
 RESYNCED = "{}.resynced.safetensors"
 
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
-"""The parts of the tuple that a training step yields. The parameters are required, and the other parts are optional."""
+"""The parts of the tuple that a training step yields. Only the parameters are required."""
 
 
 def store_output(out: Path, step: int, output: Any) -> None:
@@ -85,7 +85,7 @@ class StepOutput:
     gradients: Mapping[str, Dense] | None
     unclipped: Mapping[str, Dense] | None
     resynced: Mapping[str, Dense] | None = None
-    """The parameters after --resync has copied the old weights. The value is None without --resync."""
+    """The parameters after `--resync` has copied the weights of the old step, or None without `--resync`."""
 
     @property
     def next_parameters(self) -> Mapping[str, Dense]:
@@ -96,11 +96,11 @@ class StepOutput:
 class ScriptRun:
     script: Script
     outputs: Sequence[StepOutput]
-    """One output for each step. If `yields` is false, there is only one output, from the end of the last step."""
+    """One output for each step. If `yields` is False, there is only the output of the last step."""
 
     directory: Path
     yields: bool
-    """Whether the function yields after each step, or returns once after the last step."""
+    """Whether the function yields after each step. If False, the function returns once, after the last step."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -138,7 +138,7 @@ def _step_output(out: Path, number: int) -> StepOutput:
 
 
 def read_parts(path: Path) -> dict[str, dict[str, Dense]]:
-    """Return {part: {name: tensor}}. The parts are listed in OUTPUT_PARTS."""
+    """Return {part: {name: tensor}} for the parts in OUTPUT_PARTS."""
     parts: dict[str, dict[str, Dense]] = {}
     for key, tensor in safetensors.load(path).items():
         part, _, name = key.partition("/")

@@ -36,11 +36,12 @@ HOW = (
 def weight_copier(
     out: Path, names: Names, function: Callable[..., Any]
 ) -> Callable[[int, Any], Mapping[str, Any] | None]:
-    """Return a function that copies the old weights into the new training step.
+    """Return a function that copies the weights of the old training step into the new training step.
 
-    The function takes the number and the output of a step, and returns the value of `yield` in the new training step.
+    The returned function takes the number of a step and the output of the new step. It returns the value of `yield` in
+    the new training step.
 
-    names: The contents of the file of `--map`.
+    names: {old name: new name} from the file of `--map`.
     """
     old, is_sent = OldWeights(out.parent / "old", names), takes_weights(function)
 
@@ -67,10 +68,10 @@ class OldWeights:
         self._layout: Layout | None = None
 
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Wait for the old weights of a step, and return them in the layout of the new weights.
+        """Wait for the old weights of a step, and return these weights in the layout of the new weights.
 
-        Return None if the parameters do not match, or if the old training step ends before this step. `unified-clip
-        verify` raises an error about this later.
+        Return None if the parameters do not match, or if the old training step ends before this step. In both cases,
+        `unified-clip verify` raises an error later.
         """
         path = self._directory / OUTPUT.format(step)
         while not path.exists():
@@ -111,9 +112,9 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 
 
 def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], object] | None:
-    """Return a function that assigns an array to a parameter. Return None if the parameter might be a copy.
+    """Return a function that assigns an array to a parameter, or None if the parameter might be a copy.
 
-    memory: A function that returns the result of `_memory_of_models`.
+    memory: Returns the result of `_memory_of_models`.
     """
     framework = adapter_of(type(parameter))
     if framework == "torch":
@@ -152,7 +153,9 @@ def takes_weights(function: Callable[..., Any]) -> bool:
 
 
 def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
-    """Return whether code reads a variable that the statement assigns. Attributes and items are always read."""
+    """Return whether the code in `nodes` reads a variable that the statement assigns. Assigned attributes and items
+    are treated as read.
+    """
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     inside = {id(node) for node in ast.walk(statement)}
     names = set()

@@ -50,10 +50,10 @@ def run(
     """Run both training steps in parallel, each in its own process, and return the runs.
 
     timeout: The number of seconds after which both processes are ended.
-    resync: {old name: new name} from --map. After each step, the old weights are copied into the new training step. If
-        None, no weights are copied.
-    advance: A function that shows progress, called with the side ("old" or "new") and the number of newly finished
-        steps.
+    resync: {old name: new name} from `--map`. After each step, the weights of the old training step are copied into the
+        new training step. If None, no weights are copied.
+    advance: Shows progress. Called with the side ("old" or "new") and the number of steps that this side has newly
+        finished.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))

@@ -11,7 +11,7 @@ from typing import Literal
 from ..errors import VerifyError
 
 TOGETHER = ("tensorflow", "paddle")
-"""Packages that crash if one process imports both of them."""
+"""Packages that crash if one process imports both."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Script:
     file: Path
     name: str
     text: str
-    """The argument with the file and the function, as the user typed it."""
+    """The command-line argument, such as "old.py:step"."""
 
     python: str = sys.executable
 
