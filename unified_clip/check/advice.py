@@ -82,16 +82,16 @@ BESIDE_DEEPSPEED = (
 )
 
 UNUSED = (
-    "This configuration clips nothing now. If no clip is intended, remove the configuration. Otherwise, clip with it, "
-    "as in clip(gradients). Clipping then changes your training results."
+    "This configuration clips nothing now. If no clip is intended, remove the configuration. Otherwise, use the "
+    "configuration, as in clip(gradients). The new clip changes your training results."
 )
 
 UNUSED_CALLBACK = (
-    "Pass the callback to the trainer. Clipping then changes your training results. If no clip is intended, remove the "
+    "Pass the callback to the trainer. The new clip changes your training results. If no clip is intended, remove the "
     "callback."
 )
 
-UNSUPPORTED = "which unified_clip does not support"
+UNSUPPORTED = "unified_clip does not support"
 
 OTHER_RULE = (
     'the key name implies the rule "{rule}", but {file} has the rule "{wanted}". Change the key and the code. Or, to '
@@ -100,8 +100,8 @@ OTHER_RULE = (
 
 KEEP = "To keep this clip, add it to check.ignore with a reason."
 
-PASS_NEAREST = "pass --nearest, or add the file to check.nearest."
-ACCEPT_NEAREST = f"The clip then differs only in family or eps. To accept the difference, {PASS_NEAREST}"
+PASS_NEAREST = "pass --nearest, or add this file to check.nearest."
+ACCEPT_NEAREST = f"With this edit, only the family or the eps still differs. To accept the difference, {PASS_NEAREST}"
 
 
 class Advisor:
@@ -163,7 +163,7 @@ class Advisor:
         if (not use.package and use.config is None) or use.why_unknown == ONE_PER_GROUP:
             return self._approval(use)
         if use.package not in ATTACH:
-            return f"Change the clip to match {self._file.name}, or add it to check.ignore with a reason."
+            return f"Change the clip to match {self._file.name}, or add the clip to check.ignore with a reason."
         advice = self._by_code(use, ARGUMENT_FORMATS.get(use.package, use.package), ATTACH[use.package])
         return f"{KEEP}\nOr {advice[0].lower()}{advice[1:]}" if UNSUPPORTED in use.why_unknown and advice else advice
 
@@ -218,7 +218,7 @@ class Advisor:
             return _lines(keys.with_problem, "" if keys.problem else ACCEPT_NEAREST, self._or_by_code(use))
         command = f"unified-clip config export {shlex.quote(shown(self._file))} --to {use.format}"
         title = FORMATS[use.format].title
-        problem = f"{title} does not support a setting of {self._file.name}. To see which, type: {command}."
+        problem = f"{title} does not support a setting of {self._file.name}. To see this setting, type: {command}."
         return f"{problem} {self._or_by_code(use) or f'Remove that setting: {self.advice_by_code(use)}'}"
 
     def _is_same(self, use: ClipUse, keys: TrainerKeys) -> bool:

@@ -67,7 +67,7 @@ def _use(path: Path, document: Document, keys: tuple[Key, ...], name: str, argum
 def _settings(arguments: Any) -> dict[str, Any]:
     name, settings = _call(arguments.get("config") if isinstance(arguments, dict) else None)
     if name not in CONFIG_CLASSES or not isinstance(settings, dict):
-        raise ConfigError("The value of the key config is not a ClipConfig with settings.")
+        raise ConfigError("The value of the key `config` is not a ClipConfig with settings.")
     return settings
 
 

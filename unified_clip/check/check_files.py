@@ -28,8 +28,8 @@ BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
 ARGUMENT = "(gradient_clip_val=)"
 
 LEFT_TO_TRAINER = (
-    "HF's Trainer clips at max_grad_norm of TrainingArguments. If you train without Trainer, Accelerate clips at its "
-    "default of 1.0, which the check does not compare. Then set gradient_clipping in this file to your threshold."
+    "HF's Trainer clips at max_grad_norm of TrainingArguments. If you train without Trainer, set gradient_clipping in "
+    "this file to your threshold: Accelerate clips at 1.0 by default, and the check does not compare this default."
 )
 
 
@@ -172,7 +172,7 @@ def _add_unreadable(path: Path, problem: str, file_uses: FoundClips) -> None:
     file_uses.unread += 1
     if trainer_files.names_clip(path):
         change = "Split the file" if problem.startswith(files_to_check.TOO_LARGE) else "Make the file readable"
-        advice = "or compare its clips by hand, and add the file to check.ignore with a reason."
+        advice = "or compare the clips of the file by hand, and add the file to check.ignore with a reason."
         why = f"The file is not read. {problem} {change}, {advice}"
         file_uses.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
     else:

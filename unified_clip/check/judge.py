@@ -26,8 +26,8 @@ NORM = re.compile(r"the norm( from \S+)?")
 
 
 NO_DEFAULT = (
-    "check.explicit requires this key, but the file does not set it, so the trainer's default applies. A misspelt "
-    "key or another version of the trainer can then change the clip unnoticed."
+    "check.explicit requires this key, but the file does not set the key, so the trainer's default applies. A "
+    "misspelt key or another version of the trainer can change the clip unnoticed."
 )
 
 

@@ -55,8 +55,8 @@ NO_FORMAT = (
     'reads this file, set "**/{name}" in check.formats to the format of that trainer.'
 )
 TARGET = (
-    "Hydra calls this function, which clips. The check does not read its arguments. Compare the clip with the "
-    "clip configuration by hand."
+    "Hydra calls this function, which clips. The check does not read the arguments of the function. Compare the "
+    "clip with the clip configuration by hand."
 )
 TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
 """A file with both keys probably sets TrainingArguments."""

@@ -24,7 +24,7 @@ def find(module: Module) -> list[FoundClip]:
     replaced = set(_replaced(module))
     reason = (
         "This file replaces the clip function with an assignment, setattr or patch. Port the new function by hand. If "
-        "the new function has the same effect as the original, remove it instead."
+        "the new function has the same effect as the original, remove the new function instead."
     )
     return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 
@@ -73,8 +73,8 @@ def _assigned_limit(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip
         yield FoundClip(entry.node, entry.name, why_not=why_not)
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
         why_not = (
-            "The threshold is set after the optimizer was created. If the threshold never changes, pass it to the "
-            "optimizer's class. Otherwise, clip the gradients by hand before each step."
+            "The threshold is set after the optimizer was created. If the threshold never changes, pass the "
+            "threshold to the optimizer's class. Otherwise, clip the gradients by hand before each step."
         )
         yield FoundClip(entry.node, entry.name, why_not=why_not)
 

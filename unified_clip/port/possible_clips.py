@@ -101,7 +101,7 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
     functions = clip_functions()
     full_name = next((name for name in functions if name == code or name.endswith(f".{code}")), "")
     name, star = code.partition(".")[0], f"from {imports.stars[-1]} import *"
-    why_not = f"This name might come from `{star}`. Import it by name: from MODULE import {name}"
+    why_not = f"This name might come from `{star}`. Import the name: from MODULE import {name}"
     if full_name and ("." in code or CLIP_NAME.search(code)):
         yield FoundClip(node, code, functions[full_name], call, why_not)
     elif call is not None and CLIP_NAME.search(_last(node)):

@@ -74,7 +74,7 @@ def test_a_threshold_that_the_file_does_not_show_is_unknown(check: Check, text: 
     assert finding.does.startswith("The check cannot read the configuration of this ClipCallback. ")
     loaded = content.replace("unified_clip.ClipConfig", "my.ClipConfig")
     assert (
-        "The value of the key config is not a ClipConfig with settings."
+        "The value of the key `config` is not a ClipConfig with settings."
         in only_finding(check({"config.yaml": loaded}, config)).does
     )
 

@@ -204,7 +204,7 @@ def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
     status, out, _ = run("clip.toml", ".", a_py=source)
     assert status == 1
     assert "eps: 0; wanted: 1e-06" in out
-    assert "edit:\n    To accept differences of this size, pass --nearest, or add the file to check.nearest.\n" in out
+    assert "edit:\n    To accept differences of this size, pass --nearest, or add this file to check.nearest.\n" in out
     assert "\n    Or to clip by clip.toml: " in out
     status, out, _ = run("clip.toml", ".", "--nearest", a_py=source)
     assert status == 0

@@ -80,7 +80,7 @@ def test_the_edit_is_never_the_error_of_an_export(check: Check) -> None:
     problem, _, command = finding.edit.partition(". ")
     assert problem == "Hugging Face's TrainingArguments does not support a setting of clip.toml"
     assert command.startswith(
-        "To see which, type: unified-clip config export clip.toml --to hf. Or to clip by clip.toml, except "
+        "To see this setting, type: unified-clip config export clip.toml --to hf. Or to clip by clip.toml, except "
     )
     source = TORCH.format("clip_grad_norm_(model.parameters(), 5.0)")
     assert only_finding(
@@ -197,7 +197,7 @@ def test_the_edit_of_a_clip_that_unified_clip_does_not_support_begins_with_how_t
     check: Check, function: str
 ) -> None:
     finding = only_finding(check({"a.py": f"import optax\n\nclip = optax.{function}(grads, 1.0)\n"}))
-    assert "which unified_clip does not support" in finding.does
+    assert "unified_clip does not support this rule" in finding.does
     first, second = finding.edit.split("\n")
     assert first == "To keep this clip, add it to check.ignore with a reason."
     assert second.startswith("Or to clip by clip.toml: clip = ClipConfig.load")

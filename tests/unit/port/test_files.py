@@ -72,7 +72,7 @@ def test_an_unreadable_file_is_reported_and_other_files_are_ported(project: Path
     assert "The file cannot be read: No such file" in reasons["gone.py"]
     for name in ("bytes.py", "coding.py"):
         assert "cannot be decoded" in reasons[name]
-        assert reasons[name].endswith("Save it as UTF-8, and name no other encoding in its first two lines.")
+        assert reasons[name].endswith("Save the file as UTF-8, and name no other encoding in the first two lines.")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_file_that_is_nested_too_deep_is_reported(tmp_path: Path, code: str) -
         ("x = 0777", "Line 1 is not valid Python: leading zeros in decimal integer literals are not permitted"),
         (
             "x: int y",
-            "Line 1 is not valid Python: invalid syntax. Correct it. If the code needs a newer Python than 3.",
+            "Line 1 is not valid Python: invalid syntax. Correct the line. If the code needs a newer Python than 3.",
         ),
     ],
     ids=["Python 2", "octal of Python 2", "newer Python"],

@@ -99,7 +99,10 @@ def test_all_gradients_and_variables_may_be_paired_in_many_ways(pairs: str) -> N
             ("    grads = [tf", "    optimizer = x\n    grads = [tf"),
             "The optimizer is assigned after the call of gradient()",
         ),
-        (("optimizer.apply", "next(optimizers).apply"), "The optimizer is not a variable here. Assign it first"),
+        (
+            ("optimizer.apply", "next(optimizers).apply"),
+            "The optimizer is not a variable here. Assign the optimizer first",
+        ),
         (
             ("    grads = [tf", "    grads[0] = x\n    grads = [tf"),
             "It is unclear whether the step applies all gradients",

@@ -16,9 +16,12 @@ from .cells import NOTEBOOK, Notebook, NotebookError
 LINE = re.compile(r"(?:(?P<file>[\w.-]+\.\w+), )?(?P<word>[Ll])ine (?P<line>\d+)")
 """Matches a line number in the reason of a finding, such as "line 3" or "train.py, line 3"."""
 
-NOT_PYTHON = "This cell names a clip, but is not valid Python. Correct it, or add it to check.ignore with a reason."
+NOT_PYTHON = (
+    "This cell names a clip, but is not valid Python. Correct the cell, or add the cell to check.ignore with a reason."
+)
 NO_NOTEBOOK = (
-    "{reason} The text of the file names a clip. Save the notebook again, or add it to check.ignore with a reason."
+    "{reason} The text of the file names a clip. Save the notebook again, or add the notebook to check.ignore "
+    "with a reason."
 )
 
 

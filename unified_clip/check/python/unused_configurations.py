@@ -14,7 +14,7 @@ from ..notebooks.cells import python_source, source_of
 from . import configuration_uses
 
 NEVER_USED = (
-    "The function never uses the configuration {name}, so the configuration clips nothing. Clip with it, as in "
+    "The function never uses the configuration {name}, so the configuration clips nothing. Use {name} to clip, as in "
     "{name}(gradients), or remove the configuration."
 )
 NOT_ASSIGNED = (
@@ -22,13 +22,13 @@ NOT_ASSIGNED = (
     "variable such as clip, and call clip(gradients). Or remove the configuration."
 )
 NOT_NAMED = (
-    "No checked file uses the configuration {name}, so the configuration clips nothing. Clip with it, as in "
+    "No checked file uses the configuration {name}, so the configuration clips nothing. Use {name} to clip, as in "
     "{name}(gradients), or remove the configuration. If an unchecked file uses {name}, also pass that file."
 )
 
 NOT_PASSED = (
-    "No checked code passes the callback {name} to a trainer, so the callback clips nothing. Pass it to the trainer, "
-    "as in Trainer(..., callbacks=[{callback}])."
+    "No checked code passes the callback {name} to a trainer, so the callback clips nothing. Pass the "
+    "callback to the trainer, as in Trainer(..., callbacks=[{callback}])."
 )
 
 

@@ -40,7 +40,7 @@ CLIP_HERE = (
 )
 
 NOT_COUNTED = (
-    "These ignored clips do not satisfy the pattern, because they are off or have no threshold in check.ignore:"
+    "These ignored clips do not satisfy the pattern, because the clips are off, or have no threshold in check.ignore:"
 )
 
 

@@ -63,7 +63,7 @@ def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
 def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
     file.flag(
         clip,
-        "This argument makes the optimizer clip. Remove it, and call ClipConfig(...).attach_to(optimizer) instead.",
+        "This argument makes the optimizer clip. Remove the argument, and call ClipConfig(...).attach_to(optimizer).",
     )
 
 

@@ -70,10 +70,9 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
     between = range(module.end(source) + 1, module.position(statement)[0])
     if reads := [place for read in binding.reads if (place := module.position(read)[0]) in between]:
         raise UnsureError(
-            f"Line {reads[0]} reads the gradients before the clip, and may need them unclipped. PyTorch's function "
-            f"clips them in place. "
-            "If this line can also read clipped gradients, move it after the clip. Otherwise, run unified-clip port "
-            "without --native."
+            f"Line {reads[0]} reads the gradients before the clip, and may need unclipped gradients. PyTorch's "
+            "function clips in place. If this line can also read clipped gradients, move the line after the clip. "
+            "Otherwise, run unified-clip port without --native."
         )
     line = call_lines(module, function.rule, step.variables, limit)
     return statement, torch_function(function.rule), line if function.rule == "norm" else f"{norm}{line}"

@@ -44,7 +44,7 @@ IN_PLACE = (
 )
 OFF_WHEN_RUN = (
     "Keras 3 does not clip with a threshold of 0 or None. With 0, the new code sets all gradients to 0. With None, "
-    "it raises an error. Check that the threshold is not 0 or None."
+    "the new code raises an error. Check that the threshold is not 0 or None."
 )
 
 

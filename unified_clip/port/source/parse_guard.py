@@ -42,17 +42,17 @@ def _problem(error: SyntaxError | ValueError, content: bytes) -> str:
     try:
         text = content.decode(tokenize.detect_encoding(BytesIO(content).readline)[0])
     except (UnicodeDecodeError, SyntaxError) as failure:
-        remedy = "Save it as UTF-8, and name no other encoding in its first two lines."
+        remedy = "Save the file as UTF-8, and name no other encoding in the first two lines."
         return f"The text of the file cannot be decoded: {failure}. {remedy}"
     if "too many nested" in str(error):
         return TOO_DEEP
     if not isinstance(error, SyntaxError) or not error.lineno:
-        return f"The file is not valid Python: {error}. Correct it."
+        return f"The file is not valid Python: {error}. Correct the file."
     if any(map(PYTHON_2.match, text.splitlines())):
         problem = f"Line {error.lineno} is not valid in Python 3, and the file seems to be Python 2."
-        return f"{problem} Convert it with 2to3 or futurize, then port the result."
+        return f"{problem} Convert the file with 2to3 or futurize, then port the result."
     version = ".".join(platform.python_version_tuple()[:2])
-    remedy = f"Correct it. If the code needs a newer Python than {version}, run this command in that Python."
+    remedy = f"Correct the line. If the code needs a newer Python than {version}, run this command in that Python."
     return f"Line {error.lineno} is not valid Python: {error.msg}. {remedy}"
 
 

@@ -61,8 +61,8 @@ def _called_method(module: Module, method: cst.Attribute, binding: Binding, line
     full_name = f"{binding.text}.{name}"
     if name in CLIPPING_METHODS:
         raise UnsureError(
-            f"{full_name}() in line {line} also clips. If it applies the gradients of backward(), call "
-            f"{binding.text}.step() instead. Otherwise, clip by hand before that line."
+            f"{full_name}() in line {line} also clips. If {full_name}() applies the gradients of "
+            f"backward(), call {binding.text}.step() instead. Otherwise, clip by hand before that line."
         )
     if name not in ("step", "minimize", "_grad_clip"):
         return None
@@ -83,7 +83,7 @@ def minimize_step(module: Module, call: cst.Call, line: int) -> PaddleStep:
     losses = [argument for argument in call.args if keyword_of(argument) != "grad_clip"]
     if len(losses) > 1 or any(argument.star for argument in losses):
         raise UnsureError(
-            f"{name}() in line {line} has arguments besides the loss. Remove them if they are defaults, such as "
+            f"{name}() in line {line} has arguments besides the loss. Remove arguments that are defaults, such as "
             f"None. {OTHERWISE}"
         )
     if not all(isinstance(node, Target) for argument in losses for node in sorted_nodes(argument.value)):
@@ -101,8 +101,8 @@ def _at(module: Module, call: cst.Call, kind: str, line: int) -> PaddleStep:
     is_whole = module.parents[call] is statement  # other code in the statement may run before the step
     if statement is None or not is_whole or not module.has_own_line(statement):
         raise UnsureError(
-            f"The step in line {line} shares a line or an expression with other code. Write it as a statement on a "
-            "line of its own."
+            f"The step in line {line} shares a line or an expression with other code. Write the step as a "
+            "statement on a line of its own."
         )
     return PaddleStep(statement, call, kind)
 

@@ -132,10 +132,10 @@ class TapeSteps:
         self._check_list(source)
         if not AppliedGradients(self._module, source, variables).is_applied(apply):
             raise UnsureError(
-                "It is unclear whether the step applies all gradients, each to its own variable. If it does, write "
-                f"apply_gradients(zip(gradients, {variables})), and do not change, add, remove or reorder gradients "
-                "before this line. Otherwise, write the step in PyTorch by hand. Before step(), set .grad to None for "
-                "parameters that the step does not update."
+                "It is unclear whether the step applies all gradients, each to its own variable. If the step applies "
+                f"each gradient to its own variable, write apply_gradients(zip(gradients, {variables})), and do not "
+                "change, add, remove or reorder gradients before this line. Otherwise, write the step in PyTorch by "
+                "hand. Before step(), set .grad to None for parameters that the step does not update."
             )
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
@@ -213,11 +213,13 @@ class TapeSteps:
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
         if not isinstance(owner_of(apply), Target):
-            raise UnsureError("The optimizer is not a variable here. Assign it first: optimizer = ...")
+            raise UnsureError("The optimizer is not a variable here. Assign the optimizer first: optimizer = ...")
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)
         nodes = [bound.node for bound in self._module.binding(owner_of(apply)).bounds if bound.node is not None]
         if any(self._module.position(node)[0] in lines for node in nodes):
-            raise UnsureError("The optimizer is assigned after the call of gradient(). Assign it before that call.")
+            raise UnsureError(
+                "The optimizer is assigned after the call of gradient(). Assign the optimizer before that call."
+            )
 
     def _check_list(self, source: cst.Call) -> None:
         for read in self._module.assigned(source).reads:

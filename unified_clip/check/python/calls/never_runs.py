@@ -17,7 +17,7 @@ from .order import ADVICE
 CONSTANT = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "
 UNCALLED = (
     "This clip never runs: no code in the checked files uses {name}, the function that contains the clip. Call {name} "
-    "before each step, or remove it. "
+    "before each step, or remove {name}. "
 )
 
 
