@@ -46,7 +46,6 @@ ATTACH = {
     "transformers": FORMATS["hf"].instead,
     "trl": FORMATS["hf"].instead,
 }
-"""Maps each package to the code that replaces a clip of the package."""
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
 
@@ -54,7 +53,7 @@ ARGUMENT_FORMATS = {
     "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
     "pytorch_lightning": "lightning", "timm": "timm", "transformers": "hf", "trl": "hf",
 }  # fmt: skip
-"""Maps a package to a trainer format. The keys of the format are also Python arguments of the package."""
+"""Maps a package to the trainer format whose keys are also Python arguments of the package."""
 
 REMOVE = (
     "Remove this clip, or remove the file from check.off. If the check reads the file in a wrong format, set the right "

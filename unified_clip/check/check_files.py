@@ -130,10 +130,6 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
 
 
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> FoundClips:
-    """Return the clips and the notes of all files.
-
-    For an unreadable file that mentions a clip, add one clip of unknown effect.
-    """
     file_uses = FoundClips()
     sources, configurations = list[Path](), set[Path]()
     precisions: dict[Path, str] = {}
@@ -236,7 +232,10 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
 
 
 def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> None:
-    """Keep each inherited clip only once, and set `files`, `bases` and `repeats` of `file_uses`."""
+    """If several files inherit a clip from one base file, keep the clip only once.
+
+    Also set `files`, `bases` and `repeats` of `file_uses`.
+    """
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
     known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
     file_uses.files = {os.path.realpath(file) for use in known for file in use.files}
@@ -264,16 +263,16 @@ def _is_inherited(use: ClipUse) -> bool:
 
 
 def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
-    """Return a tuple that identifies a clip: (path, line, effect, index in `check.ignore`)."""
+    """Return (path, line, effect, index of the matching `check.ignore` entry or None) of a clip."""
     meaning = repr(use.config.meaning) if use.config is not None else ""
     file = os.path.realpath(use.path)  # resolve() fails for a link to itself
     return file, use.line, meaning, ignoring.index_of(rules.ignore, use, root)
 
 
 def _leave_to_trainer(file_uses: FoundClips) -> None:
-    """If a file uses Trainer, replace clips in Accelerate's configuration files by notes.
+    """Replace DeepSpeed clips in Accelerate's configuration files by notes if any file uses Hugging Face's Trainer.
 
-    Only clips without a threshold, or with the threshold "auto", are replaced. TrainingArguments sets their threshold.
+    Only clips without a threshold, or with the threshold "auto", are replaced. TrainingArguments sets this threshold.
     """
     has_trainer = any(use.format in BY_TRAINER or use.package in BY_TRAINER for use in file_uses.uses)
     for use in [use for use in file_uses.uses if has_trainer and use.format == "accelerate" and not use.must_be_off]:

@@ -16,7 +16,6 @@ OWN = "unified_clip"
 ACCELERATE_CLIP = f"{OWN}.integrations.accelerate_clip.clip_"
 
 THRESHOLD = "__threshold__"
-"""The placeholder for the threshold in `ClipUse.call`."""
 
 ONE_PER_GROUP = (
     "Paddle clips each parameter group of an optimizer by a separate norm. To clip by one norm, pass all parameters in "
@@ -26,10 +25,10 @@ ONE_PER_GROUP = (
 
 
 class NamedValue(NamedTuple):
-    """A clip key and its value. Each value in a table or list has a `NamedValue` of its own."""
+    """A clip key and its value. A table or list has a `NamedValue` for each inner value."""
 
     name: str
-    """The name of the key. A value in a table has a dotted name, such as "grad_clip.max_norm"."""
+    """The key. Inside a table, the key is dotted, such as "grad_clip.max_norm"."""
 
     value: Any
 
@@ -48,7 +47,8 @@ class ClipUse:
     """The clip in words: a function, an argument, or a trainer with its key."""
 
     config: ClipConfig | None = None
-    """The clip configuration with the same effect as the clip. None means that the effect is unknown."""
+    """The clip configuration with the same effect as the clip, or None if the effect is unknown or another file sets
+    the clip."""
 
     why_unknown: str = ""
     rule: ClipConfig | None = None
@@ -58,7 +58,7 @@ class ClipUse:
     """The reason why a trainer rejects the threshold, such as a different threshold in DeepSpeed's settings."""
 
     unclipped: bool = False
-    """Whether this is an optimizer without a clip, in a file that clips for another optimizer."""
+    """Whether this is code that trains without a clip: an optimizer, an optimizer step, or a file of `check.each`."""
 
     option: str = ""
     values: tuple[NamedValue, ...] = ()
@@ -84,7 +84,7 @@ class ClipUse:
     """The name and line of unified_clip's clip, if the trainer's own clip is also on. Otherwise ''."""
 
     is_set_outside: bool = False
-    """Whether a trainer reads its clip from a file or the command line, as LightningCLI does."""
+    """Whether a trainer such as LightningCLI reads the threshold from a file or the command line."""
 
     set_elsewhere: str = ""
     """A sentence about the place that sets the clip, if another file sets it."""
@@ -95,7 +95,6 @@ class ClipUse:
 
     version: Version | None = None
     engine: str = ""
-    """The training engine of a clip in Python, such as "DeepSpeed"."""
 
     package: str = ""
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""
@@ -104,11 +103,11 @@ class ClipUse:
     """The name or the code of a configuration that no code uses. The name of an attribute begins with "."."""
 
     users: tuple[Path, ...] = ()
-    """The checked files that might use this configuration, except its own file."""
+    """The checked files that might use the clip's configuration, except `path`."""
 
     changes_nonfinite: bool = False
     note: str = ""
-    """A sentence about files that might use the configuration, or ''."""
+    """A sentence about the files in `users`, or ''."""
 
     call: str = ""
     """The code of a call that clips, with THRESHOLD in place of the threshold."""

@@ -43,7 +43,6 @@ MAY_BE_CLIP = re.compile(r"(?i)clip|grad|max[\W_]*norm")
 """Matches the name of every clip setting. Lines without a match are skipped to save time."""
 
 MAX_NORM = re.compile(r"(?i)max_?norm")
-"""Matches the name of a threshold in a table such as mmengine's clip_grad."""
 
 IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
 
@@ -71,7 +70,7 @@ CONFIGURATION = re.compile(r"^\s+\S+\.(?:json|ya?ml)\b|\s--config[=\s]")
 MEGATRON = re.compile(r"\b(pretrain_\w+\.py)((?:\\\n|[^\n])*)")
 SOURCED = re.compile(r"^\s*(?:source|\.)\s+\S", re.MULTILINE)
 OPTIONS = re.compile(r"(?<!\S)(--[\w-]+\s+)?[\"']?\$\{?([A-Za-z_]\w*)(?:\[@\])?\}?[\"']?(?!\S)")
-"""Matches a variable that is a whole word. If an option comes before the variable, the match includes the option."""
+"""Matches a shell variable that is a whole word. An option before the variable is part of the match."""
 
 RUN_TIME = ("$", "{")
 
@@ -112,7 +111,6 @@ class CommandLineSetting(NamedTuple):
 
 class TrainerCommand(NamedTuple):
     name: str
-    """The command, such as "swift sft"."""
 
     lines: range
     format: str
@@ -128,7 +126,8 @@ def is_shell(path: Path) -> bool:
 def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] = ()) -> list[ClipUse]:
     """Return the clips that the command lines in `text` set.
 
-    read, lines: Options, and lines with overrides, to skip because the reader of a trainer's format handles them.
+    Options in `read`, and overrides in the line numbers `lines`, are skipped: the reader of a trainer's format handles
+    them.
     """
     if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND, MEGATRON)):
         return []

@@ -23,7 +23,6 @@ MAX_BYTES = 1 << 20
 """The largest size of a file that is parsed. In a larger file, the check only searches the text for names of clips."""
 
 MAX_NOTEBOOK_BYTES = 64 << 20
-"""The largest size of a notebook that is parsed. A notebook with images can be large."""
 
 TOO_LARGE = "It is larger than"
 

@@ -134,9 +134,9 @@ class Judge:
         return None if self._is_accepted(config, nearest=nearest) else config
 
     def _with_advice_to_switch_off(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Add advice to `edit`: switch the trainer's own clip off if Python source clips with unified_clip.
+        """Return `edit` with advice to switch the trainer's own clip off, if Python source clips with unified_clip.
 
-        For a trainer with a `ClipCallback`, replace `edit` by keys that switch the trainer's clip off.
+        For a trainer with a `ClipCallback`, the keys that switch the trainer's clip off replace `edit`.
 
         without_callback: Whether to add the advice even if the trainer has no `ClipCallback`.
         """
@@ -301,7 +301,6 @@ def make_finding(
 
 
 def headline(findings: Sequence[Finding], ignored: int, clips: Sequence[Clip], file: str) -> str:
-    """Return a sentence that counts the clips with each result, and the findings that are not about a clip."""
     results: Counter[str] = Counter("same" if clip.result in ("near", "off") else clip.result for clip in clips)
     others: Counter[str] = Counter([*(each.kind for each in findings), *["ignored"] * ignored]) - results
     rules = f"{'rule' if others['unused'] == 1 else 'rules'} without effect"

@@ -60,7 +60,7 @@ def as_regex(glob: str, star: str) -> re.Pattern[str]:
 def advice(glob: str, root: Path, wrong: str = "") -> str:
     """Return advice for a pattern that has no effect.
 
-    wrong: The key of a `check.ignore` entry that might be wrong, such as "path". For other lists, pass ''.
+    wrong: For an entry of `check.ignore`, the key that might be wrong, such as "path". Otherwise ''.
     """
     whole, correct = ("entry", f"its {wrong}") if wrong else ("pattern", "it")
     if BACKSLASH in glob:

@@ -80,7 +80,6 @@ def _assigned_limit(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip
 
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
-    """Yield a clip for a name such as `torch.nn.utils.clip_grad_norm_`, even without a call."""
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
     is_known = is_alias or (

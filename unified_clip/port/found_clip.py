@@ -50,7 +50,6 @@ class Arguments:
 @dataclass(frozen=True, eq=False)
 class FoundClip:
     node: cst.CSTNode
-    """The syntax node to report or replace, such as a name, an argument or a base class."""
 
     name: str
     function: ClipFunction = NO_FUNCTION
@@ -58,7 +57,6 @@ class FoundClip:
     """The call of the function, or None for a name without a call, as in a type annotation."""
 
     why_not: str = ""
-    """The reason why the clip cannot be ported, or ''."""
 
     tensor: cst.BaseExpression | None = None
 
@@ -98,7 +96,6 @@ class SettingEntry(NamedTuple):
     keyword: str
     value: cst.BaseExpression
     owner: str = ""
-    """The code of the object with the attribute, or '' for a dict."""
 
     @property
     def name(self) -> str:

@@ -17,10 +17,8 @@ SET_OUTSIDE = "might come from a file, from the command line, or from unknown ar
 
 @dataclass(frozen=True)
 class Meaning:
-    """The effect of a clip, as a clip configuration."""
-
     config: ClipConfig
-    """The configuration. If the threshold is only known at run time, the configuration has a threshold of 1."""
+    """The threshold is 1 if the threshold in the code is only known at run time."""
 
     threshold: str = ""
     """The code of a threshold that is only known at run time, or ''. For two bounds, the code is "low, high"."""
@@ -42,7 +40,6 @@ class PortedClip:
     """The effect of the clip, or None if a clip configuration cannot express it."""
 
     becomes: str = ""
-    """The full name of the replacement, or '' if there is no replacement."""
 
     becomes_meaning: Meaning | None = None
 
@@ -50,10 +47,8 @@ class PortedClip:
 
     suggestion: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
-    """Sentences about what to check after the rewrite."""
 
     rule: str = ""
-    """The name of the rule that gave the verdict, such as "argument.flag_need_clip", or ''."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,10 @@ def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
 
 
 def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
-    """Return whether the threshold of a Keras optimizer is 0 or less. Most versions of Keras then do not clip."""
+    """Return whether the threshold of a Keras optimizer is 0 or less.
+
+    Most versions of Keras do not clip with such a threshold.
+    """
     number = module.number(clip.node.value) if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument else None
     return clip.setting is None and number is not None and number <= 0
 

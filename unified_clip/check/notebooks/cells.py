@@ -24,7 +24,7 @@ PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python
 FILES = ("writefile", "file", "writetemplate")
 
 WRITTEN = "_written_file"
-"""The name of a function that is put around the code of a `%%writefile` cell. The notebook never runs this code."""
+"""The name of the function around the code of a `%%writefile` cell. The notebook never calls this function."""
 
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")
@@ -37,14 +37,14 @@ class Place(NamedTuple):
     cell: int
     line: int
     file_line: int
-    """The line in the file. The first line and the first cell have the number 1."""
+    """The line in the notebook file. Lines and cells are counted from 1."""
 
     indent: int = 0
     """The number of spaces that this module adds before the code of the line."""
 
 
 class Notebook(NamedTuple):
-    """The code of a notebook. All fields with text have the same number of lines."""
+    """The code of a notebook. `source` and `commands` have the same number of lines."""
 
     source: str
     commands: str

@@ -46,8 +46,8 @@ def clips_outside_python(path: Path) -> list[ClipUse]:
 
 
 def with_cells(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the clips with their place in a notebook. `line` becomes the line in the file, and `clip` gets the number
-    of the cell."""
+    """Yield the clips. For a clip in a notebook, `line` becomes the line in the notebook file, and `clip` gets the
+    number of the cell."""
     notebooks: dict[Path, Notebook] = {}
     for use in uses:
         if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":

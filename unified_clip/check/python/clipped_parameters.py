@@ -200,7 +200,6 @@ def _is_model(source: Source, node: ast.expr, owner: ast.expr) -> bool:
 
 
 def _is_entry(node: ast.expr, models: ast.expr) -> bool:
-    """Return whether an expression selects a model from a dict of models, such as `self.model["generator"]`."""
     match node:
         case ast.Subscript(value=value, slice=ast.Constant(value=str())):
             return value is models

@@ -1,4 +1,7 @@
-"""Decide whether code uses a clip configuration or callback. Code that only prints a configuration clips nothing."""
+"""Decide whether code uses a clip configuration or callback.
+
+Printing a configuration is not a use.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,6 @@ COMMANDS = re.compile(
 PERCENT = re.compile(r"%(\(\w+\))?[-+#0-9.]*[a-z]")
 BRACES = re.compile(r"\{[^{}]*\}")
 RUN_TIME = "${...}"
-"""The placeholder for an unknown part of a command line."""
 
 TORCHTITAN = re.compile(r"torchtitan\..*TrainingConfig")
 CLIPPING = "gradient_clipping"
@@ -269,7 +268,6 @@ def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
 
 
 def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> str:
-    """Return the text of a string. Parts that are only known at run time are replaced by RUN_TIME."""
     value = source.followed(node)
     is_endless = value in around or len(around) > MAX_ALIASES
     around += (value,) * (value is not node)

@@ -22,7 +22,7 @@ KEEPS_GRADIENTS = ("optax.identity", "optax.zero_nans")
 """Transformations that are allowed before a clip, because they return gradients and not updates."""
 
 HOLDERS = ("create", "Optimizer", "TrainState")
-"""Functions of flax that return an object which contains a transformation."""
+"""Functions of flax that return an object with an optax transformation."""
 
 CLIPS = ("optax.clip", "optax.clip_by_global_norm", "optax.clip_by_block_rms", "optax.adaptive_grad_clip")
 
@@ -43,7 +43,7 @@ CONDITIONAL = (
 DEPTH = 4
 
 Kind = Literal["transformation", "entry", "entries"]
-"""The kind of an expression in a chain. "entry" is a (name, transformation) tuple of `optax.named_chain`."""
+"""An "entry" is a (name, transformation) tuple of `optax.named_chain`, and "entries" are a sequence of these tuples."""
 
 
 def misplaced(source: Source) -> dict[ast.Call, str]:

@@ -242,7 +242,8 @@ def _is_set_by_code(source: Source, use: ClipUse) -> bool:
 
 
 def _of_arguments(source: Source, use: ClipUse) -> ClipUse:
-    """Return a clip of unknown effect if code sets max_grad_norm of another object than the training arguments."""
+    """Return `use`. The effect becomes unknown if code sets max_grad_norm of an object that is not the training
+    arguments."""
     for setting, target in parsed_arguments.attribute_settings(source):
         is_place = (setting.lineno, ast.unparse(target)) == (use.line, use.clip)
         is_argument = is_place and target.attr == parsed_arguments.MAX_GRAD_NORM

@@ -41,8 +41,10 @@ def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
 def applied(
     rules: Sequence[Ignore], use: ClipUse, finding: Finding, config: ClipConfig, root: Path, used: set[int]
 ) -> Finding:
-    """Add the reason of the matching entry to a finding. If the entry does not approve the effect of the clip, add
-    advice."""
+    """Add the reason of the matching `check.ignore` entry to a finding.
+
+    If the entry does not approve the effect of the clip, add advice instead.
+    """
     index = index_of(rules, use, root)
     if index is None:
         return finding
@@ -54,10 +56,9 @@ def applied(
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
-    """If an entry of `check.ignore` matches only the base file of an inherited clip, move the clip to the inheriting
-    file.
+    """Move an inherited clip to the inheriting file if an entry of `check.ignore` matches only the base file.
 
-    The entry then does not cover the inherited clip.
+    The entry does not cover the moved clip.
     """
     if use.read is None or os.path.realpath(use.read) == os.path.realpath(use.path):
         return use

@@ -41,7 +41,6 @@ class Edits(cst.CSTTransformer):
         self._keywords: dict[cst.Arg, str] = {}
         self._removed: set[cst.Arg] = set()
         self._updated: dict[cst.CSTNode, Any] = {}
-        """The edited value of each removed argument."""
 
         self._lines: defaultdict[cst.CSTNode, LineEdit] = defaultdict(LineEdit)
         self._imports: set[str] = set()

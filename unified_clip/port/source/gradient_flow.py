@@ -80,7 +80,6 @@ class Gradients:
         return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
 
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
-        """Return whether an expression contains a gradient, directly or through a variable that is not in `visited`."""
         visited = set() if visited is None else visited
         return any(
             (isinstance(inner, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(inner)))
@@ -113,7 +112,7 @@ class Gradients:
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return all arguments that the file passes for this parameter of a function.
+        """Return all arguments that the file passes for the function parameter `name`.
 
         For the lambda in a call such as map(lambda g: ..., gradients), return the other arguments of the call.
         """

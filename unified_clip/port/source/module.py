@@ -28,8 +28,6 @@ PROJECT_DEPTH = 6
 
 @dataclass(frozen=True)
 class BoundValue:
-    """A value, or a part of a value, that a statement binds to a name."""
-
     value: cst.BaseExpression | None
     """The expression of the value. None means a value without an expression, such as a parameter or a function."""
 
@@ -43,8 +41,6 @@ class BoundValue:
 
 @dataclass(frozen=True)
 class Binding:
-    """All places that use a variable, or an attribute of self."""
-
     text: str
 
     bounds: Sequence[BoundValue]
@@ -69,7 +65,8 @@ class Module(SyntaxTree):
         """Return the full names that a dotted name can have, according to imports and to aliases such as x = y.
 
         An empty string in the set means an unknown name.
-        depth: The number of aliases between the first expression and `node`.
+
+        depth: The number of aliases followed so far.
         """
         key = (node, depth)  # a name that is assigned its own attributes would be followed exponentially often
         if key not in self._known_names:
@@ -255,7 +252,6 @@ class Module(SyntaxTree):
         return names
 
     def _is_constant(self, assignments: set[BaseAssignment], node: cst.CSTNode) -> bool:
-        """Return whether the value of a variable never changes after `node`, not even in loops."""
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         if not nodes:
             return True  # imported, or a builtin

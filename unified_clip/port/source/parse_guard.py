@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from io import BytesIO
 
 MAX_CHAIN = 1000
-"""The largest length of a chain of `and` or `or`."""
 
 MAX_TEXT = 100
 

@@ -102,7 +102,6 @@ class SyntaxTree:
     # -- surroundings
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield all nodes that contain a node, beginning with the innermost node."""
         while (parent := self.parents.get(node)) is not None:
             yield parent
             node = parent

@@ -13,7 +13,7 @@ LIST_CHANGING_METHODS = ("append", "pop", "insert", "extend", "remove", "clear",
 
 
 class AppliedGradients:
-    """Checks the gradients of one call.
+    """Decides whether a training step applies the gradients of one call.
 
     source: The call that computes the gradients.
     variables: The code of the list of variables in this call.

@@ -26,7 +26,7 @@ SELECTING_ARGUMENTS = {
     "group_name": "is used in static programs only. Remove it.",
     "auto_skip_clip": "skips clips that change nothing, but clips if the norm is NaN. Remove it.",
 }
-"""Maps an argument of Paddle's clips, which PyTorch's functions do not have, to the end of an error message."""
+"""Maps an argument that only Paddle's clips have to the end of an error message."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ class ClipSource:
     clips: Sequence[FoundClip]
     binding: Binding | None
     uses: Sequence[cst.Arg]
-    """The grad_clip= arguments that contain these clips."""
 
     may_be_none: bool
 
@@ -48,7 +47,6 @@ class PaddleClips:
         self._static = is_static(module)
         optimizers = PaddleOptimizers(module)
         self.optimizers: dict[cst.Arg, Optimizer] = {}
-        """Maps an argument grad_clip= to the optimizer that gets the argument."""
 
         self.why_not: dict[FoundClip, str] = {}
         sources: dict[object, ClipSource] = {}

@@ -32,7 +32,6 @@ ADDS_GROUP = ("add_param_group", "_add_param_group")
 class Optimizer:
     binding: Binding
     arguments: Sequence[cst.Arg]
-    """The argument grad_clip= in each call that might create the optimizer."""
 
     steps: Sequence[PaddleStep]
     parameters: cst.BaseExpression | None

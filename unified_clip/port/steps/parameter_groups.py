@@ -17,7 +17,7 @@ PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool:
     """Return whether an expression can contain dicts, which are parameter groups.
 
-    depth: The number of assignments between the first expression and `node`.
+    depth: The number of assignments followed so far.
     """
     match node:
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
@@ -59,7 +59,6 @@ def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
 
 
 def _added(module: Module, read: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
-    """Return (value, whether the value is a list) for code such as groups.append({...})."""
     call = module.method_call(read)
     if call is None or not call.args or method_of(call) not in ("append", "insert", "extend"):
         return None

@@ -32,7 +32,6 @@ class Attribute(NamedTuple):
     """The parameter of `__init__` that sets the attribute, or '' for a constant."""
 
     position: int = 0
-    """The index of the parameter, not counting `self`."""
 
     is_in_init: bool = True
 

@@ -26,8 +26,6 @@ METHOD_KINDS = {
 
 
 class ConfigVariable(NamedTuple):
-    """A variable or attribute that contains a configuration, or a clipper of a configuration."""
-
     config: ClipConfig
     is_clipper: bool = False
 

@@ -22,7 +22,6 @@ UNCALLED = (
 
 
 def check_condition(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if a call never runs because of a constant condition, as in `if False`."""
     inner: ast.AST = call
     for outer in source.around(call):
         if isinstance(outer, FUNCTIONS):
@@ -42,7 +41,7 @@ def _value(source: Source, test: ast.expr) -> object:
 
 
 def why_uncalled(source: Source, place: Place, paths: Sequence[Path]) -> str:
-    """Return the reason why the function of a clip is never called, or ''."""
+    """Return the reason why no code calls the function that contains the clip at `place`, or ''."""
     function = source.function(clip) if (clip := _call_at(source, place)) is not None else None
     if not isinstance(function, FUNCTIONS[:2]) or not isinstance(source.parents[function], ast.Module):
         return ""

@@ -84,7 +84,8 @@ def _is_clip(name: str) -> bool:
 
 def passed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> list[ClipUse]:
     """Return all clips. For a threshold on a command line, take the clip rule from the script that reads the threshold.
-    If the command line names no script, search all scripts that the file names.
+
+    If the command line names no script, search all scripts that the file with the command line names.
     """
     readers = [use for use in uses if use.package and use.option]
     passed = [_as_read(use, readers) if use.option and not use.package else use for use in uses]

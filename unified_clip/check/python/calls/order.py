@@ -45,7 +45,6 @@ _timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, froze
 
 
 def check(source: Source, call: ast.Call, depth: int = 0) -> None:
-    """Raise ConfigError if a clip call has a wrong place in the training loop."""
     for outer in source.around(call):
         if isinstance(outer, ast.Call) and "hook" in last_name(outer.func):
             check_detached(source, outer)

@@ -31,7 +31,7 @@ SETTERS = frozenset({"setattr", "__setattr__", "set_default", "set_defaults", "e
 CHANGES = re.compile(r"_*(update|load|merge|set|override|from|read|pop|clear|replace|__setitem__)")
 
 CONFIG_FILES = ("config_files", "default_config_files", "fromfile_prefix_chars")
-"""Arguments of parsers that also read options from files."""
+"""Arguments that make a parser read options from files, too."""
 
 
 def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
@@ -59,10 +59,7 @@ def attribute_settings(source: Source) -> Iterator[tuple[ast.Assign, ast.Attribu
 
 
 def is_other_object(source: Source, setting: ast.Attribute) -> bool:
-    """Return whether code sets an attribute of another object than the training arguments.
-
-    If the object or the training arguments are unknown, return False.
-    """
+    """Return whether code sets the attribute of an object that is certainly not the training arguments."""
     owner, arguments = setting.value, _training_arguments(source)
     if not arguments or not isinstance(owner, ast.Name) or not any(_stores(source, owner.id)):
         return False
@@ -73,7 +70,6 @@ def is_other_object(source: Source, setting: ast.Attribute) -> bool:
 
 
 def _training_arguments(source: Source) -> set[str]:
-    """Return the code of each object that a Trainer gets, or that has a class such as TrainingArguments."""
     names = {name.rpartition(".")[2] for each in settings() if each.keyword == MAX_GRAD_NORM for name in each.classes}
     classes = with_derived(source, names)
     objects: list[ast.expr] = []
@@ -217,7 +213,7 @@ def _has_options(source: Source, value: ast.AST, classes: Collection[str]) -> bo
 def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
     """Return whether an expression reads the command line, or is a call such as `Args()`.
 
-    classes: The classes with a field for the option. For an option of a parser, the collection is empty.
+    classes: The classes with a field for the searched option, or an empty collection for an option of a parser.
     """
     value = value.value if isinstance(value, ast.Subscript) else value
     if not isinstance(value, ast.Call):

@@ -21,8 +21,8 @@ BASE = re.compile(r"(\w+)(?=\s*(?:,|$|\[))")
 TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
 
 Classes = Mapping[str, str]
-"""Maps a class to its base class that clips: a library's class such as "speechbrain.Brain", or '' for a checked
-class."""
+"""Maps a class to its base class that clips: a library's class such as "speechbrain.Brain", or '' for a class in the
+checked files."""
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:

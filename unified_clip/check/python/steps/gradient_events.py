@@ -24,7 +24,7 @@ OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
-"""A branch of an `if`: (calls that lead to the `if`, its node, whether the branch runs if the condition is true)."""
+"""(calls that lead to an `if`, node of the `if`, whether this is the branch for a true condition)."""
 
 
 class Event(NamedTuple):
@@ -244,7 +244,7 @@ def passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
 def _from_call(event: Event, function: ast.AST, call: ast.Call) -> Event:
     """Convert an event inside a function to an event of the caller.
 
-    If the optimizer is a parameter of the function, replace its name by the argument of the call.
+    If the optimizer is a parameter of the function, replace the parameter by the argument of the call.
     """
     name, rest = re.fullmatch(r"(\w*)(.*)", event.owner, re.DOTALL).groups()  # type: ignore[union-attr]
     argument = passed(function, call).get(name)

@@ -37,7 +37,6 @@ class Flow:
         self.source = source
 
     def reached(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes in `node`, and the nodes in the values of its variables."""
         seen: set[ast.expr] = set()
         waiting = [node]
         while waiting:
@@ -312,6 +311,5 @@ def _arguments(function: ast.AST | None) -> Iterator[ast.AST]:
 
 
 def are_apart(left: set[str], right: set[str]) -> bool:
-    """Return whether two sets of models certainly share no parameters."""
     related = any(a == b or f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.") for a in left for b in right)
     return bool(left) and bool(right) and not related

@@ -1,4 +1,7 @@
-"""Decide whether `max_grad_norm` of Trainer has its usual effect under DeepSpeed, which has its own clip setting."""
+"""Decide whether `max_grad_norm` of Hugging Face's Trainer has its usual effect under DeepSpeed.
+
+DeepSpeed has a clip setting of its own.
+"""
 
 from __future__ import annotations
 
