@@ -20,11 +20,11 @@ PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
 class FormatKey(NamedTuple):
     format: str
     key: str
-    versions: str
-    default: str
     meaning: str
+    default: str
     special_values: str
     support: str
+    versions: str
 
 
 def _keys() -> list[FormatKey]:

@@ -9,7 +9,6 @@ from torch.optim.sgd import sgd
 from ...tensors.frameworks.torch import Converter
 from ..call_outcome import LEARNING_RATE
 from ..modes import COMPILED
-from ..suite.call_form import leaves
 from . import base
 from .base import Invocation, Returned
 
@@ -68,8 +67,10 @@ class FrameworkAdapter(Converter, base.OnParameters):
 
     def native_norm(self, invocation: Invocation, p: float) -> Returned | None:
         invocation.native = "torch.nn.utils.get_total_norm"
-        present = [tensor for tensor in leaves(invocation.container) if tensor is not None]
-        return Returned(torch.nn.utils.get_total_norm(present, p, invocation.is_strict))
+        tensors = invocation.container
+        if isinstance(tensors, list | tuple):
+            tensors = [tensor for tensor in tensors if tensor is not None]
+        return Returned(torch.nn.utils.get_total_norm(tensors, p, invocation.is_strict))
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
         if norm is not None:
