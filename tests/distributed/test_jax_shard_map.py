@@ -297,7 +297,7 @@ def test_unreduced_arrays_are_rejected() -> None:
     def norm(g: Any) -> Any:
         return uc.global_norm([jax.lax.pcast(g, "x", to="unreduced")])
 
-    with pytest.raises(ValueError, match=r"unreduced over 'x'\. Reduce it first"):
+    with pytest.raises(ValueError, match=r"unreduced over 'x'\. Reduce the gradient first"):
         jax.jit(jax.shard_map(norm, mesh=mesh, in_specs=P("x"), out_specs=P()))(jnp.ones(4))
 
 
@@ -312,7 +312,7 @@ def test_unreduced_arrays_on_explicit_axes_are_rejected(clip: Callable[[list[Any
     with jax.set_mesh(mesh):
         rows = jax.device_put(jnp.ones((2, 4)), NamedSharding(mesh, P(None, "x")))
         terms = jax.jit(lambda a, b: jnp.einsum("ab,cb->ac", a, b, out_sharding=P(unreduced={"x"})))(rows, rows)
-        with pytest.raises(ValueError, match=r"unreduced over 'x'\. Reduce it first"):
+        with pytest.raises(ValueError, match=r"unreduced over 'x'\. Reduce the gradient first"):
             WAYS[way](clip, mesh, None)([terms])
         assert uc.global_norm([jax.sharding.reshard(terms, P())]) == 8.0
 

@@ -97,7 +97,7 @@ LACKS = r"on devices of the ranks \[0, 1, 2, 3\], but process_group has the rank
         ),
         ("a process too many", r"is range\(0, 5\), but there are 4 processes. Pass process indices from 0 to 3"),
         ("a negative index", r"is \[-1\], but there are 4 processes"),
-        ("no axis", r"is \(\), without a process. Pass None for this process alone"),
+        ("no axis", r"is \(\), which names no process. Pass None for this process alone"),
         ("a flag", r"TypeError: process_group is \[True\]. Pass the name of a mesh axis"),
         ("an array", r"TypeError: process_group is array\(\[0, 1\]\). Pass the name of a mesh axis"),
         ("devices", r"TypeError: process_group is \[.*\]. Pass the name of a mesh axis, .*several processes, you can"),
@@ -123,7 +123,7 @@ def test_a_group_without_the_processes_of_an_array_is_rejected(four_ranks: World
 def test_an_axis_whose_processes_form_no_groups_is_rejected(four_ranks: World) -> None:
     *on_mesh, outside = four_ranks.attempt(jax_groups.along_a_mesh_without_groups)
     for failure in on_mesh:
-        assert "but the devices of one process are in several groups of this mesh" in str(failure)
+        assert "but the devices of one process are in several groups of the mesh" in str(failure)
     assert "process 3 has no device on the mesh of the gradients" in str(outside)
 
 

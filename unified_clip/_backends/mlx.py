@@ -77,7 +77,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return _is_traced([scalar])
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Find aliases. Two MLX arrays are always two gradients, even if they share memory."""
+        """Two MLX arrays are always two gradients, even if they share memory."""
         views = [None if isinstance(tensor, mx.array) else self.as_tensor(tensor) for tensor in tensors]
         return memory.alias_owners(tensors, views, describe)
 
@@ -94,7 +94,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return mx.array(array, DTYPES[dtype])
 
     def list_from_host(self, arrays: list[kernels.Array], dtypes: Sequence[str]) -> list[Tensor]:
-        """Convert arrays to MLX arrays. Each array is freed after its conversion, to save memory."""
+        """Free each NumPy array after its conversion, to save memory."""
         arrays.reverse()
         return [self.from_host(arrays.pop(), dtype) for dtype in dtypes]
 

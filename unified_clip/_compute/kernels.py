@@ -24,12 +24,11 @@ from .exact_sums import CHUNK, sum_exactly
 Array = npt.NDArray[Any]
 
 CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "complex64": "F", "complex128": "D"}
-"""The code of each dtype in the compiled kernels."""
 
 FORMAT_NAMES = tuple(FORMATS)
 
 ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
-"""Frameworks can share memory with this alignment and at least this size, in bytes."""
+"""A framework can share the memory of an array with this alignment and at least this size, both in bytes."""
 
 
 Part = tuple[Array, str]
@@ -61,7 +60,7 @@ class ArrayList:
         sums[...] = _slice_sums(view, dtype, kept, np.float64).reshape(sums.shape)
 
     def scale(self, coef: Scalar, threads: int, results: Sequence[Array]) -> None:
-        """Write gradient * coefficient to `results`. 16-bit numbers are multiplied in float32."""
+        """16-bit numbers are multiplied in float32."""
         for (view, dtype), out in zip(self._parts, results, strict=True):
             if isinstance(coef, float) and coef == 1.0:
                 np.copyto(out, view)
@@ -335,7 +334,7 @@ def storage(array: Array) -> tuple[Array, str]:
 
 
 def decode(array: Array, dtype: str) -> Array:
-    """Return the numbers of a stored array, with bfloat16 numbers as float32."""
+    """bfloat16 numbers are returned as float32."""
     if dtype != "bfloat16":
         return array
     return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -30,11 +30,11 @@ square are compared exactly. The first bound is for squares as one float64, and 
 
 
 SMALL = 2.0**-400
-"""If a scaled modulus is smaller than SMALL, two float64 numbers cannot represent its square precisely."""
+"""If a modulus of `Scaled` parts is smaller than SMALL, two float64 numbers cannot represent its square precisely."""
 
 
 class Scaled(NamedTuple):
-    """The magnitudes of real and imaginary parts, divided by a power of two. The largest magnitude is then near 1."""
+    """The magnitudes of real and imaginary parts, divided by a power of two so that the largest magnitude is near 1."""
 
     x: Float64s
     y: Float64s

@@ -19,8 +19,6 @@ Rebuild = Callable[[Iterator[Any]], Any]
 
 
 class Tree(NamedTuple):
-    """The leaves of a container in order, and a function that rebuilds the container with new leaves."""
-
     leaves: list[Leaf]
     rebuild: Callable[[list[Any]], Any]
     used_up: bool = False
@@ -145,7 +143,7 @@ def is_variable(backend: Backend, value: Any) -> bool:
 
 
 def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int | None:
-    """Return the index of the variable in a (gradient, variable) or (variable, gradient) tuple, or None."""
+    """Return None if `items` is not a (gradient, variable) or (variable, gradient) tuple."""
     if len(items) != 2 or is_variable(backend, items[0]) == is_variable(backend, items[1]):
         return None
     index = int(is_variable(backend, items[1]))

@@ -21,8 +21,6 @@ Measures = Literal["total", "each"]
 
 @dataclass(frozen=True)
 class DistributedSpec:
-    """The caller's declaration of how gradients are distributed over ranks."""
-
     process_group: Any = "auto"
     ownership: Any = None
     check_numel: bool | int | None = None

@@ -35,10 +35,7 @@ def break_nothing(message: str) -> None:
 
 
 run: Run = run_eagerly
-"""The function that runs the body of every public function.
-
-Compilers look for this function in the code that they trace.
-"""
+"""The function that runs the body of every public function. `register_compiler` replaces this function."""
 
 break_graph: Callable[[str], None] = break_nothing
 """A function that makes the compiler end its graph before an operation that graphs do not support."""

@@ -84,12 +84,15 @@ class GradientList:
 
     shards: Shards | None = None
     is_collected = False
-    """Whether one pass collected all gradients. Collected gradients are dense and not distributed, and share no memory.
+    """Whether all gradients were collected in one pass. If so, the gradients are dense and not distributed, and share
+    no memory.
     """
     places: list[int] | None = None
-    """The position of each gradient in the argument of the call, or None if it is unknown or equals the index."""
+    """The position of each gradient in the argument of the call, or None if the positions are unknown or equal the
+    indices.
+    """
     entries = 0
-    """The number of entries in the argument of the call, or 0 if it is not needed or equals the number of gradients."""
+    """The number of entries in the argument of the call, or 0 if this number equals the number of gradients."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
@@ -100,7 +103,7 @@ class GradientList:
         self._writer.change(self, group, path, change)
 
     def set_consensus_fields(self, fields: Mapping[str, Any]) -> None:
-        """Set the values that must be equal on all ranks. The all-reduce of the norm compares them."""
+        """Set the values that must be equal on all ranks. The all-reduce of the norm compares these values."""
         norms = observer.active is not None and observer.active.norms  # norms per tensor need all ranks
         self._must_match = {**fields, "norms= of unified_clip.record": norms}
 

@@ -87,7 +87,7 @@ class ClipRule(NamedTuple):
 
     p: float = 2.0
     axes: Sequence[int] | None = None
-    """The axes of each norm if the rule clips slices of one gradient. None means all axes."""
+    """If the rule clips slices of one gradient, the axes of each norm. None means all axes."""
 
     given_norm: Scalar | None = None
     """The total norm that the caller measured before the call, or None."""

@@ -33,7 +33,7 @@ class Deferred(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """An entry of a flattened container: a tensor or None, with its position."""
+    """A tensor or None in a flattened container, with its position."""
 
     tensor: Any
     position: int
@@ -60,7 +60,7 @@ class CoalescedSparse(NamedTuple):
 
 
 class Slices(NamedTuple):
-    """The slices of a gradient's values. Each slice is clipped by its own norm."""
+    """The slices of a gradient. Each slice is clipped by its own norm."""
 
     axes: Sequence[int]
 

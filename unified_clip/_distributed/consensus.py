@@ -29,9 +29,7 @@ from .replicas import ReplicaSet, contents
 from .uncounted import SharedGradients
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
-"""A tag identifies the collective of a rank. If the tags of two ranks differ, the result of the all-reduce differs from
-`tag * size`.
-"""
+"""The tags of collectives. If two ranks send different tags, the sum of an all-reduce differs from `tag * size`."""
 
 CHECKED = 5 + 3 * PIECES
 """The number of integers that the method `_checked` returns."""
@@ -51,7 +49,7 @@ class Call:
     layout: Sequence[tuple[Leaf, str]] | None = None
     """A (parameter, text) tuple for each parameter. The text has the name, the shape and the placements.
 
-    None if ranks can have different parameters, or if a shape is unknown.
+    The value is None if ranks can have different parameters, or if a shape is unknown.
     """
 
     copies: Sequence[tuple[Leaf, Callable[[], int]]] = ()
@@ -63,7 +61,7 @@ class Call:
     """The gradients whose copies are compared between ranks."""
 
     terms: Sequence[ReplicaSet] = ()
-    """The `Partial` gradients that the ranks sum later, after this collective has compared their layouts."""
+    """The `Partial` gradients. The ranks compare the layouts in this all-reduce, and sum the gradients later."""
 
     shared: SharedGradients = field(default_factory=SharedGradients)
     remarks: Callable[[], Mapping[str, str]] = dict
@@ -151,7 +149,7 @@ class Consensus:
         return integers.from_words(self._checked_sum(integers.to_words((own, dtype)), ADDS))
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
-        """Return the sums over all ranks. Call `compare` first, which checks the number of sums."""
+        """Call `compare` first, which checks that all ranks have the same number of sums."""
         words = self.all_reduce_sum([word for power_sum in own for word in integers.to_words(power_sum)])
         step = WORDS + 1
         return [integers.from_words(words[start : start + step]) for start in range(0, len(words), step)]
@@ -160,7 +158,7 @@ class Consensus:
         self._checked_sum(integers.to_words((Accumulator(), "float32")), COMPARES)
 
     def reject(self, error: Exception) -> None:
-        """Send an error to the other ranks, which wait in a collective. All ranks then raise an error."""
+        """Send an error to the other ranks, which wait in a collective. All ranks raise the error."""
         self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
         self._begin()
         reduced = self.all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)

@@ -19,10 +19,7 @@ REMEDY = (
 
 
 def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
-    """Describe how the calls of the ranks differ.
-
-    texts: (ranks, text) for each different text.
-    """
+    """texts: A tuple (ranks, text) for each different text."""
     rejected = [(ranks, text["remarks"]["rejected"]) for ranks, text in texts if "rejected" in text["remarks"]]
     if rejected:
         reasons = "; ".join(f"{format_ranks(ranks)} rejected this call: {reason}" for ranks, reason in rejected)

@@ -25,9 +25,7 @@ from .uncounted import SharedGradients
 
 
 class LocalShards(ABC):
-    """The base class for the distributed gradients of a call. A subclass reads the placements of its framework's
-    tensors.
-    """
+    """The distributed gradients of a call. A subclass reads the placements of its framework's tensors."""
 
     values: list[Tensor]
     stored_rows: Mapping[int, Callable[[], Any]] = {}
@@ -106,12 +104,13 @@ class LocalShards(ABC):
         return []
 
     def terms_on_device(self, measure: Measure) -> on_device.Terms | None:
-        """Return the `Partial` gradients if the norm stays on the device, or None if the host sums them."""
+        """Return the `Partial` gradients if the norm stays on the device, or None if the host sums the gradients."""
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before the collective of the norm. Until they end, no rank can reject a
-        call."""
+        """Return whether other collectives come before the collective of the norm. Until these collectives end, no rank
+        can reject a call.
+        """
         return False
 
     # -- for all frameworks
@@ -127,8 +126,7 @@ class LocalShards(ABC):
 
     @property
     def parameters(self) -> int | None:
-        """The number of all parameters, including parameters without a gradient, or None if it can differ between
-        ranks."""
+        """The number of parameters, with or without a gradient. None means that the number can differ between ranks."""
         return self._spec.comparable(self._parameters)
 
     def check_patterns(self) -> None:
@@ -206,7 +204,7 @@ class LocalShards(ABC):
     ) -> Call:
         """Return the values that the ranks compare for a norm.
 
-        For the first norm of a call, they include all parameters and the number of elements.
+        For the first norm of a call, the values include all parameters and the number of elements.
         """
         numel, copies = self.numel if is_first else None, self.copies()
 
@@ -326,7 +324,6 @@ def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], fu
 
 
 WithTerms = Callable[[], tuple[PartialSums, PartialSums]]
-"""A function that returns the result of `LocalShards._with_terms`."""
 
 
 def _norm(

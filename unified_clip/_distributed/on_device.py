@@ -1,8 +1,8 @@
 """Keep the norm of a process group on the GPUs, so that no rank waits for its GPU.
 
-At the first call with a new list of parameters, the host reads the norm. This first call decides whether the norms of
-later calls stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next call raises the
-error. The host reads the comparison of the calls only at the next call, so it does not wait for queued work.
+At the first call with a new list of parameters, the host reads the norm, and decides whether the norms of later calls
+stay on the GPU. If ranks make different calls later, the norm is NaN, and the next call raises the error. The host
+reads the comparison of the calls only at the next call, so the host does not wait for queued work.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from .digests import PIECES
 from .integers import equal_summands
 
 FLAGS = WORDS + 1 + 3 + 3 * PIECES
-"""The position of two flags in the integers of the first all-reduce. The first flag is true if norms can stay on this
-rank's GPU. The second flag is true if this norm stays on the GPU."""
+"""The first all-reduce has two flags at the indices FLAGS and FLAGS + 1.
+
+A rank sends 1 as the first flag if norms can stay on its GPU, and 1 as the second flag if this norm stays on its GPU.
+"""
 
 TAGS = FLAGS + 2
 
 TAG = 1
-"""The tag of a sum, which is equal to `consensus.ADDS`."""
+"""The tag of the sum, equal to `consensus.ADDS`."""
 
 WINDOWS = 178
 """The number of integers in the second all-reduce. The first integer is a flag for float64 norms. The remaining 177
@@ -34,8 +36,8 @@ integers are an exact sum (see `STATE` in the kernels).
 """
 
 REMEDY = (
-    "Set UNIFIED_CLIP_TRITON=0, and restart all ranks from the same checkpoint. The wrong call will then raise an "
-    "error with the reason on all ranks"
+    "Set UNIFIED_CLIP_TRITON=0, and restart all ranks from the same checkpoint. With UNIFIED_CLIP_TRITON=0, the "
+    "wrong call raises an error with the reason on all ranks"
 )
 
 MIXED = f"ranks make different calls. On ranks that leave their norm on the GPU, the norm is NaN. {REMEDY}"
@@ -48,15 +50,13 @@ class NormOnDevice(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The `Partial` gradients of a call."""
-
     values: Sequence[Tensor]
     length: int
     flatten: Callable[[], Tensor]
     """A function that returns the partial sums of this rank as one float64 tensor."""
 
     round: Callable[[Tensor], Sequence[Tensor]]
-    """A function that converts the sum of all ranks' `flatten` results back to gradients."""
+    """A function that converts the sum of the tensors from `flatten` over all ranks back to gradients."""
 
     owned: Sequence[int]
     measure: Measure
@@ -67,11 +67,11 @@ class NormRequest(NamedTuple):
     p: float
     own: PartialSums
     numbers: Sequence[int]
-    """The integers of the first all-reduce. The first integers are placeholders for the sum of this rank."""
+    """The integers of the first all-reduce. The first WORDS + 1 integers are placeholders for the sum of this rank."""
 
     dtype: str
     terms: Terms | None
-    """The `Partial` gradients, which are not in `tensors`."""
+    """The `Partial` gradients. They are not in `tensors`."""
 
 
 class Agreement(NamedTuple):
@@ -81,7 +81,7 @@ class Agreement(NamedTuple):
 
 
 _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
-"""For each process group, maps digests of parameter lists to agreements."""
+"""For each process group, a dict from the digest of a parameter list to its agreement."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
 
@@ -95,8 +95,8 @@ def agreed_dtype(group: Any, parameters: int) -> str | None:
 def most_terms(group: Any) -> int:
     """Return the largest number of `Partial` elements of any earlier call in a process group.
 
-    Every call sums this number of elements. So the lengths match even if ranks pass different lists of parameters by
-    mistake.
+    Every call sums this number of elements, so that the lengths match even if ranks pass different lists of parameters
+    by mistake.
     """
     return max((agreement.terms for agreement in _AGREED.get(group, {}).values()), default=0)
 
@@ -110,7 +110,7 @@ def agree(group: Any, parameters: int, agreement: Agreement | None) -> None:
 
 
 def store(group: Any, number: int, added: Deferred | None) -> None:
-    """Store the compared values of a call for `check_last_call`, which reads them at the next call."""
+    """`check_last_call` reads the compared values at the next call."""
     if added is not None:
         _UNREAD[group] = number, added
 
@@ -127,7 +127,7 @@ def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
     if rejected:
         raise ValueError(
             f"a rank raised an error at call {number} of this process group, so the norm of the call is NaN. Restart "
-            "all ranks from the same checkpoint with UNIFIED_CLIP_TRITON=0. Then all ranks raise the error with its "
+            "all ranks from the same checkpoint with UNIFIED_CLIP_TRITON=0, so that all ranks raise the error with its "
             "reason"
         )
     if stays == size and can < size:

@@ -257,7 +257,7 @@ class DistributedGradients(LocalShards):
         return [tensor for index, tensor in tensors.items() if self._is_counted[index]]
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the `Partial` gradients that the ranks sum later, after they have compared the layouts."""
+        """Return the indices of the `Partial` gradients that the ranks sum later, after comparing their layouts."""
         return []
 
     def owned_terms(self) -> list[int]:
@@ -376,7 +376,7 @@ class DistributedGradients(LocalShards):
 
     @functools.cached_property
     def _has_full_mesh(self) -> bool:
-        """Whether any tensor is on a mesh of all ranks. Plain tensors are then assumed to be copies."""
+        """Whether any tensor is on a mesh of all ranks. If so, plain tensors are assumed to be copies."""
         return any(map(self._group.ranks.__le__, self._meshes))
 
     @functools.cached_property

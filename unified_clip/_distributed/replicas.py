@@ -31,7 +31,7 @@ class Replica(NamedTuple):
 
     tensor: Tensor
     key: Hashable
-    """Two gradients of this rank have equal keys if their copies are on the same ranks."""
+    """Gradients of this rank have equal keys if their copies are on the same ranks."""
 
     number: int
     """The number of copies, including the copy on this rank."""
@@ -43,8 +43,6 @@ class Replica(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """The fields of `Replica` that describe the ranks with copies of a gradient."""
-
     key: Hashable
     number: int
     is_first: bool
@@ -86,7 +84,7 @@ class ReplicaSet:
     content: int
 
     text: Callable[[], dict[str, Any]]
-    """A function that returns texts for an error message, such as the `contents` of the gradients."""
+    """A function that returns texts for an error message."""
 
 
 class SharedSet(NamedTuple):
@@ -157,10 +155,10 @@ def summands(sets: Iterable[ReplicaSet | SharedSet]) -> list[int]:
 
 
 class Exchange(Protocol):
-    """The part of a `Consensus` that `describe` needs."""
+    """The methods of `Consensus` that `describe` needs."""
 
     rank: int
-    """The number of this process in the process group."""
+    """The index of this process in the process group."""
 
     ranks: Ranks
 
@@ -174,11 +172,11 @@ class Exchange(Protocol):
 
 
 Position = tuple[int, int]
-"""(a rank of the process group, the index of a set of this rank)."""
+"""A rank of the process group, and the index of a `ReplicaSet` on this rank."""
 
 
 def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
-    """Return the error message about copies that differ. All ranks have to call this function."""
+    """All ranks have to call this function."""
     return _describe(
         sets,
         exchange,
@@ -191,9 +189,7 @@ def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
 
 
 def describe_terms(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
-    """Return the error message about `Partial` gradients with different layouts. All ranks have to call this
-    function.
-    """
+    """All ranks have to call this function."""
     remedy = "Set the same Partial gradients on each of these ranks, in the same order. Set zeros where a rank has none"
     noun = "a Partial gradient"
     return _describe(sets, exchange, "in shape, dtype or placements from those", remedy, noun, remedy)

@@ -16,10 +16,7 @@ from .replicas import Exchange, SharedSet
 
 
 def place(leaf: Leaf, are_listed: bool) -> str:
-    """Return the place of a gradient as text for messages.
-
-    are_listed: Whether all ranks list the same parameters.
-    """
+    """are_listed: Whether all ranks list the same parameters."""
     is_unique = are_listed or leaf.name is not None
     return leaf.place if is_unique else f"{leaf.place}, or another gradient with as many elements,"
 
@@ -48,8 +45,8 @@ def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
     where = format_ranks([exchange.ranks[rank] for rank in ranks])
     return (
         f"no rank owns the gradient at {text['place']}{more} on {where}. "
-        "The owner should be the first rank with a copy of the parameter, but the gradient is None on this rank. Set "
-        "the gradient on all ranks that have a copy of the parameter. No gradient was changed."
+        "The owner should be the first rank with a copy of the parameter, but the gradient is None on that first rank. "
+        "Set the gradient on all ranks that have a copy of the parameter. No gradient was changed."
     )
 
 

@@ -18,7 +18,6 @@ INTERVAL = 1.0
 """The number of seconds between two checks of the waiting calls."""
 
 _WAITS: dict[object, tuple[float, int, Callable[[], str]]] = {}
-"""The waiting calls, as tuples (deadline, logging level, function that returns the message)."""
 
 _STARTING = threading.Lock()
 _WATCH: list[threading.Thread] = []

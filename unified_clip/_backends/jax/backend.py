@@ -43,7 +43,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return host.kernels_in_graphs() and kernel_custom_call.register()
 
     _axes: tuple[str, ...] | None = None
-    """The `shard_map` axes that the caller passes as process_group, or None if the caller passes no names of axes."""
+    """The `shard_map` axes in the caller's `process_group`, or None if `process_group` names no axes."""
 
     def with_spec(self, spec: DistributedSpec) -> Self:
         if isinstance(spec.process_group, str) and spec.process_group == "auto":
@@ -68,7 +68,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jax.lax.stop_gradient(self.as_tensor(parameter))
 
     def as_bound(self, value: Any) -> Tensor:
-        """Copy a NumPy array and keep its dtype. Without x64, JAX would convert float64 to float32."""
+        """Copy a NumPy array without a conversion to JAX, because JAX without x64 would convert float64 to float32."""
         return kernels.own_copy(value) if kernels.is_array(value) else value
 
     def dtype(self, tensor: Any) -> str:

@@ -17,7 +17,7 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""Up to this size in bytes, compiled code copies an array faster than `jax.device_put` shares its memory."""
+"""In bytes. Up to this size, compiled code copies an array faster than `jax.device_put` shares its memory."""
 
 WIDE = {"float64", "complex128", "int64", "uint64"}
 
@@ -39,11 +39,11 @@ def structure_of(arrays: Sequence[Any]) -> Structure:
 
 
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
-    """Return uncommitted JAX arrays on the default device. Large arrays share the memory of the NumPy arrays, if
-    possible.
+    """Convert NumPy arrays to uncommitted JAX arrays on the default device.
 
-    A compiled copy is faster than `jax.device_put` for small arrays. The second call with the same shapes and dtypes
-    compiles the copy.
+    Large arrays share the memory of the NumPy arrays, if possible. Small arrays are copied by a compiled function,
+    which is faster than `jax.device_put`. XLA compiles this function at the second call with the same shapes and
+    dtypes.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True

@@ -66,7 +66,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
         return function
 
     def implementation(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
-        """Compute the norm in eager calls by a compiled function, even under `jax.disable_jit`."""
+        """Run eager calls as compiled functions, even under `jax.disable_jit`."""
         with jax.enable_x64(True), jax.disable_jit(False):
             return compiled(norm, batches)(*tensors)
 
@@ -136,8 +136,8 @@ def register() -> bool:
     if error:
         warnings.warn(
             f"JAX {jax.__version__} rejects the compiled kernels of unified_clip ({error}). In compiled programs, "
-            "JAX's operations compute the norms. The last bit of a norm may differ. Set UNIFIED_CLIP_GRAPH=framework "
-            "to use JAX's operations without this warning.",
+            "JAX's operations compute the norms. These norms may differ in the last bit from norms of eager calls. Set "
+            "UNIFIED_CLIP_GRAPH=framework to use JAX's operations without this warning.",
             RuntimeWarning,
             stacklevel=2,
         )

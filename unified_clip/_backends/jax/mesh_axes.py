@@ -27,8 +27,9 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
         if declared is None:
             raise ValueError(
                 "Inside pmap, or inside shard_map with check_vma=False, unified_clip cannot detect sharded axes. Leave "
-                "check_vma=False out, or pass process_group. Pass None if each device has complete gradients (as after "
-                "pmean). Otherwise, pass the names of the axes over which gradients are sharded"
+                "check_vma=False out, or pass process_group. Pass process_group=None if each device has "
+                "complete gradients (as after pmean). Otherwise, pass the names of the axes over which gradients are "
+                "sharded"
             )
         return tuple(declared)
     varying = _varying(tensor)
@@ -42,8 +43,8 @@ def reject_unreduced(tensor: Tensor) -> None:
         unreduced |= of.manual_axis_type.unreduced
     if unreduced:
         raise ValueError(
-            f"a gradient of type {of} is unreduced over {', '.join(map(repr, sorted(unreduced)))}. Reduce it first. "
-            "Inside shard_map, call jax.lax.psum. Outside shard_map, call jax.sharding.reshard"
+            f"a gradient of type {of} is unreduced over {', '.join(map(repr, sorted(unreduced)))}. Reduce the "
+            "gradient first. Inside shard_map, call jax.lax.psum. Outside shard_map, call jax.sharding.reshard"
         )
 
 
@@ -73,10 +74,6 @@ def _varying(tensor: Tensor) -> frozenset[str]:
 
 
 def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
-    """Add up the sums of all devices.
-
-    sums: Tuples (sum over local shards, mesh axes over which the shards are distributed).
-    """
     all_axes = tuple(sorted({axis for _, axes in sums for axis in axes}))
     local = sum(
         (counted(scalar, tuple(axis for axis in all_axes if axis not in axes)) for scalar, axes in sums),
@@ -86,7 +83,7 @@ def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
 
 
 def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
-    """Gather a scalar from all devices along the axes into a vector.
+    """Return a vector with the scalars of all devices along the axes.
 
     The collective is a sum, because a maximum would have no derivative and could lose NaN.
     """

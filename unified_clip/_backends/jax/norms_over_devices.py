@@ -68,16 +68,15 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Multiply and divide the scalar by the same factor, which does not change the value.
+    """Return the scalar, multiplied and divided by the same factor, so that the value does not change.
 
-    Without the division, XLA would compute the sum over all tensors again for each product.
+    Without the division, XLA would repeat the computation of the scalar for each product that needs the scalar.
     """
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)
 
 
 def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) -> Scalar:
-    """Return a vector with the sum of each group. Each shard is counted once."""
     return jnp.stack([
         sum(
             (counted(scalar, axes) for scalar, axes in zip(group, own, strict=True)), start=jnp.zeros((), jnp.float64)
@@ -124,7 +123,7 @@ def _nearest(
 ) -> Scalar:
     """Return the float32 numbers that are nearest to the roots of the exact sums.
 
-    lost: A bound on the relative error of each sum.
+    lost: A bound on the relative error of each number in `total`.
     """
     bits = jax.lax.bitcast_convert_type(root, jnp.uint64) & np.uint64(0x7FF << 52)
     unit = jnp.maximum(jax.lax.bitcast_convert_type(bits, jnp.float64) * 2.0**-23, 2.0**-149)
@@ -144,7 +143,7 @@ def _nearest(
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
-    """Return the exact sums of |g|**p over all devices as windows.
+    """Return the windows of the exact sums of |g|**p over all devices.
 
     Carries are not added to the next window, so a window can have more than 16 bits.
     """

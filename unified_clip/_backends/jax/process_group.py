@@ -49,7 +49,7 @@ def _group_of(ranks: tuple[int, ...], job: Job) -> JaxGroup:
 
 @functools.cache
 def _mesh_of(ranks: tuple[int, ...], job: Job) -> Mesh:
-    """Return a mesh with one device of each process. `job` is only a key for the cache."""
+    """`job` is only a key for the cache."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
 
@@ -77,7 +77,7 @@ def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor], job: Job) -
 
 
 def declared_axes(process_group: Any) -> tuple[str, ...] | None:
-    """Return the names of the mesh axes in `process_group`. For a mesh or process indices, return None."""
+    """Return the names of mesh axes, or None if `process_group` is a mesh or has process indices."""
     if process_group is None:
         return ()
     if isinstance(process_group, str):
@@ -102,7 +102,9 @@ def declared_group(process_group: Any, arrays: Sequence[Any]) -> JaxGroup:
     if isinstance(process_group, Mesh):
         return group_of(_on_mesh(process_group))
     if not process_group:
-        raise ValueError(f"process_group is {process_group!r}, without a process. Pass None for this process alone")
+        raise ValueError(
+            f"process_group is {process_group!r}, which names no process. Pass None for this process alone"
+        )
     axes = declared_axes(process_group)
     if axes is not None:
         return group_of(_along(axes, arrays))
@@ -154,6 +156,6 @@ def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
     if any(beside(rank) != own for rank in own):
         raise ValueError(
             f"process_group names {', '.join(map(repr, axes))}, but the devices of one process are in several groups "
-            "of this mesh. Pass a list of process indices"
+            "of the mesh. Pass a list of process indices"
         )
     return tuple(sorted(own))

@@ -13,9 +13,9 @@ from . import exchange, kernel_custom_call
 
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-    """Return the products, or None if the compiled function is not used.
+    """Return the products, or None if the caller has to compute the products in another way.
 
-    XLA can take seconds to compile the function, so only the second call with the same shapes and dtypes compiles it.
+    XLA can take seconds to compile `_scaled`, so the first call with new shapes and dtypes returns None.
     """
     if any(getattr(tensor, "committed", True) for tensor in tensors) or not _on_cpu():
         return None

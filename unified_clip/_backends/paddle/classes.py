@@ -54,7 +54,7 @@ def set_gradient_clip(
         _set(clip, [None] if parameters is None else _names(parameters, program), program)
         return
     if any(isinstance(parameter, paddle.pir.Value) for parameter in parameters or ()):
-        raise ValueError("param_list has parameters of a static program. Also pass this program as program=")
+        raise ValueError("param_list has parameters of a static program. Also pass the static program as program=")
     settings.set_gradient_clip(backend, clip, parameters)
 
 

@@ -83,8 +83,8 @@ def check_mode(tensors: Iterable[Any]) -> None:
             raise TypeError("an eager tensor cannot be clipped in static mode. Call paddle.disable_static() first")
         if isinstance(tensor, paddle.pir.Value) and tensor.block.program is not building:
             raise ValueError(
-                "a value of a static program can be clipped only while that program is built. Clip it in static mode, "
-                "under paddle.static.program_guard of the value's program"
+                "a value of a static program can be clipped only while that program is built. Clip the value "
+                "in static mode, under paddle.static.program_guard of the value's program"
             )
 
 

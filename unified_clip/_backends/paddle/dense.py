@@ -59,7 +59,7 @@ class Dense:
 
 
 class Numbers:
-    """The numbers of a tensor or of a piece, in the dtype of `Dense.wide`."""
+    """The numbers of a tensor, or of a piece of a tensor, in the dtype of `Dense.wide`."""
 
     def __init__(self, wide: Tensor, is_complex: bool) -> None:
         self.wide, self.is_complex = wide, is_complex
@@ -193,9 +193,9 @@ def wide_dtype(dtype: Any) -> Any:
 
 
 def narrowed(wide: Tensor, dtype: Any) -> Tensor:
-    """Convert numbers to a narrower dtype.
+    """Convert numbers to a narrower dtype, and avoid an error of Paddle 3.3.
 
-    On the CPU, Paddle 3.3 converts tiny numbers wrongly. For example, 2**-80 can become 1e-4.
+    On the CPU, Paddle's own conversion returns wrong values for tiny numbers. For example, 2**-80 can become 1e-4.
     """
     if dtype == paddle.float16:
         zero = wide * filled(0.0, wide.dtype, wide) - (wide.detach() - wide)  # with wide's sign and derivative 1
@@ -204,7 +204,7 @@ def narrowed(wide: Tensor, dtype: Any) -> Tensor:
 
 
 def rounded_to_odd(value: Tensor) -> Tensor:
-    """Round numbers to float32, by rounding to odd. Then a second rounding to 16 bits gives the correct result."""
+    """Round numbers to float32 by rounding to odd, so that a second rounding to 16 bits gives the correct result."""
     if value.dtype in (*HALF, paddle.float32):
         return value.astype("float32")
     wide = value.astype("float64")

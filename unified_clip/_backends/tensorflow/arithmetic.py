@@ -13,10 +13,10 @@ from tensorflow.python.ops import control_flow_util
 from ..._core.types import Scalar, Tensor
 
 EAGER = tf.__internal__.EagerTensor
-"""The type of eager tensors. Creating a tensor for its type would start the runtime before users configure it."""
+"""The type of eager tensors. `type(tf.constant(0))` would start the runtime before users configure it."""
 
 PIECE = 1 << 18
-"""The number of elements of a piece. In float64, a piece takes 2 MiB, which fits into a cache."""
+"""The number of elements of a piece of a tensor. In float64, a piece takes 2 MiB, which fits into a cache."""
 
 
 LANES = 4
@@ -28,10 +28,7 @@ SHORT = 1 << 12
 
 
 def constant(number: float, dtype: Any) -> Tensor:
-    """Return a constant, converted by NumPy.
-
-    TensorFlow's cache for Python numbers would return 0.0 for -0.0.
-    """
+    """NumPy converts the number, because TensorFlow's cache for Python numbers would return 0.0 for -0.0."""
     return tf.constant(np.array(number, dtype.as_numpy_dtype))
 
 
@@ -49,7 +46,7 @@ def is_for_xla() -> bool:
 def computed_once(scalar: Scalar) -> Scalar:
     """Return the scalar unchanged. In a graph for XLA, multiply and divide the scalar by the same factor.
 
-    Without the division, XLA would repeat the sum over all tensors for each product.
+    Without the division, XLA would repeat the computation of the scalar for each product that needs the scalar.
     """
     if not is_for_xla():
         return scalar
@@ -100,8 +97,9 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Join the short tensors of each dtype. Return the joined tensors, and a function that splits results in the same
-    way."""
+    """Join the short tensors of each dtype. Return the joined tensors, and a function that splits one result per joined
+    tensor into one result per tensor.
+    """
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):

@@ -338,8 +338,10 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 
 
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the result of `tf.unique`. For constant indices, NumPy computes the result, because XLA does not know the
-    length of the result."""
+    """Return the result of `tf.unique`.
+
+    In graphs for XLA, NumPy computes the result for constant indices, because XLA must know the length of the result.
+    """
     constants = smart_constant_value(indices) if is_for_xla() else None
     if constants is None:
         rows, segments = tf.unique(indices)

@@ -64,7 +64,7 @@ def _root(total: Scalar, p: float) -> Scalar:
 
 @functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
-    """Return `low` or `high`, the number nearer to the root of the exact sum in `words`. In a tie, return the even
+    """Return `low` or `high`, whichever is nearer to the root of the exact sum in `words`. In a tie, return the even
     number.
     """
     middle = (low + high) / 2.0

@@ -26,10 +26,7 @@ BARRIER = "XlaOptimizationBarrier"
 
 
 def register() -> bool:
-    """Register the kernels with XLA.
-
-    TensorFlow can run a traced graph with or without XLA. For graphs without XLA, the operation has a second kernel.
-    """
+    """Register the kernels with XLA, and a kernel of the operation for graphs that run without XLA."""
     has_kernel = any(
         kernel.device_type == "CPU" for kernel in registered_kernels.get_registered_kernels_for_op(NAME).kernel
     )
@@ -92,12 +89,13 @@ def _is_called() -> bool:
     except Exception as error:  # whatever TensorFlow raises
         problem = str(error).partition("\n")[0] or type(error).__name__
     else:
-        problem = "" if result == 5.0 else f"instead of a norm of 5, it returned {result}"
+        problem = "" if result == 5.0 else f"the norm of [3, 4] is {result} instead of 5"
     if problem:
         warnings.warn(
             f"XLA in TensorFlow {tf.__version__} does not call the compiled kernels of unified_clip ({problem}). In "
-            "functions with jit_compile=True, TensorFlow's operations compute the norms. The last bit of a norm may "
-            "differ. Set UNIFIED_CLIP_GRAPH=framework to use TensorFlow's operations without this warning.",
+            "functions with jit_compile=True, TensorFlow's operations compute the norms. These norms may differ in "
+            "the last bit from norms of eager calls. Set UNIFIED_CLIP_GRAPH=framework to use TensorFlow's operations "
+            "without this warning.",
             RuntimeWarning,
             stacklevel=2,
         )

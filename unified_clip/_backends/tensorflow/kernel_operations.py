@@ -40,7 +40,7 @@ NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 def supports(tensors: Sequence[Tensor]) -> bool:
     """Return whether the operations support these tensors in the current graph.
 
-    Graphs of a strategy are not supported, because the workers of the strategy might not import unified_clip.
+    Graphs of a `tf.distribute` strategy are not supported, because its workers might not import unified_clip.
     """
     return bool(
         REGISTERED
@@ -76,10 +76,7 @@ def ndim(scalar: Scalar) -> int | None:
 def _apply(
     name: str, tensors: Sequence[Tensor], *, per_tensor: bool, p: float = 2, is_batch: bool = False, **inputs: Any
 ) -> Any:
-    """Add an operation to the graph, and return its results.
-
-    is_batch: Whether the first axis of each tensor is the batch axis.
-    """
+    """is_batch: Whether the first axis of each tensor is the batch axis."""
     threads = tf.config.threading.get_intra_op_parallelism_threads() or processor.default_threads()
     attributes: dict[str, Any] = {"p": int(p), "per_tensor": per_tensor, "is_batch": is_batch, "threads": threads}
     if name == NORM and is_for_xla():

@@ -94,7 +94,6 @@ def inner_tensors(tensor: Any) -> list[Any]:
 
 
 def has_address(tensor: Any) -> bool:
-    """Return whether the address of a tensor identifies its memory."""
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.dtype not in NAMES:
         return False
     if isinstance(tensor, FakeTensor):  # its data_ptr warns
@@ -122,7 +121,7 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
         raise TypeError(
             "float64 and complex128 gradients cannot be clipped together with gradients on a device without float64. "
             "Convert their parameters to float32 or complex64. Or clip the gradients of each device in a separate "
-            "call. Each call then computes its own norm"
+            "call, which computes a separate norm"
         )
     return not wide and (
         any(map(arithmetic.lacks_float64, (*tensors, *extra_inputs))) or host.forced_path("pairs") == "pairs"

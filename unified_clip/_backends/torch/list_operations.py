@@ -78,7 +78,7 @@ def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor
 
 
 def _write_products(group: Sequence[Tensor], wide: Sequence[Tensor], coef: Scalar) -> None:
-    """Compute the products in `wide`, which has a float32 tensor for each tensor of the group."""
+    """wide: A float32 tensor for each tensor of the group, in which the products are computed."""
     torch._foreach_copy_(wide, group)
     torch._foreach_mul_(wide, coef)
     torch._foreach_copy_(group, wide)

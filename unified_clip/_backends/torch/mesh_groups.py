@@ -14,8 +14,6 @@ from ..._distributed.ranks import KeptByIdentity, Ranks
 
 
 class MeshGroups:
-    """The process groups of several mesh dimensions."""
-
     def __init__(self, groups: Sequence[Any], ranks: Ranks) -> None:
         self._groups, self.ranks = [weakref.ref(group) for group in groups], ranks
 
@@ -29,8 +27,7 @@ def groups_of(group: Any) -> list[Any]:
 
 
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
-"""All `MeshGroups` objects, by their first group and by the ids of all their groups.
-"""
+"""All `MeshGroups` objects: for each first process group, a dict from the ids of all groups to the object."""
 
 
 def group_of_mesh(mesh: Any) -> Any:
@@ -43,10 +40,9 @@ def group_of_mesh(mesh: Any) -> Any:
 
 
 def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
-    """Return a list with the process group over which the DTensors are sharded or `Partial`. For replicated DTensors,
-    the list is empty.
+    """Return the process group over which the DTensors are sharded or `Partial`, as a list.
 
-    Return None if the placements do not determine the group.
+    If all DTensors are replicated, the list is empty. If the placements do not determine the group, return None.
     """
     groups: set[Any] = set()
     meshes: dict[int, tuple[Any, dict[Any, int]]] = {}
@@ -70,7 +66,6 @@ def _dims_of(mesh: Any) -> list[int]:
 
 
 def group_along(mesh: Any, dims: Sequence[int]) -> Any:
-    """Return the process group along some dimensions of a mesh, or a `MeshGroups` object of several groups."""
     if math.prod(mesh.size(dim) for dim in dims) == torch.distributed.get_world_size():
         return torch.distributed.group.WORLD
     groups = [mesh.get_group(dim) for dim in dims]

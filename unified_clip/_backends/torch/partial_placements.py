@@ -40,7 +40,7 @@ class Bucket(NamedTuple):
         return ReplicaSet(key, number, self.ranks[0] == here, digest(labels) >> 1, lambda: text)
 
     def summed(self, values: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Return the sums of `Partial` gradients over ranks. Every rank in `ranks` must call this method."""
+        """Every rank in `ranks` must call this method."""
         buffer = self.flattened(values)
         _, first = next(iter(self.members.values()))
         dims = [dim for dim in partial_dims(first) if first.device_mesh.size(dim) > 1]

@@ -88,7 +88,7 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
             raise ValueError(
                 f"the mesh of the gradient at {leaf.place} has {size} of {world_size} ranks. The "
                 "gradients of the other ranks are unknown: pass process_group and ownership. Derivatives "
-                "require a mesh of all ranks: also call under torch.no_grad()"
+                "require a mesh of all ranks, so also clip under torch.no_grad()"
             )
 
 
@@ -329,7 +329,8 @@ class TorchShards(DistributedGradients):
     def _placements_decide(self) -> bool:
         """Return whether placements decide which ranks share the gradients.
 
-        Return False for a list without parameters, because a rank without a gradient cannot read its placements.
+        Return False for a list without parameters, because a rank without a gradient cannot read the gradient's
+        placements.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas

@@ -24,10 +24,10 @@ class Counted(NamedTuple):
     """The table of the gradients, or None if there are no gradients or the kernels do not support one of them."""
 
     total: Accumulator = Accumulator()
-    """The exact sum of |g|**p over the gradients that `table` lacks."""
+    """The exact sum of |g|**p over the gradients that are not in `table`."""
 
     largest: float = 0.0
-    """The largest magnitude of the gradients that `table` lacks, used only if p is inf."""
+    """The largest magnitude of the gradients that are not in `table`. Only used if p is inf."""
 
 
 class Request(NamedTuple):
@@ -110,9 +110,9 @@ def _sent(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _in_windows(own: Accumulator, p: int, wide: bool) -> list[int]:
-    """Return the windows of a sum. The last bit of the first window is u**p.
+    """Return the windows of a sum. The last bit of the first window has the value u**p.
 
-    u is 2**-1075 for a float64 norm, and 2**-150 for a float32 norm.
+    The number u is 2**-1075 for a float64 norm, and 2**-150 for a float32 norm.
     """
     total = own.total << 2 >> UNIT + 2 - (1075 if wide else 150) * p
     return [total >> (24 * window) & (2**24 - 1) for window in range(WINDOWS - 1)]

@@ -38,13 +38,13 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether Triton's interpreter runs the kernels on tensors in CPU memory."""
 
 CHUNK = 65536
-"""The number of elements that a program adds up."""
+"""The number of elements that one program, an instance of a Triton kernel, adds up."""
 
 LANES = 2048
-"""The number of elements that a program reads at a time."""
+"""The number of elements that one program reads at a time."""
 
 SUM_LANES = 256
-"""The number of chunks whose sums a program reads at a time."""
+"""The number of chunks whose sums one program reads at a time."""
 
 ERROR = 2.0**-40
 """A bound on the relative error of a norm before it is rounded.
@@ -102,10 +102,10 @@ class Addresses(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A range of chunks, from `first` to `end` - 1, with all tensors of one dtype. One launch handles these chunks."""
+    """The chunks from `first` to `end` - 1, which have tensors of one dtype. One kernel launch handles these chunks."""
 
     tensor: int
-    """The index of a tensor in the range."""
+    """The index of one tensor of these chunks."""
 
     dtype: torch.dtype
     first: int

@@ -30,7 +30,10 @@ NAN_BITS: Any = tl.constexpr(0x7FF8000000000000)
 
 @triton.jit
 def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return the significands and exponents of magnitudes, given as bits. The smallest exponent is 1."""
+    """Return the significands and the exponents of magnitudes. The smallest exponent is 1.
+
+    bits: The bits of the magnitudes.
+    """
     fraction_bits: tl.constexpr = 52 if wide else 23
     bits = bits.to(tl.int64)
     exponents = bits >> fraction_bits
@@ -46,7 +49,7 @@ def _window_after(exponent: tl.tensor, more_bits: tl.constexpr, order: tl.conste
 
 @triton.jit
 def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.tensor:
-    """Shift integers of at most 56 bits to the left by `places`."""
+    """Shift integers of at most 56 bits to the left by `places`, and return the 24 bits in a window."""
     shift = 24 * window - places
     right = numbers >> tl.minimum(tl.maximum(shift, 0), 63)
     left = right << tl.minimum(tl.maximum(-shift, 0), 24)
@@ -116,7 +119,7 @@ def _add_chunk(
 def _rounds_up(
     windows: tl.tensor, begin: tl.tensor, end: tl.tensor, bits: tl.tensor, order: tl.constexpr, wide: tl.constexpr
 ) -> tl.tensor:
-    """Return 1 if the exact norm must be rounded up from the number with these bits, else 0. Ties round to even."""
+    """Return 1 if the exact norm must be rounded up to the next number after `bits`, else 0. Ties round to even."""
     significand, exponent = _split(bits, wide)
     carry = tl.zeros([], tl.int64)
     rest = tl.zeros([], tl.int64)

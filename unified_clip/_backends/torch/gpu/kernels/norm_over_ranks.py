@@ -20,7 +20,7 @@ from .sums import INFINITY, LARGEST, rounded_pair
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
-"""In the words, the last bit of a number is at the position EXPONENT + (exponent field of the number)."""
+"""The last bit of a float64 number is bit EXPONENT + (exponent field of the number) of the words."""
 
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)
@@ -92,7 +92,6 @@ def _add_to(words: tl.tensor, number: tl.tensor) -> None:
 
 @triton.jit(do_not_specialize=("chunks",))
 def pack_largest(sums: tl.tensor, chunks: tl.tensor, states: tl.tensor, width: tl.constexpr) -> None:
-    """Update the largest magnitude in the state. The state stores the bits of a float64 number."""
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
     for at in range(0, chunks, width):
