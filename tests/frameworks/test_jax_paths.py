@@ -259,7 +259,7 @@ def test_every_pytree_is_a_container() -> None:
 
 def test_a_pytree_that_cannot_be_updated_is_refused_in_place() -> None:
     layer = Layer(jnp.array([3.0], "float32"), jnp.array([4.0], "float32"))
-    with pytest.raises(TypeError, match="updates a list or a dict"):
+    with pytest.raises(TypeError, match="updates only a list or a dict"):
         uc.clip_grad_norm_(layer, 1.0)
 
 

@@ -180,7 +180,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return Write(partial(np.copyto, self.host_view(tensor), self.host_view(value)))
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return a new array object. It shares memory with `tensor` until one of the two objects is changed."""
+        """Return a new array object. Both objects share memory until one of them is changed."""
         return copy.copy(tensor) if isinstance(tensor, mx.array) else _as_mlx(tensor)
 
     def is_finite(self, scalar: Scalar) -> bool | None:
@@ -213,8 +213,7 @@ def _is_traced(values: Sequence[Any]) -> bool:
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """Return whether `evaluate` rejects the values, because they are traced. MLX has no other test for traced
-    values."""
+    """MLX has no other test for traced values."""
     try:
         evaluate(values)
     except ValueError as error:

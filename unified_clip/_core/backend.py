@@ -29,7 +29,7 @@ class Backend(Protocol):
     donates: bool = False
     """Whether a compiled function of the framework can reuse the memory of its arguments (in JAX: `donate_argnums`).
 
-    JAX then deletes all tensors that share this memory. So functions that return new tensors also copy unchanged
+    JAX deletes all tensors that share the reused memory. So functions that return new tensors also copy unchanged
     gradients.
     """
 
@@ -94,7 +94,7 @@ class Backend(Protocol):
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         """Collect the tensors of a list in one pass, and return a path for them. Items can be None.
 
-        Return None if a tensor is not plain, for example sparse. The caller then checks the tensors one by one.
+        Return None if a tensor is not plain, for example sparse. The caller has to check the tensors one by one.
 
         in_place: Whether the call overwrites the tensors.
         """

@@ -187,10 +187,9 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
             )
         container = "dict" if isinstance(node, Mapping) else "list"
         raise TypeError(
-            f"{function} updates a list or a dict, because tensors of {backend.name} cannot be written in place. "
-            f"It received {kind}. Call grads = {container}(grads) first and pass grads, "
-            f"or use {instead}, which returns the "
-            "result"
+            f"{function} received {kind}, but updates only a list or a dict, because tensors of {backend.name} cannot "
+            f"be written in place. Call grads = {container}(grads) first and pass grads, or use {instead}, which "
+            "returns the result"
         )
 
 

@@ -240,9 +240,9 @@ class Shards(Protocol):
         """Convert a new local value to a tensor with the placements of the gradient."""
 
     def send_rejection(self, measures: Measures, error: Exception) -> None:
-        """Send an error to the ranks that wait for this rank, so that they raise an error, too.
+        """Send an error to the ranks that wait for this rank, so that these ranks raise an error, too.
 
-        measures: The norms that the call measures. They decide which ranks wait.
+        measures: The norms that the call measures. These norms decide which ranks wait.
         """
 
 

@@ -19,8 +19,10 @@ Receive = Callable[[Sequence[Any]], None]
 """A function that gets the values of scalars. Each value is a float or a nested list of floats."""
 
 GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
-"""A function that makes the traced graph call `Receive` with the values of the scalars in each run. It returns a
-function that waits for the calls of all earlier runs."""
+"""A function that makes the traced graph call `Receive` with the values of the scalars in each run.
+
+The function returns a second function, which waits for the calls of all earlier runs.
+"""
 
 
 class Deferred(NamedTuple):

@@ -105,7 +105,7 @@ def _number(backend: Backend, value: Any, name: str, differentiable: bool) -> tu
 def _one_element(backend: Backend, value: Any, name: str, differentiable: bool) -> tuple[float | int | None, Scalar]:
     shape = backend.shape(value)
     if shape is not None and any(length not in (1, None) for length in shape):
-        raise ValueError(f"{name} has shape {list(shape)}. Pass one number, or call once for each number")
+        raise ValueError(f"{name} has shape {list(shape)}. Pass one number, or call the function once for each number")
     if backend.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
         raise TypeError(f"{name} is a tensor of {backend.dtype(value)}. Pass a real number")
     tensor = backend.as_bound(value)

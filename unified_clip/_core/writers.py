@@ -93,8 +93,7 @@ class Writes:
 
 
 class InPlace:
-    """The writer for in-place functions. It overwrites the gradients' memory, or replaces immutable tensors in the
-    container."""
+    """Overwrite the memory of the gradients, or replace immutable tensors in the container."""
 
     def __init__(
         self, backend: Backend, container: Any, leaves: Sequence[Leaf], aliases: Mapping[int, Sequence[Leaf]]

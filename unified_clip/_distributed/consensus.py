@@ -158,7 +158,7 @@ class Consensus:
         self._checked_sum(integers.to_words((Accumulator(), "float32")), COMPARES)
 
     def reject(self, error: Exception) -> None:
-        """Send an error to the other ranks, which wait in a collective. All ranks raise the error."""
+        """Send an error to the other ranks, which wait in a collective."""
         self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
         self._begin()
         reduced = self.all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
@@ -289,8 +289,8 @@ class Consensus:
             raise ValueError(differences.describe(self._texts()))
 
     def _texts(self, rejects: bool = False) -> list[tuple[list[int], dict[str, Any]]]:
-        """Exchange at most MAX_TEXTS texts about the call. For each text, return (the global ranks that sent it, the
-        text).
+        """Exchange at most MAX_TEXTS texts about the call. Return a tuple (global ranks that sent the text, text) for
+        each text.
 
         The texts of ranks that reject the call come first.
         """
@@ -335,7 +335,7 @@ class Consensus:
 
 
 def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessGroup]]) -> None:
-    """Send an error to the ranks that wait for this rank, so that they raise an error, too.
+    """Send an error to the ranks that wait for this rank, so that these ranks raise an error, too.
 
     find_groups: A function that returns the process groups of the waiting ranks.
     """

@@ -8,7 +8,7 @@ from .._core.exact import UNIT, WORDS, Accumulator
 from .digests import PIECES, split
 
 Sum = tuple[Accumulator, str]
-"""(accumulator with the sum of |g|**p, dtype of the norm). The norm is the root of the sum."""
+"""An accumulator with the sum of |g|**p, and the dtype of the norm. The norm is the root of the sum."""
 
 
 def summands(digest: int | None) -> list[int]:

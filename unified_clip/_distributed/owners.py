@@ -39,7 +39,7 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
 def undeclared(message: str) -> ValueError:
     """Return a ValueError about unknown ownership.
 
-    The error is not sent to other ranks, because they might never start the collective that would send it.
+    The error is not sent to other ranks, because these ranks might never start the collective that sends the error.
     """
     error = ValueError(message)
     error.raises_alone = True  # type: ignore[attr-defined]

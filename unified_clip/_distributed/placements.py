@@ -93,7 +93,7 @@ class DistributedGradients(LocalShards):
 
     @functools.cached_property
     def layout_keys(self) -> Sequence[Hashable]:
-        """A key for each gradient, or None. Gradients with equal keys have equal meshes and equal placements."""
+        """For each gradient, a key or None. Gradients with equal keys have equal meshes and equal placements."""
         return [None] * len(self._gradients)
 
     def tensors_by_layout(self) -> Iterable[Any]:
@@ -163,7 +163,7 @@ class DistributedGradients(LocalShards):
         return SharedGradients(sets, lambda index: self._needed_place(index, measure))
 
     def _shared_copies(self, index: int, group: ProcessGroup) -> Copies | None:
-        """Return the ranks with copies of a gradient, or None if they are unknown or there are no copies."""
+        """Return the ranks with copies of a gradient, or None if the ranks are unknown or no copies exist."""
         leaf, gradient, here = self._leaves[index], self._gradients[index], group.ranks[group.rank]
         is_sharded, owner = self.is_sharded(gradient), self._spec.ownership_of(leaf)
         mesh = self.ranks(gradient) if is_sharded else Ranks([here])

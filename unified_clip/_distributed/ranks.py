@@ -100,8 +100,9 @@ def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ran
 
 
 class KeptByIdentity(Generic[V]):
-    """A cache that keeps a value while an object lives. The value must not refer to the object, which would then never
-    be freed."""
+    """A cache that keeps a value while an object lives. The value must not refer to the object, because the object
+    would never be freed.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}

@@ -371,10 +371,11 @@ def _collector() -> Any | None:
 
 
 def _run_as_written() -> None:
-    """Stop paddle.jit.to_static from translating `entry.run`.
+    """Stop `paddle.jit.to_static` from translating `entry.run`, because Paddle cannot translate functions that are
+    passed as arguments.
 
-    Paddle cannot translate functions that are passed as arguments. By default, to_static ends its graph before the
-    clip, which runs on the host path. With full_graph=True, Paddle traces the clip.
+    By default, `to_static` ends its graph before the clip, so the clip runs on the host path. With `full_graph=True`,
+    Paddle traces the clip.
     """
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))

@@ -145,7 +145,7 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 
 @functools.cache
 def _have_optimizers_apply_it() -> None:
-    """Make optimizers apply the clips of `set_gradient_clip`, which Paddle 3 ignores.
+    """Make optimizers apply the clips of `set_gradient_clip`, because Paddle 3 ignores these clips.
 
     The function replaces `Optimizer.append_regularization_ops`, which `minimize` and `apply_gradients` call after the
     optimizer's clip.

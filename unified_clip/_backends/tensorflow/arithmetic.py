@@ -58,7 +58,7 @@ def computed_once(scalar: Scalar) -> Scalar:
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
     """Return True under a `tf.distribute` strategy, where the norm must have the same bits as without the strategy.
 
-    Return False for XLA, which would always compute the exact norm. Return False for eager GPU tensors, because
+    Return False for XLA, because XLA would always compute the exact norm. Return False for eager GPU tensors, because
     `tf.cond` would wait for the GPU.
     """
     if not tf.distribute.has_strategy():
@@ -97,8 +97,9 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Join the short tensors of each dtype. Return the joined tensors, and a function that splits one result per joined
-    tensor into one result per tensor.
+    """Join the short tensors of each dtype.
+
+    Return the joined tensors, and a function that splits the results for the joined tensors into results for `tensors`.
     """
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PLAIN_METHODS = [("is_neg", False), ("is_inference", False)]
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, PLAIN_METHODS, ("requires_grad", True))
-"""A collector for tensors on GPUs. It rejects tensors from inference mode, which are clipped one by one."""
+"""A collector for tensors on GPUs. Tensors from inference mode are not collected, but clipped one by one."""
 
 
 class GpuListPath(TorchPath):

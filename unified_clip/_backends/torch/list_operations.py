@@ -20,7 +20,7 @@ MAX_WIDENED = 2**26
 """The maximum number of 16-bit elements that are converted to float32 together, to limit the memory for the copies."""
 
 ALONE = 2**16
-"""A separate kernel multiplies each 16-bit GPU tensor with at least this number of elements, without a float32 copy."""
+"""16-bit GPU tensors with at least this number of elements are multiplied one by one, without float32 copies."""
 
 
 def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Tensor:
@@ -78,7 +78,7 @@ def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor
 
 
 def _write_products(group: Sequence[Tensor], wide: Sequence[Tensor], coef: Scalar) -> None:
-    """wide: A float32 tensor for each tensor of the group, in which the products are computed."""
+    """wide: A float32 tensor for each tensor of the group, for the products."""
     torch._foreach_copy_(wide, group)
     torch._foreach_mul_(wide, coef)
     torch._foreach_copy_(group, wide)

@@ -356,7 +356,7 @@ def _layout(tensor: Any) -> Hashable:
 def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
     """Return an index that selects all ranks of a mesh along the dimensions that `is_along` marks.
 
-    Along the other dimensions, it selects the position of this rank.
+    Along the other dimensions, the index selects the position of this rank.
     """
     return tuple(slice(None) if along else at for along, at in zip(is_along, mesh.get_coordinate(), strict=True))
 

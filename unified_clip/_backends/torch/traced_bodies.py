@@ -1,7 +1,7 @@
-"""Run the bodies of public functions under `torch.compile`. PyTorch traces a complete body, or breaks the graph and
-runs the body eagerly.
+"""Run the bodies of public functions under `torch.compile`.
 
-If the graph breaks, PyTorch compiles no part of the body. All code of the body then runs eagerly.
+PyTorch traces a complete body, or breaks the graph and runs the body eagerly. If the graph breaks, PyTorch compiles no
+part of the body.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def round_words(
 ) -> None:  # fmt: skip
     """Store the norm, computed from the sums of all ranks' words. If the ranks made different calls, the norm is NaN.
 
-    For p = inf, the norm is 0 here, and `round_largest` sets it later.
+    For p = inf, store 0, which `round_largest` replaces by the norm.
     """
     n = tl.zeros([], tl.float64)
     in_doubt = n > 0
@@ -178,7 +178,8 @@ def _is_agreed(
     """Return whether every rank sent `tag` and the same digest, and no rank rejects the call.
 
     The numbers of n ranks are equal if and only if n * (sum of squares) == (sum)**2. On more than 2**16 ranks, these
-    products can lose their upper bits. Different numbers then pass this comparison with a probability of 2**-64.
+    products can lose their upper bits. In this case, different numbers pass the comparison with a probability of
+    2**-64.
     """
     is_agreed = (tl.load(words + tags) == tag * ranks) & (tl.load(words + tags + 1) == 0)
     is_agreed &= (tl.load(words + flags) == ranks) & (tl.load(words + flags + 1) == ranks)

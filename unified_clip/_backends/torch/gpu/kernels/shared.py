@@ -42,7 +42,7 @@ def chunk_at(
 def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> tl.tensor:
     """Return the number of elements that the kernel can read and write in vectors of 16 bytes.
 
-    The number is a multiple of `width`. It is 0 if an address is not a multiple of 16.
+    The number is a multiple of `width`. If an address is not a multiple of 16, the number is 0.
 
     addresses: The bitwise OR of all addresses.
     """
