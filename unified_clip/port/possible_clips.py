@@ -31,12 +31,12 @@ MAY_BE_CLIP = (
     "Otherwise, there is nothing to port by hand."
 )
 UNKNOWN_OWNER = (
-    "The name of this call suggests a gradient clip, but the type of {} cannot be inferred. If the call clips, port it "
-    "by hand."
+    "The name of this call suggests a gradient clip, but the type of {} cannot be inferred. If the call clips, port "
+    "the call by hand."
 )
 UNKNOWN_FUNCTION = (
     "The name of this call suggests a gradient clip, but unified-clip port does not support {}. If the call clips, "
-    "port it by hand."
+    "port the call by hand."
 )
 OF_WRAPPER = (
     "{0} comes from {1}. If this is the function {2}, import {0} from the framework itself, and run unified-clip port "

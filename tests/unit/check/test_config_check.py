@@ -212,7 +212,7 @@ def test_the_file_that_source_loads_is_compared(check: Check) -> None:
     assert "in the directory of this source or a parent directory" in finding.does
     assert check({"a.py": source.replace('"{}"', 'path="clip.toml"')}, CLIP_CONFIG, "a.py").findings == []
     finding = only_finding(check({"a.py": source.replace('"{}"', "**options")}, CLIP_CONFIG, "a.py"))
-    assert "Pass its path as the first argument" in finding.does
+    assert "Pass the path as the first argument" in finding.does
 
 
 PATHS = """

@@ -20,7 +20,8 @@ def source(value: str, arguments: str = "max_grad_norm=1.0, ", before: str = "")
 def test_settings_that_are_only_known_at_run_time_are_unknown(check: Check, value: str, arguments: str) -> None:
     finding = only_finding(check({"a.py": source(value, arguments)}))
     assert finding.kind == "unknown"
-    assert "only known at run time. If they do not set gradient_clipping, max_grad_norm is ignored." in finding.does
+    assert "are only known at run time. If these settings do not set gradient_clipping" in finding.does
+    assert "set gradient_clipping, max_grad_norm is ignored." in finding.does
     assert "DeepSpeed does not expose the gradients" in finding.edit
 
 

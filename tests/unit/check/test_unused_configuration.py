@@ -46,7 +46,7 @@ def test_a_configuration_that_another_module_uses_is_a_note(check: Check, module
     report = check({"team/a.py": IMPORT + f"clip = {LOAD}\n", "team/b.py": module})
     assert report.findings == []
     assert report.notes == [
-        "team/a.py:3 unified_clip.ClipConfig.load: clip is not used in this file, so it clips nothing here."
+        "team/a.py:3 unified_clip.ClipConfig.load: This file does not use clip, so clip has no effect here."
     ]
 
 

@@ -89,7 +89,7 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
         if users and use.is_callback:
             continue  # a callback: its configuration is a clip of its own
         if users:
-            note = f"{name} is not used in this file, so it clips nothing here."
+            note = f"This file does not use {name}, so {name} has no effect here."
             yield replace(use, unused="", users=tuple(users), note=note)
         else:
             yield _never_used(use, name, NOT_NAMED.format(name=name))

@@ -158,7 +158,8 @@ class TapeRewrite:
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
             raise UnsureError(
                 "At the training steps, the threshold might be undefined or have another value. If the threshold never "
-                "changes, assign it once to a variable at the top of the file. Otherwise, port this clip by hand."
+                "changes, assign the threshold once to a variable at the top of the file. Otherwise, port this clip by "
+                "hand."
             )
         return ranges
 

@@ -122,8 +122,8 @@ class PaddleClips:
         if others := self._module.uses_on_other_objects(binding):
             code, line = self._module.code(others[0]), self._module.position(others[0])[0]
             raise UnsureError(
-                f"{code} in line {line} might be the same attribute as {binding.text}. If it is another attribute, "
-                f"rename one of the two. {OTHERWISE}"
+                f"{code} in line {line} might be the same attribute as {binding.text}. If these are two "
+                f"attributes, rename one of them. {OTHERWISE}"
             )
         uses = list(self._uses(binding))
         if not uses:

@@ -21,8 +21,8 @@ SOMETHING_ELSE = (
     "line. Otherwise, assign the value to another name."
 )
 UNKNOWN_VALUE = (
-    "A value of {0} is unknown, for example because it comes from an argument, a loop or a tuple. If the file creates "
-    "this value, assign it in a line {{0}} = ... {OTHERWISE}"
+    "A value of {0} is unknown, for example because the value comes from an argument, a loop or a tuple. If the file "
+    "creates this value, assign the value in a line {{0}} = ... {OTHERWISE}"
 )
 
 ADDS_GROUP = ("add_param_group", "_add_param_group")

@@ -22,7 +22,7 @@ GRAPH = (
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
 NOT_TOGETHER = (
     "gradient() and apply_gradients() are not in one function. Move both calls into one function. If the file has only "
-    "one of them, port the step by hand."
+    "one of the calls, port the step by hand."
 )
 NOT_IN_PAIRS = (
     "The calls of gradient() and apply_gradients() do not alternate. backward() would add up the gradients of "
@@ -181,8 +181,8 @@ class TapeSteps:
         lines = [self._module.parents[statement] for statement in (first, last)]
         if self._module.parents[lines[0]] is not self._module.parents[lines[1]]:
             raise UnsureError(
-                "gradient() and apply_gradients() are in different blocks. If both run equally often, write them in "
-                "one block, with the same indentation. Otherwise, port this step by hand."
+                "gradient() and apply_gradients() are in different blocks. If both calls run equally often, write "
+                "both calls in one block, with the same indentation. Otherwise, port this step by hand."
             )
         return first, last
 

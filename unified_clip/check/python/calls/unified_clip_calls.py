@@ -140,7 +140,7 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
     """
     passed = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")]
     if not passed:
-        raise source.wrong(call, f"cannot infer the file of {ast.unparse(call)}. Pass its path as the first argument.")
+        raise source.wrong(call, f"cannot infer the file of {ast.unparse(call)}. Pass the path as the first argument.")
     try:
         name = source_paths.path_of(source, passed[0], path)
     except UnknownValueError as unknown:

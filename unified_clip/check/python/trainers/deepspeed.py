@@ -27,8 +27,8 @@ TRAINER = re.compile(r"transformers\.\w*TrainingArguments|trl\.\w+Config|(transf
 LARGEST = 1 << 20
 
 UNKNOWN_FILE = (
-    "The settings of DeepSpeed, {code}, are only known at run time. If they do not set gradient_clipping, "
-    "max_grad_norm is ignored. Write the path of the file relative to the source, with "
+    "The settings of DeepSpeed, {code}, are only known at run time. If these settings do not set "
+    "gradient_clipping, max_grad_norm is ignored. Write the path of the file relative to the source, with "
     '"gradient_clipping": "auto" in the file. Or add the clip to check.ignore with a reason.'
 )
 NO_FILE = (
@@ -42,8 +42,8 @@ TOO_LATE = (
 )
 AUTO = (
     'With "auto", max_grad_norm of TrainingArguments sets the threshold, but this file has no TrainingArguments. '
-    'Accelerate then clips at 1.0, and DeepSpeed without Accelerate rejects "auto". Write the threshold instead, or '
-    "add the clip to check.ignore with a reason."
+    'Without TrainingArguments, Accelerate clips at 1.0, and DeepSpeed without Accelerate rejects "auto". Write the '
+    'threshold instead of "auto", or add the clip to check.ignore with a reason.'
 )
 
 
