@@ -22,7 +22,10 @@ WHY = (
 
 
 def read(path: Path) -> list[ClipUse]:
-    """Return a list with only the first setting that is named like a clip, such as grad_clip = 1.0."""
+    """Return a `ClipUse` for the first setting with a name like a clip, such as grad_clip = 1.0.
+
+    The field `values` contains the values of all such settings in the file.
+    """
     if (source := source_of(path)) is None:
         return []  # `source_files` reports files that name a clip and are not Python
     named = sorted(_named_values(source.nodes[0]), key=lambda each: (each[0].lineno, each[0].col_offset))

@@ -126,7 +126,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def _captured(self) -> set[str]:
-        """The names in `case` patterns, which LibCST's scopes do not contain."""
+        """The names in `case` patterns. LibCST's scopes do not contain these names."""
         captures = [pattern for pattern in self.nodes if isinstance(pattern, cst.MatchAs | cst.MatchStar)]
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 

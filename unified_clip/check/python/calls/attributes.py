@@ -26,7 +26,6 @@ class Attribute(NamedTuple):
     owner: ast.ClassDef
     name: str
     value: ast.expr
-    """The constant that the line assigns, or the default of the parameter."""
 
     parameter: str = ""
     """The parameter of `__init__` that sets the attribute, or '' for a constant."""

@@ -88,7 +88,6 @@ def check_once(source: Source, call: ast.Call) -> None:
 
 
 def _is_early(source: Source, call: ast.Call, before: Sequence[Event], after: Sequence[Event]) -> bool:
-    """Return whether the next step uses gradients of a later backward pass, and no clip changes these gradients."""
     step = next((event for event in after if event.kind == "step"), None)
     if step is None or not before:
         return step is not None
@@ -118,7 +117,6 @@ def _names(node: ast.AST | None) -> set[str]:
 
 
 def check_attached(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if the optimizer steps without the clip that `attach_to` attached."""
     check_detached(source, call)
     events = [event for event in _timeline(source).local(call) if event.kind == "step"]
     if events and all(end_of(event.call) < end_of(call) for event in events):
@@ -128,7 +126,6 @@ def check_attached(source: Source, call: ast.Call) -> None:
 
 
 def check_detached(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if code attaches a clip or registers a hook, and removes it before any training."""
     holder = source.parents[call]
     if getattr(holder, "attr", "") in DETACHING:
         method = ast.unparse(holder).rpartition(".")[2]

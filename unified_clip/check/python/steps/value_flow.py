@@ -225,9 +225,9 @@ class Flow:
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
-    """Return the indices and keys that lead to a value inside `outer`. Return None if `outer` selects another item.
+    """Return the path inside `outer` of the value that has the path `slots` inside `inner`.
 
-    slots: The indices and keys that lead to the value inside `inner`.
+    Return None if `outer` selects another item.
     """
     match outer:
         case ast.Tuple(elts=parts) | ast.List(elts=parts) if any(map(_is_starred, parts)):
