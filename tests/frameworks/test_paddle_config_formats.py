@@ -97,11 +97,11 @@ class ShardedClip(paddle.nn.ClipGradByGlobalNorm):
 @pytest.mark.parametrize(
     ("clip", "reason"),
     [
-        (OwnClip(1.0), "OwnClip, is not supported"),
-        (ShardedClip(1.0), "ShardedClip, is not supported"),
+        (OwnClip(1.0), "OwnClip, which unified_clip cannot import"),
+        (ShardedClip(1.0), "ShardedClip, which unified_clip cannot import"),
         (
             uc.ClipGradByNorm(1.0, need_clip=lambda parameter: True),
-            "its grad_clip selects parameters by need_clip=",
+            "the grad_clip of SGD selects parameters by need_clip=",
         ),
         (paddle.nn.ClipGradByNorm(0.0), "SGD, ClipGradByNorm, clip_norm: training fails with 0"),
         (paddle.nn.ClipGradByGlobalNorm(1.0, group_name="encoder"), "group_name: this argument makes static programs"),
@@ -127,7 +127,7 @@ def test_what_is_refused_fails_in_paddle() -> None:
 def test_groups_with_a_clip_each_are_refused() -> None:
     (first, _), (second, _) = pairs()
     groups = [{"params": [first]}, {"params": [second], "grad_clip": paddle.nn.ClipGradByNorm(1.0)}]
-    with pytest.raises(ConfigError, match="its parameter groups have different grad_clip values"):
+    with pytest.raises(ConfigError, match="the parameter groups of SGD have different grad_clip values"):
         ClipConfig.of(optimizer(paddle.nn.ClipGradByGlobalNorm(1.0), groups))
 
 

@@ -95,7 +95,7 @@ def test_a_pattern_may_match_a_parameter_of_a_later_call(with_model: bool, group
     ("with_model", "end"),
     [
         (False, "These are Paddle's own names. Pass the model: clip.as_paddle(model)."),
-        (True, "If no parameter should match it, remove it."),
+        (True, "If no parameter should match the pattern, remove the pattern."),
     ],
 )
 def test_a_pattern_that_matches_no_name_warns_once(with_model: bool, end: str) -> None:

@@ -106,7 +106,7 @@ class Clipping(ConfigModel):
         if len(bounds) == 1:
             other = "max" if bounds == ["min"] else "min"
             raise ValueError(
-                f"{bounds[0]} needs {other}. Give both, or give threshold to clip to [-threshold, threshold]."
+                f"{bounds[0]} needs {other}. Give both keys, or give threshold to clip to [-threshold, threshold]."
             )
         if self.bounds and self.bounds[0] > self.bounds[1]:
             raise ValueError(f"min ({self.min:g}) is above max ({self.max:g}). Swap them.")
@@ -192,7 +192,7 @@ class Settings(Clipping):
     def _inherit(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         """Validate the data, and add the inherited keys to each group (see `_inherited`).
 
-        `model_fields_set` of a group has only the keys that the group sets.
+        Inherited keys are not in `model_fields_set` of the group.
         """
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
             return validate(data)

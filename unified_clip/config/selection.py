@@ -148,8 +148,9 @@ class ParameterSelection:
         if self._unmatched and not self._all_names:
             return f"{message} so far, {few}. {self._unmatched}"
         # without its only pattern, `include` would select every parameter
-        advice = "" if is_only else " If no parameter should match it, remove it."
-        return f"{message} {few}. Correct the pattern, or keep it if it is for another model or optimizer.{advice}"
+        advice = "" if is_only else " If no parameter should match the pattern, remove the pattern."
+        other = "If the pattern is for another model or optimizer, change nothing."
+        return f"{message} {few}. Correct the pattern. {other}{advice}"
 
 
 def names_in(names: Any) -> list[str]:

@@ -54,7 +54,7 @@ def loaded_step(state: Any) -> int:
     if state["version"] != STATE_VERSION:
         raise ValueError(
             f"the state has version {state['version']!r}, but this release of unified_clip supports {STATE_VERSION}. "
-            "Install the release that saved it."
+            "Install the release that saved the state."
         )
     try:
         return checked_step(state["step"])

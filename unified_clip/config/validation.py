@@ -23,7 +23,7 @@ def settings_data(document: Document) -> dict[str, Any]:
     if isinstance(version, int) and version > VERSION:
         raise document.wrong(
             ["version"],
-            f"it is {version}, but this release of unified_clip supports {VERSION}. Install a later release.",
+            f"this release of unified_clip supports version {VERSION}, not version {version}. Install a later release.",
         )
     try:
         Settings.model_validate(data)

@@ -26,7 +26,7 @@ CHANNELS_LAST: Mapping[str | None, bool] = {"tensorflow": True, "jax": True, "to
 """Whether the convolution kernels of a framework have their channels on the last axes."""
 
 SAME_TOLERANCE = 1e-6
-"""The largest difference between fingerprints of equal weights, divided by the norm of the weight."""
+"""The largest difference between fingerprints of equal weights, divided by the norm of the weights."""
 
 
 def fingerprints_of(array: Any, dtype: str) -> Fingerprints | None:
@@ -98,10 +98,12 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """Return a factor for each element of a block of axes: the product of one cosine per axis.
+    """Return a factor for each element of `shape`, the lengths of some neighbouring axes of a weight.
 
-    first: The index of the block's first axis in the weight.
-    places: Maps each axis to its position in an order of axes.
+    A factor is a product with one cosine per axis.
+
+    first: The index in the weight of the first axis in `shape`.
+    places: Maps each axis of the weight to its position in an order of axes.
     """
     product: Float64s = np.ones(1)
     for axis, length in enumerate(shape, first):

@@ -28,11 +28,13 @@ def read_container(container: Any) -> dict[str, Gradient]:
         is_weight = backend.variables.is_trainable if backend.variables is not None else backend.is_parameter
         if leaf.tensor is not None and backend.is_parameter(leaf.tensor) and is_weight(leaf.tensor):
             raise TypeError(
-                f"{leaf.place} is a parameter, not a gradient. Pass its gradient, such as parameter.grad in PyTorch"
+                f"{leaf.place} is a parameter. Pass the gradient of the parameter, such as parameter.grad in PyTorch"
             )
         gradient = gradients[name] = None if leaf.tensor is None else tensors.read(leaf.tensor)
         if gradient is not None and gradient.dtype not in STORAGE:
-            raise TypeError(f"{leaf.place} has dtype {gradient.dtype}. Convert it to one of {', '.join(STORAGE)}")
+            raise TypeError(
+                f"{leaf.place} has dtype {gradient.dtype}. Convert the gradient to one of {', '.join(STORAGE)}"
+            )
     return gradients
 
 

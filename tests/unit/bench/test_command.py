@@ -99,7 +99,7 @@ def test_a_file_is_measured_with_the_shapes_of_its_tensors(
             {"weight": np.zeros((0, 3))},
             "model.npz: the file has no tensor with elements. Pass a file with the weights of a model.",
         ),
-        (None, "model.npz: the file is empty. Save it again"),
+        (None, "model.npz: the file is empty. Save the gradients again"),
     ],
 )
 def test_a_file_without_shapes_is_rejected(

@@ -85,7 +85,7 @@ def test_a_key_of_torchtune_in_a_table_that_the_recipe_does_not_read_is_unknown(
     nested = "model:\n  _component_: torchtune.models.x\ntraining:\n  clip_grad_norm: 1.0\n"
     (finding,) = check({"8B_full.yaml": nested}).findings
     assert (finding.kind, finding.line) == ("unknown", 4)
-    assert "torchtune does not read this key here. Move it to clip_grad_norm." in finding.does
+    assert "torchtune does not read this key here. Move the key to clip_grad_norm." in finding.does
     assert check({"8B_full.yaml": f"{nested}  optimizer: {{lr: 1.0}}\n"}).findings == []
 
 

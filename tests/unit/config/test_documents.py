@@ -133,8 +133,8 @@ def test_an_interpolation_is_the_value_that_it_names(text: str, expected: object
     [
         ("${b.c}", "${b.c} names a key that does not exist."),
         ("${x}", "${x} refers to itself."),
-        ("${oc.env:A}", "is only known at run time. It needs the resolver oc.env."),
-        ("${oc.env:A,1}", "is only known at run time. It needs the resolver oc.env."),
+        ("${oc.env:A}", "is only known at run time. The value needs the resolver oc.env."),
+        ("${oc.env:A,1}", "is only known at run time. The value needs the resolver oc.env."),
         ("${a.b.c}", "${a.b.c} names a key that does not exist."),
         ("${a", "${a has no closing brace. Add the brace: }."),
         ("${}", "${} does not name a key."),

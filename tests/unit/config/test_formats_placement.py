@@ -21,7 +21,7 @@ def write_file(directory: Path, name: str, text: str) -> Path:
 
 MISPLACED = [
     ("lightning", "a.yaml", "gradient_clip_val: 0.5\ntrainer:\n  max_epochs: 3\n", 1, "trainer.gradient_clip_val"),
-    ("lightning", "a.yaml", "fit:\n  gradient_clip_val: 0.5\n", 2, "Move it to fit.trainer.gradient_clip_val."),
+    ("lightning", "a.yaml", "fit:\n  gradient_clip_val: 0.5\n", 2, "Move the key to fit.trainer.gradient_clip_val."),
     ("lightning", "a.yaml", "pl_trainer:\n  gradient_clip_val: 0.5\n", 2, "trainer.gradient_clip_val"),
     ("lightning", "a.yaml", "trainer:\n  gradient-clip-val: 0.5\n", 2, "trainer.gradient_clip_val"),
     ("lightning", "a.yaml", "trainer:\n  max_epochs: 3\nmodel:\n  clip_norm: 1.0\n", 4, "trainer.gradient_clip_val"),
@@ -33,7 +33,7 @@ MISPLACED = [
         4,
         "trainer.gradient_clip_val",
     ),
-    ("timm", "a.yaml", "clip_mode: norm\noptim:\n  clip_grad: 1.0\n", 3, "Move it to clip_grad."),
+    ("timm", "a.yaml", "clip_mode: norm\noptim:\n  clip_grad: 1.0\n", 3, "Move the key to clip_grad."),
     ("timm", "a.yaml", "opt: sgd\nmax_grad_norm: 1.0\n", 2, "Set clip_grad instead"),
     ("deepspeed", "a.json", '{"fp16": {},\n"max_grad_norm": 0.3}', 2, "Set gradient_clipping instead"),
     ("hf", "a.yaml", "output_dir: x\ngradient_clipping: 1.0\n", 2, "Set max_grad_norm instead"),
@@ -42,7 +42,7 @@ MISPLACED = [
         "a.yaml",
         "deepspeed: {gradient_clipping: auto}\ntraining:\n  max_grad_norm: 0.3\n",
         3,
-        "Move it to max_grad_norm.",
+        "Move the key to max_grad_norm.",
     ),
     ("detectron2", "a.yaml", "SOLVER:\n  CLIP_GRADIENTS:\n    ENABLE: true\n", 3, "Use one of ENABLED,"),
     ("hf", "a.yaml", "training:\n  max_grad_norm: 0.3\n", 2, "max_grad_norm"),
@@ -94,7 +94,7 @@ MISPLACED = [
         "a.yaml",
         "config:\n  grad_clip: 1.0\n",
         2,
-        "Move it to EXPERIMENT.config.grad_clip. Replace EXPERIMENT by",
+        "Move the key to EXPERIMENT.config.grad_clip. Replace EXPERIMENT by",
     ),
     ("rllib", "a.yaml", "a:\n  config:\n    max_grad_norm: 1.0\n", 3, "Set EXPERIMENT.config.grad_clip instead. Repl"),
     (
@@ -102,21 +102,21 @@ MISPLACED = [
         "a.yml",
         "max_grad_norm: 0.5\n",
         1,
-        "Move it to ENVIRONMENT.max_grad_norm. Replace ENV",
+        "Move the key to ENVIRONMENT.max_grad_norm. Replace ENV",
     ),
     (
         "tf_model_garden",
         "a.yaml",
         "trainer:\n  optimizer_config:\n    optimizer:\n      global_clipnorm: 1.0\n",
         4,
-        "Move it to trainer.optimizer_config.optimizer.OPTIMIZER.global_clipnorm. Replace OPTIMIZER by a name. If",
+        "Move the key to trainer.optimizer_config.optimizer.OPTIMIZER.global_clipnorm. Replace OPTIMIZER by a name. If",
     ),
     (
         "composer",
         "a.yaml",
         "gradient_clipping:\n  clipping_threshold: 1.0\n",
         1,
-        "Move it to algorithms.gradient_clipping",
+        "Move the key to algorithms.gradient_clipping",
     ),
 ]
 
@@ -247,7 +247,7 @@ def test_another_clip_key_beside_the_trainers_own_is_a_note(name: str, file: str
     assert config.provenance is not None
     line = next(number for number, line in enumerate(text.splitlines(), 1) if "5.0" in line)
     assert config.provenance.notes[-1].startswith(f"line {line}, ")
-    assert config.provenance.notes[-1].endswith("looks like another clip setting. It is not imported.")
+    assert config.provenance.notes[-1].endswith("looks like another clip setting, and is not imported.")
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_hydras_configuration_of_a_lightning_trainer_is_read_without_a_format(tm
 
 def test_hydras_configuration_of_another_class_is_not_taken_for_a_trainer(tmp_path: Path) -> None:
     path = write_file(tmp_path, "default.yaml", TRAINER.format("mine.Trainer"))
-    with pytest.raises(ConfigError, match=r"Move it to trainer\.gradient_clip_val"):
+    with pytest.raises(ConfigError, match=r"Move the key to trainer\.gradient_clip_val"):
         ClipConfig.import_from(path, "lightning")
 
 

@@ -302,7 +302,7 @@ def test_delete_stays_an_argument_if_no_base_file_sets_the_dict(name: str, base:
     text = f"lr_config = total_epochs = 1\n{table} = dict({key}=dict(max_norm=1, _delete_=True))\n"
     (tmp_path / "base.py").write_text(base.format(table=table))
     (tmp_path / "a.py").write_text(("_base_ = ['base.py']\n" if base else "") + text)
-    with pytest.raises(ConfigError, match=rf"{table}\.{key}\._delete_: .* Remove (_delete_|it)\.$"):
+    with pytest.raises(ConfigError, match=rf"{table}\.{key}\._delete_: .* Remove (_delete_|the argument)\.$"):
         ClipConfig.import_from(tmp_path / "a.py", name)
     (tmp_path / "base.py").write_text(f"{table} = dict({key}=dict(max_norm=5))")
     (tmp_path / "a.py").write_text("_base_ = ['base.py']\n" + text)

@@ -12,7 +12,7 @@ from unified_clip import ClipConfig, ConfigError
 
 def test_a_file_that_looks_like_another_format_is_read_in_the_one_that_is_named_with_a_note(write: Write) -> None:
     path = write("train.json", '{"output_dir": "out", "max_grad_norm": 0.3, "eval_strategy": "steps"}')
-    note = "The file looks like hf, not like paddlenlp. If it is a file of hf, pass from_='hf'."
+    note = "The file looks like hf, not like paddlenlp. For a file of hf, pass from_='hf'."
     config = ClipConfig.import_from(path, "paddlenlp")
     assert (config.threshold, config.notes[0]) == (0.3, note)
     assert note not in ClipConfig.import_from(path).notes
@@ -95,7 +95,7 @@ def test_gin_files_are_rejected(write: Write) -> None:
             "# @package _global_\nlr: 0.1\n",
             r"a\.yaml: Hydra merges this file with other files\. Import the com",
         ),
-        ("_BASE_: base.yaml\nMODEL: {}\n", r"a\.yaml, line 1, _BASE_: cannot find base\.yaml\. Add that file"),
+        ("_BASE_: base.yaml\nMODEL: {}\n", r"a\.yaml, line 1, _BASE_: cannot find base\.yaml\. Add the base file"),
         ("defaults:\n- trainer: gpu\n", r"a\.yaml, line 2, defaults 1: cannot find trainer/gpu\.yaml\. Import the com"),
         (
             "# @package _global_\ndefaults:\n- override /trainer: gpu\nmodel: {lr: 0.1}\n",

@@ -261,7 +261,8 @@ def test_patterns_choose_names(tmp_path: Path, read: Callable[..., Found]) -> No
     assert list(read(tmp_path / "a.npz", only=["head[0]"])) == ["head[0]"]
     with pytest.raises(
         UnreadableError,
-        match=r"only = 'decoder\*' matches no tensor. The file has 4 tensors, such as 'enc.*. Write one of their names",
+        match=r"only = 'decoder\*' matches no tensor. The file has 4 tensors, such as 'enc.*. "
+        "Write the name of one of these tensors",
     ):
         read(tmp_path / "a.npz", only=["head", "decoder*"])
 
@@ -379,7 +380,7 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
             r"grads\.py: the process that runs the function gave no result after 2 seconds: it was in hangs "
             r"\(grads\.py, line \d+\)",
         ),
-        ("", r"'grads\.py:' does not end with the name of a function. Add it, as in grads\.py:gradients"),
+        ("", r"'grads\.py:' does not end with the name of a function\. Add the name, as in grads\.py:gradients"),
     ],
 )
 def test_a_function_that_gives_no_gradients_is_an_error(
@@ -463,7 +464,7 @@ def test_the_remedy_for_a_python_of_the_suite_has_its_framework(grads: Path) -> 
 
 def test_a_function_without_its_python_file_is_an_error(tmp_path: Path) -> None:
     for spec in ("gradients", "grads.txt:gradients"):
-        with pytest.raises(UnreadableError, match=rf"'{spec}' does not begin with the path of a \.py file. Write"):
+        with pytest.raises(UnreadableError, match=rf"'{spec}' does not begin with the path of a \.py file. Begin"):
             files.call(spec, tmp_path, tmp_path)
 
 

@@ -55,7 +55,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
 @pytest.mark.parametrize(
     ("header", "size", "message"),
     [
-        ({"a": ENTRY}, 7, "the file has 7. bytes, but its header describes 7.: the file is damaged"),
+        ({"a": ENTRY}, 7, "the file has 7. bytes, but the header describes 7.: the file is damaged"),
         ({"a": ENTRY}, 9, "the file is damaged"),
         (
             {"a": ENTRY, "b": {**ENTRY, "data_offsets": [4, 12]}},
@@ -91,33 +91,34 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
         (
             {"a": {**ENTRY, "dtype": "F8_E4M3"}},
             8,
-            "'a' has dtype F8_E4M3. Convert it to one of float16, .* or save the file without it",
+            "'a' has dtype F8_E4M3. Convert this tensor to one of float16, .* or save the file without this tensor",
         ),
         (
             b'{"a": %s, "a": %s}' % (json.dumps(ENTRY).encode(), json.dumps(NEXT).encode()),
             16,
             "the header has the name 'a' twice. Save the file again",
         ),
-        (b"[]", 0, "its header is not a JSON object"),
-        (b"{'a'", 0, "its header is not JSON"),
-        (b"[" * 100_000, 0, "its header is not JSON"),
+        (b"[]", 0, "the header is not a JSON object"),
+        (b"{'a'", 0, "the header is not JSON"),
+        (b"[" * 100_000, 0, "the header is not JSON"),
         ({}, 0, "no tensor has a floating-point dtype"),
         ({"__metadata__": {"sparse": "{"}}, 0, "`sparse` in the metadata is not a JSON object"),
         ({"__metadata__": {"sparse": '{"x": 4}'}}, 0, "`sparse` in the metadata is not a JSON object"),
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.indices": ENTRY},
             8,
-            r"the metadata lists 'x' as sparse, but the file has no tensor 'x\.values'. Save this tensor, too",
+            r"the metadata lists 'x' as sparse, but the file has no tensor 'x\.values'. Save 'x\.values', too",
         ),
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.values": ENTRY},
             8,
-            r"the metadata lists 'x' as sparse, but the file has no tensor 'x\.indices'. Save this tensor, too",
+            r"the metadata lists 'x' as sparse, but the file has no tensor 'x\.indices'. Save 'x\.indices', too",
         ),
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.values": ENTRY, "x.indices": NEXT},
             16,
-            r"'x\.indices' contains the row indices of a sparse tensor, but its dtype is float32\. Save it as int64",
+            r"'x\.indices' contains the row indices of a sparse tensor, but its dtype is float32\. "
+            "Save the row indices as int64",
         ),
     ],
 )
@@ -134,7 +135,7 @@ def test_safetensors_that_are_not_whole(
 def test_safetensors_that_end_in_their_header(tmp_path: Path, read: Callable[..., Found], data: bytes) -> None:
     (tmp_path / "a.safetensors").write_bytes(data)
     with pytest.raises(
-        UnreadableError, match=f"the file has {len(data)} bytes, but its header .*: the file is cut short, or is not"
+        UnreadableError, match=f"the file has {len(data)} bytes, but the header .*: the file is cut short, or is not"
     ):
         read(tmp_path / "a.safetensors")
 
@@ -149,11 +150,11 @@ def edited_npz(path: Path, edit: Callable[[bytes], bytes], save: Callable[..., N
     ("save", "edit", "message"),
     [
         (np.savez, lambda data: data[:-30], r"cannot be read: BadZipFile: File is not a zip file"),
-        (np.savez, lambda data: data[1000:], r"cannot be read: .*. Save it again"),
+        (np.savez, lambda data: data[1000:], r"cannot be read: .*. Save the file again"),
         (
             np.savez,
             lambda data: data.replace(b"PK\x01\x02-\x03-", b"PK\x01\x02-\x03c"),
-            "cannot be read: NotImplementedError: zip file version 9.9. Save it again",
+            "cannot be read: NotImplementedError: zip file version 9.9. Save the file again",
         ),
         (
             np.savez,
@@ -164,7 +165,7 @@ def edited_npz(path: Path, edit: Callable[[bytes], bytes], save: Callable[..., N
         (
             np.savez,
             lambda data: data.replace(b"(1000,)", b"(9999,)"),
-            "'weight' is damaged: it has 4128 bytes, but its header describes 40124",
+            "'weight' is damaged: the array has 4128 bytes, but the header describes 40124",
         ),
         (
             np.savez,
@@ -202,7 +203,7 @@ def test_python_objects_and_structures_are_refused_where_they_are_chosen(
     np.savez(tmp_path / "a.npz", objects=objects, structured=structured, weight=np.ones(1))
     assert list(read(tmp_path / "a.npz", only=["weight"])) == ["weight"]
     for name, dtype in (("objects", "object"), ("structured", "void32")):
-        with pytest.raises(UnreadableError, match=f"'{name}' has dtype {dtype}. Convert it to one of float16"):
+        with pytest.raises(UnreadableError, match=f"'{name}' has dtype {dtype}. Convert this tensor to one of float16"):
             read(tmp_path / "a.npz", only=[name])
 
 
@@ -228,7 +229,9 @@ def test_an_array_that_expands_to_more_than_it_says_is_not_expanded(
             archive.infolist()[0].file_size += size
         return tmp_path / "a.npz"
 
-    with pytest.raises(UnreadableError, match="'a' is damaged: it has 10000128 bytes, but its header describes 136"):
+    with pytest.raises(
+        UnreadableError, match="'a' is damaged: the array has 10000128 bytes, but the header describes 136"
+    ):
         read(save("(2,)", 0, bytes(10_000_000)))
     with pytest.raises(UnreadableError, match=r"'a' is damaged: .* compressed bytes cannot expand to 4000000000128"):
         read(save("(1000000000000,)", 4 * 10**12 - 8, bytes(8)))
@@ -343,7 +346,8 @@ def test_a_pickle_is_not_run(
         (pickle.dumps({"w": np.array([{}], object)}, 4), "'w' has dtype object"),
         (
             pickle.dumps({"w": np.ones(2), "UnpackBigParamInfor@@": {}}, 2),
-            "tensors in slices. Load it with paddle.load, and save the result with protocol 4, the default of paddle",
+            "tensors in slices. Load the file with paddle.load, "
+            "and save the result with protocol 4, the default of paddle",
         ),
         (pickle.dumps({"LR_Scheduler": {"last_lr": np.float64(0.1)}}, 4), "no tensor has a floating-point dtype"),
     ],
@@ -371,7 +375,7 @@ def test_a_keras_file_without_readable_weights_is_named_with_its_problem(
 
 @pytest.mark.nightly
 def test_what_converting_refuses(torch_files: Path, tensorflow_files: Path) -> None:
-    assert refused(torch_files, "evil.pt").startswith("the file contains posix.mkdir, which is not a tensor")
+    assert refused(torch_files, "evil.pt").startswith("the file contains posix.mkdir, but only tensors are allowed")
     assert not (torch_files / "run_by_torch").exists()
     assert "'w' has dtype float8_e4m3fn" in refused(torch_files, "eight.pt")
     assert "cut short" in refused(torch_files, "cut.pt")
@@ -385,15 +389,21 @@ def test_what_converting_refuses(torch_files: Path, tensorflow_files: Path) -> N
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cut.bin", "the file is cut short, or torch.save did not write it. Copy it again, or save it with torch.save"),
+        (
+            "cut.bin",
+            "the file is cut short, or torch.save did not write it. "
+            "Copy the file again, or save the gradients with torch.save",
+        ),
         (
             "page.bin",
-            "the file is cut short, or torch.save did not write it. Copy it again, or save it with torch.save",
+            "the file is cut short, or torch.save did not write it. "
+            "Copy the file again, or save the gradients with torch.save",
         ),
         ("numbers.bin", "the file cannot be read: RuntimeError: unexpected EOF, expected 4 more bytes"),
         (
             "protocol.pt",
-            "PyTorch cannot read the file: Unsupported operand 149. Copy it again, or save it with torch.save",
+            "PyTorch cannot read the file: Unsupported operand 149. "
+            "Copy the file again, or save the gradients with torch.save",
         ),
     ],
 )
@@ -410,7 +420,7 @@ def test_a_small_file_that_claims_much_is_not_converted(torch_files: Path, tenso
 
 @pytest.mark.nightly
 def test_no_file_reads_another_file(tensorflow_files: Path) -> None:
-    assert "'w' has its numbers in another file, 'secret'. Save them in this file" in refused(
+    assert "'w' has its numbers in another file, 'secret'. Save the numbers in this file" in refused(
         tensorflow_files, "external.h5"
     )
     assert "'w' is a link to another file, 'vast.h5'" in refused(tensorflow_files, "linked.h5")
@@ -429,9 +439,9 @@ def test_compressed_hdf5_is_read_chunk_by_chunk_or_rejected(tensorflow_files: Pa
         assert gradient is not None
         np.testing.assert_array_equal(gradient.array, expected)
     assert not result
-    assert "'w' is damaged: a chunk expands beyond its size" in refused(tensorflow_files, "bomb.h5")
+    assert "'w' is damaged: a chunk is too large after decompression" in refused(tensorflow_files, "bomb.h5")
     assert "'w' is incomplete: some of its chunks are missing" in refused(tensorflow_files, "unwritten.h5")
-    assert "'w' is compressed by lzf. Save it with compression='gzip', or" in refused(tensorflow_files, "lzf.h5")
+    assert "'w' is compressed by lzf. Save the array with compression='gzip', or" in refused(tensorflow_files, "lzf.h5")
 
 
 @pytest.mark.nightly

@@ -99,7 +99,7 @@ class _Resolver:
             name = str(self._replaced(path, name))
         if ":" in name:
             resolver = name.partition(":")[0]
-            raise _UnknownError(Unknown(name, f"It needs the resolver {resolver}. {ADVICE}"))
+            raise _UnknownError(Unknown(name, f"The value needs the resolver {resolver}. {ADVICE}"))
         keys = self._keys(path, name.strip())
         if not keys:
             raise _UnknownError(Unknown(name, ADVICE, f"${{{name:.60}}} does not name a key."))

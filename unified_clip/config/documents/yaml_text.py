@@ -47,7 +47,7 @@ class _Yaml(yaml.SafeLoader):
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if key.tag != MERGE:
                 if not isinstance(key, yaml.ScalarNode):
-                    advice = "Give a string. In place of a template such as {{ x }}, write its value."
+                    advice = "Give a string. Replace a template such as {{ x }} by its value."
                     raise _marked(f"a key is a list or a table. {advice}", key)
                 name = self.construct_object(key, deep=True)
                 self.has_duplicates |= name in names
@@ -72,7 +72,7 @@ class _Yaml(yaml.SafeLoader):
             # deep: otherwise PyYAML fills tables later, outside this `try`
             return super().construct_object(node, deep=True)
         except (ValueError, LookupError, AttributeError) as error:  # from values with !!int, !!bool, ...
-            advice = "Correct it. If it is text, quote it, and remove a tag such as !!int."
+            advice = "Correct the value. If the value is text, quote the text, and remove a tag such as !!int."
             raise _marked(f"cannot read this value: {error}. {advice}", node) from None
 
     def whole_number(self, node: yaml.ScalarNode) -> int:

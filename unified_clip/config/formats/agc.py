@@ -43,7 +43,7 @@ def exported_agc(trainer: Format, settings: Settings, convention: Convention, *,
     family = FAMILIES[settings.family or DEFAULT_FAMILY, "norm"]
     added = family.eps if settings.eps is None else settings.eps
     if added != 0:
-        problem = f"its adaptive clipping adds no eps to the norm, and this configuration adds {added:g}. "
+        problem = f"its adaptive clipping adds no eps to the norm, but this configuration adds {added:g}. "
         raise OtherFamilyError(str(trainer.not_exported(f"{problem}Set `eps` (not `adaptive.eps`) to 0.")), "paddle")
     return rule
 
@@ -51,11 +51,11 @@ def exported_agc(trainer: Format, settings: Settings, convention: Convention, *,
 def _problem(rule: AGC, convention: Convention, *, has_eps: bool) -> str:
     same = f"Set `adaptive.convention` to {convention!r}."
     if (rule.convention == "optax") != (convention == "optax"):
-        return f"its adaptive clipping computes norms over other axes than the convention {rule.convention!r}. {same}"
+        return f"its adaptive clipping does not use the axes of the convention {rule.convention!r}. {same}"
     floors = list(zip(("eps", "smallest_norm"), rule.floors, AGC(convention=convention).floors, strict=True))
     for name, value, own in floors[1 if has_eps else 0 :]:
         if value != own:
             remedy = f"Remove `adaptive.{name}`." if rule.convention == convention else same
-            problem = f"its adaptive clipping has `adaptive.{name} = {own:g}`, and this configuration has {value:g}."
+            problem = f"its adaptive clipping has `adaptive.{name} = {own:g}`, but this configuration has {value:g}."
             return f"{problem} {remedy}"
     return ""

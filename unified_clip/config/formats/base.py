@@ -214,7 +214,9 @@ class Format(ABC):
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if isinstance(value, list) and document.kind == "args":
-            raise document.wrong(keys, f"the script has several values: {', '.join(map(str, value))}. Keep one.")
+            raise document.wrong(
+                keys, f"the script sets this option to several values: {', '.join(map(str, value))}. Keep one."
+            )
         if value is None and null == "off":
             return None
         if isinstance(value, str) and value.lower() in ("inf", "infinity", ".inf"):
@@ -365,4 +367,4 @@ def read_norm_type(document: Document, keys: Sequence[str]) -> float:
 
 def check_size(document: Document, keys: Sequence[Key], value: Any) -> None:
     if isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise document.wrong(keys, "the number is too large for a float. Set a smaller one.")
+        raise document.wrong(keys, "the number is too large for a float. Set a smaller number.")

@@ -34,7 +34,7 @@ COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
 """{format: keys}. A file that no format recognises is in this format if the file has all these keys."""
 
 BASE_KEYS = ("_BASE_", "_base_")
-WHOLE_CONFIGURATION = "Import the whole configuration, as your program prints it."
+WHOLE_CONFIGURATION = "Import the whole configuration that your program prints."
 
 CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
@@ -113,7 +113,7 @@ def write(
     kinds = trainer.kinds[:1] if isinstance(trainer, OwnFormat) else trainer.kinds  # `dump` writes the first
     if kind and kind not in kinds:
         problem = f"{trainer.title} is exported as {_in_words(kinds)}, not as {kind}."
-        raise NotRepresentableError(f"{problem} Leave out --as, or change the suffix of the file in --out.")
+        raise NotRepresentableError(f"{problem} Leave out --as, or change the suffix of the --out file.")
     exact_version = parse_version(version) or to_version or Version(trainer.newest)
     try:
         return _written(trainer, config, exact_version, kind), []
@@ -166,7 +166,7 @@ def _unlike(trainer: Format, document: Document) -> list[str]:
     if not names or {trainer.name, trainer.extends} & {*names}:
         return []
     problem = f"The file looks like {' or '.join(names)}, not like {trainer.name}."
-    return [f"{problem} If it is a file of {names[0]}, {name_format(names[0])}."]
+    return [f"{problem} For a file of {names[0]}, {name_format(names[0])}."]
 
 
 def _in_words(kinds: Sequence[str]) -> str:
@@ -201,7 +201,7 @@ def _with_unread_bases(document: Document, inheritance: Inheritance) -> Document
     keys += ["defaults"] if has_defaults(document) else []
     for key in keys:
         if key not in inheritance.keys and isinstance(document.data, dict):
-            problem = "this key names a file, which this trainer does not read."
+            problem = "the trainer does not read files that this key names."
             unread = UnreadFile(document.place([key], document.name), problem, WHOLE_CONFIGURATION)
             return replace(document, data=MergeRules().merge(unread, document.data))
     return document
@@ -218,7 +218,7 @@ def _detect(path: Path) -> Candidate:
         return candidates[0]
     if names := [trainer.name if trainer else UNIFIED_CLIP for trainer, _ in candidates]:
         problem = f"{path.name} might be a file of {' or '.join(names)}"
-        raise ConfigError(f"{problem}. If it is a file of {names[0]}, {name_format(names[0])}.", "UC103")
+        raise ConfigError(f"{problem}. For a file of {names[0]}, {name_format(names[0])}.", "UC103")
     raise ConfigError(f"{path.name}: cannot infer the format. {_advice(path)}", "UC103")
 
 

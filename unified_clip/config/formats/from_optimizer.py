@@ -80,7 +80,7 @@ def _paddle(optimizer: Any, _: str) -> Imported:
     groups = [group for group in optimizer._param_groups or [] if isinstance(group, dict)]
     if any(group.get("grad_clip", clip) is not clip for group in groups):
         raise ConfigError(
-            f"{name}: its parameter groups have different grad_clip values. Write a clip configuration with `groups`."
+            f"the parameter groups of {name} have different grad_clip values. Write a clip configuration with `groups`."
         )
     if clip is None:
         return Imported({"rule": "none"})
@@ -97,12 +97,12 @@ def _settings(clip: Any, owner: str) -> dict[str, Any]:
     if package not in ("paddle", "unified_clip") or kind.__name__ not in ARGUMENTS:
         name = with_article(f"{kind.__module__}.{kind.__qualname__}")
         raise ConfigError(
-            f"{owner}: the rule of its grad_clip, {name}, is not supported. If a rule of "
-            "unified_clip has the same effect, write a clip configuration with that rule."
+            f"the grad_clip of {owner} is {name}, which unified_clip cannot import. If a rule of unified_clip has "
+            "the same effect, write a clip configuration with that rule."
         )
     if getattr(clip, "need_clip", None) is not None:
         raise ConfigError(
-            f"{owner}: its grad_clip selects parameters by need_clip=. Write a clip configuration with `exclude`."
+            f"the grad_clip of {owner} selects parameters by need_clip=. Write a clip configuration with `exclude`."
         )
     name = kind.__name__
     values = {key: getattr(clip, key) for key in ARGUMENTS[name] if hasattr(clip, key)}

@@ -78,7 +78,7 @@ def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
             reason = f"{trainer.title} does not read this key, and clips nothing with this file."
             raise document.wrong(path, f"{reason} Remove this key. {BY_CODE}", "UC105")
-    return [f"{document.place(path)} looks like another clip setting. It is not imported." for path in unread]
+    return [f"{document.place(path)} looks like another clip setting, and is not imported." for path in unread]
 
 
 def _raw(document: Document, path: Path) -> Any:
@@ -168,7 +168,7 @@ def _misplaced(document: Document, trainer: Format, path: Path) -> ConfigError:
     best = best_place(document, targets or places)
     target = _format_place(best, trainer)
     if targets:
-        advice = f"{trainer.title} does not read this key here. Move it to {target}."
+        advice = f"{trainer.title} does not read this key here. Move the key to {target}."
     else:
         advice = f"{trainer.title} has no such key. Set {target} instead."
     return document.wrong(path, f"{advice}{_explained(best, trainer)} {BY_CODE}", "UC105")

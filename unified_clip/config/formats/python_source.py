@@ -170,7 +170,7 @@ class Source:
         parent = self.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node:
             return parent
-        advice = "Pass a file that calls it with a number, or write a clip configuration."
+        advice = "Pass a file with such a call, or write a clip configuration."
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. {advice}")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
@@ -217,8 +217,8 @@ class Source:
         except UnknownValueError as unknown:
             raise self.wrong(
                 unknown.node,
-                f"The value of {unknown} is only known at run time. Write the number instead, or assign it to the name "
-                "in one place only.",
+                f"The value of {unknown} is only known at run time. Write the number instead, or assign the number to "
+                "the name only once.",
                 "UC106",
             ) from None
 
@@ -248,4 +248,6 @@ class Source:
         """Return a note for each `if` statement that contains a node, because the code of the node might not run."""
         tests = [outer.test for outer in self.around(node) if isinstance(outer, ast.If | ast.IfExp)]
         texts = [ast.unparse(test) for test in tests if "__name__" not in ast.unparse(test)]
-        return [f"Whether the file clips depends on `{text}`. The import assumes that it clips." for text in texts]
+        return [
+            f"Whether the file clips depends on `{text}`. The import assumes that the file clips." for text in texts
+        ]

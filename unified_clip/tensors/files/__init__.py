@@ -123,10 +123,12 @@ def call(
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
     if not name.isidentifier():
-        raise UnreadableError(f"{spec!r} does not end with the name of a function. Add it, as in grads.py:gradients")
+        raise UnreadableError(
+            f"{spec!r} does not end with the name of a function. Add the name, as in grads.py:gradients"
+        )
     if path.suffix != ".py":
         raise UnreadableError(
-            f"{spec!r} does not begin with the path of a .py file. Write the path first, as in grads.py:gradients"
+            f"{spec!r} does not begin with the path of a .py file. Begin with the path, as in grads.py:gradients"
         )
     if not path.is_file():
         raise UnreadableError(f"{spec!r}: there is no file {path}. Correct the path")
@@ -166,7 +168,7 @@ def _kind(path: Path) -> tuple[Path, str]:
         known = ", ".join([*READ_HERE, *CONVERTED])
         raise UnreadableError(f"the suffix of the file is not one of {known}. Save the tensors in one of these formats")
     if not path.stat().st_size:
-        raise UnreadableError("the file is empty. Save it again")
+        raise UnreadableError("the file is empty. Save the gradients again")
     if suffix == ".index":
         return path.with_suffix(""), "tensorflow"
     return path, CONVERTED.get(suffix, suffix)

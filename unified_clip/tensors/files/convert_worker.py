@@ -51,7 +51,7 @@ CHECKED_FILTERS = (GZIP, 2, 3)
 CHECKSUM = 4
 """The number of bytes that fletcher32 adds to a chunk."""
 
-COPY_AGAIN = "Copy it again, or save it with torch.save"
+COPY_AGAIN = "Copy the file again, or save the gradients with torch.save"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,7 +100,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
             raise
         if rejected := re.search(r"GLOBAL ([\w.]+)", str(error)):
             problem = (
-                f"the file contains {rejected[1]}, which is not a tensor. Save a dict of tensors by name, as "
+                f"the file contains {rejected[1]}, but only tensors are allowed. Save a dict of tensors by name, as "
                 'in torch.save({"weight": gradient}, "gradients.pt")'
             )
         else:
@@ -199,7 +199,7 @@ def _extract(source: str, out: Path) -> Path:
 def _read_dataset(name: str, dataset: Any) -> Gradient:
     if dataset.external:
         elsewhere = dataset.external[0][0]
-        raise UnreadableError(f"{name!r} has its numbers in another file, {elsewhere!r}. Save them in this file")
+        raise UnreadableError(f"{name!r} has its numbers in another file, {elsewhere!r}. Save the numbers in this file")
     if dataset.chunks:
         _check_chunks(name, dataset)
     # a small file may claim to have huge data: reserve no memory for it
@@ -219,7 +219,9 @@ def _check_chunks(name: str, dataset: Any) -> None:
     unchecked = [title.decode(errors="replace") or code for code, *_, title in filters if code not in CHECKED_FILTERS]
     if unchecked or codes.count(GZIP) > 1:
         methods = ", ".join(map(str, unchecked)) or "gzip twice"
-        raise UnreadableError(f"{name!r} is compressed by {methods}. Save it with compression='gzip', or uncompressed")
+        raise UnreadableError(
+            f"{name!r} is compressed by {methods}. Save the array with compression='gzip', or uncompressed"
+        )
     chunks: list[Any] = []
     dataset.id.chunk_iter(chunks.append)
     lengths = zip(dataset.shape, dataset.chunks, strict=True)
@@ -233,7 +235,7 @@ def _check_chunks(name: str, dataset: Any) -> None:
         if not skipped >> codes.index(GZIP) & 1:
             data = zlib.decompressobj().decompress(data, most + 1)
         if len(data) > most:
-            raise UnreadableError(f"{name!r} is damaged: a chunk expands beyond its size. Save it again")
+            raise UnreadableError(f"{name!r} is damaged: a chunk is too large after decompression. Save the file again")
 
 
 def from_function(source: str, out: Path) -> Iterator[Item]:
@@ -332,7 +334,7 @@ def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
         return gradient
     except Exception as error:
         kind = f"{type(tensor).__module__}.{type(tensor).__name__}"
-        remedy = "Convert it to a plain, dense float32 tensor"
+        remedy = "Convert the gradient to a plain, dense float32 tensor"
         raise UnreadableError(f"{name!r} ({kind}) cannot be read: {error}. {remedy}") from None
 
 

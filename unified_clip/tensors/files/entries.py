@@ -38,11 +38,11 @@ class Item(NamedTuple):
 
 def describe_failure(error: Exception) -> str:
     if isinstance(error, PermissionError):
-        return "no permission to read the file. Change its permissions, such as with chmod u+r FILE"
+        return "no permission to read the file. Change the permissions, such as with chmod u+r FILE"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in OUT_OF_SPACE):
         remedy = "Free memory and disk space, and run the command again"
         return f"the file cannot be read: {str(error) or type(error).__name__}. {remedy}"
-    return f"the file cannot be read: {describe_exception(error)}. Save it again"
+    return f"the file cannot be read: {describe_exception(error)}. Save the file again"
 
 
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
@@ -83,8 +83,8 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
         if dtype not in STORAGE:
             known = ", ".join(STORAGE)
             raise UnreadableError(
-                f"{name!r} has dtype {dtype}. Convert it to one of {known}, or save the file without it. In a suite, "
-                "you can also choose other tensors with `only`"
+                f"{name!r} has dtype {dtype}. Convert this tensor to one of {known}, or save the file without this "
+                "tensor. In a suite, you can also choose other tensors with `only`"
             )
         yield item
     if unmatched and not names:
@@ -93,7 +93,7 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
         some = ", ".join(map(repr, sorted(names)[:5]))
         raise UnreadableError(
             f"only = {min(unmatched)!r} matches no tensor. The file has {len(names)} tensor{'s' * (len(names) > 1)}, "
-            f"such as {some}. Write one of their names"
+            f"such as {some}. Write the name of one of these tensors"
         )
 
 
@@ -102,13 +102,13 @@ def _check_rows(name: str, gradient: Sparse) -> None:
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(
             f"{name!r} is a sparse tensor of an unsupported kind: its shape is {list(shape)}, the shape of its indices "
-            f"is {list(rows.shape)}, and the shape of its values is {list(values.shape)}. Convert it to a dense tensor"
+            f"is {list(rows.shape)}, and the shape of its values is {list(values.shape)}. Save a dense tensor"
         )
     if rows.size and not 0 <= rows.min() <= rows.max() < shape[0]:
         row = rows.min() if rows.min() < 0 else rows.max()
         raise UnreadableError(
             f"{name!r} has values for row {row}, but its shape {list(shape)} has only {shape[0]} rows, counted from 0. "
-            "Correct the indices of its rows"
+            "Correct the row indices of this tensor"
         )
 
 

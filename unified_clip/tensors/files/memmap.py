@@ -42,7 +42,7 @@ def read_or_map(path: Path) -> Raw:
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
-    """Return the tensor that starts at the byte `start` of a file. Its array is a view of `raw`.
+    """Return the tensor that starts at the byte `start` of a file. The array of the tensor is a view of `raw`.
 
     If `raw` is a memory map, the array is a memory map with `offset = start`.
     """

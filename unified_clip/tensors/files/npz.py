@@ -21,8 +21,8 @@ MAX_EXPANSION = 1032
 """The maximum number of bytes to which Deflate expands one byte."""
 
 LOCAL_HEADER = 30
-"""The number of bytes in a member's header before the name. The last four bytes are the lengths of the name and of the
-extra field."""
+"""The number of bytes before the name in the header of a zip entry. The last four of these bytes are the lengths of the
+name and of the extra field."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 """Maps a version of the npy format to the function that reads the header. Newer versions are only for structured
@@ -41,24 +41,24 @@ def items(path: Path) -> Iterator[Item]:
         if name == info.filename:
             raise UnreadableError(f"{name!r} is not an array. Save arrays with np.savez")
         if info.flag_bits & 1:
-            raise UnreadableError(f"{name!r} is encrypted. Save it with np.savez_compressed")
+            raise UnreadableError(f"{name!r} is encrypted. Save the arrays with np.savez_compressed")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UnreadableError(
-                f"{name!r} is compressed by another method than deflate. Save it with np.savez_compressed"
+                f"{name!r} is compressed by another method than deflate. Save the arrays with np.savez_compressed"
             )
         try:
             with archive.open(info) as file:
                 text = io.BytesIO(array_header(file))
             version = np.lib.format.read_magic(text)
             if version not in READ_HEADER:
-                raise ValueError(f"its header has the unknown version {version}")
+                raise ValueError(f"the header has the unknown version {version}")
             shape, is_fortran, dtype = READ_HEADER[version](text)
         except (ValueError, tokenize.TokenError) as error:  # the header is a Python literal, which may be invalid
             raise UnreadableError(f"{name!r} is not an array: {error}. Save arrays with np.savez") from None
         check_shape(name, shape)
         size = text.tell() + math.prod(shape) * dtype.itemsize
         if info.file_size != size and not dtype.hasobject:  # Python objects are rejected elsewhere
-            sizes = f"it has {info.file_size} bytes, but its header describes {size}"
+            sizes = f"the array has {info.file_size} bytes, but the header describes {size}"
             raise UnreadableError(f"{name!r} is damaged: {sizes}. Copy the file again")
         if info.file_size > MAX_EXPANSION * info.compress_size:
             sizes = f"{info.compress_size} compressed bytes cannot expand to {info.file_size}"

@@ -131,7 +131,9 @@ def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], 
     def load_checked(unpickler: Any) -> None:
         for key in unpickler.stack[keys]:
             if not isinstance(key, PLAIN):
-                raise UnreadableError(f"a dict has a key of type {type(key).__name__}. Save it with strings as keys")
+                raise UnreadableError(
+                    f"a dict has a key of type {type(key).__name__}. Save a dict with strings as keys"
+                )
         load(unpickler)
 
     return load_checked
@@ -217,8 +219,8 @@ def items(path: Path) -> Iterator[Item]:
             loaded = Unpickler(file, raw).load()
         if isinstance(loaded, Mapping) and SLICED in loaded:
             raise UnreadableError(
-                "the file has large tensors in slices. Load it with paddle.load, and save the result with protocol 4, "
-                "the default of paddle.save"
+                "the file has large tensors in slices. Load the file with paddle.load, and save the result with "
+                "protocol 4, the default of paddle.save"
             )
         arrays = list(flatten(loaded, lambda value: isinstance(value, Array), tree=Tree(len(raw))))
         yield from [Item(name, name_of(array.dtype), partial(array.read, raw), array.shape) for name, array in arrays]
@@ -226,6 +228,6 @@ def items(path: Path) -> Iterator[Item]:
         raise
     except Exception as error:  # a damaged pickle may raise anything
         raise UnreadableError(
-            f"the file is damaged, or paddle.save did not write it: {describe_exception(error)}. Save it with "
-            "paddle.save"
+            f"the file is damaged, or paddle.save did not write it: {describe_exception(error)}. Save the "
+            "gradients with paddle.save"
         ) from None

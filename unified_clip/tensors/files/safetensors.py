@@ -58,12 +58,12 @@ def items(path: Path) -> Iterator[Item]:
         for part in (rows, values):
             if part not in entries:
                 raise UnreadableError(
-                    f"the metadata lists {name!r} as sparse, but the file has no tensor {part!r}. Save this tensor, too"
+                    f"the metadata lists {name!r} as sparse, but the file has no tensor {part!r}. Save {part!r}, too"
                 )
         if entries[rows].dtype != "int64":
             raise UnreadableError(
                 f"{rows!r} contains the row indices of a sparse tensor, but its dtype is {entries[rows].dtype}. Save "
-                "it as int64"
+                "the row indices as int64"
             )
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")
@@ -99,17 +99,17 @@ def _header(raw: Raw) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
-            f"the file has {len(raw)} bytes, but its header should have {length} bytes: the file is cut short, or is "
-            "not a safetensors file. Copy it again, or save it as safetensors"
+            f"the file has {len(raw)} bytes, but the header should have {length} bytes: the file is cut short, or is "
+            "not a safetensors file. Copy the file again, or save the gradients as safetensors"
         )
     try:
         header = json.loads(raw[8 : 8 + length].tobytes(), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8
         raise UnreadableError(
-            f"this is not a safetensors file: its header is not JSON: {error}. Save it again"
+            f"this is not a safetensors file: the header is not JSON: {error}. Save the file again"
         ) from None
     if not isinstance(header, dict):
-        raise UnreadableError("this is not a safetensors file: its header is not a JSON object. Save it again")
+        raise UnreadableError("this is not a safetensors file: the header is not a JSON object. Save the file again")
     return header, 8 + length
 
 
@@ -155,7 +155,7 @@ def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Tens
         end = entry.stop
     if end != size:
         raise UnreadableError(
-            f"the file has {size} bytes, but its header describes {end}: the file is damaged. Copy it again"
+            f"the file has {size} bytes, but the header describes {end}: the file is damaged. Copy the file again"
         )
     return entries
 

@@ -107,6 +107,6 @@ class BaseFiles(Inheritance):
         except MergeError as error:
             raise document.wrong(
                 keys or error.keys,
-                "training fails, because this value is a table and the base file's value is not. Give the key the "
-                "same type in both files.",
+                "training fails, because this key is a table here, but not in the base file. Give the key the same "
+                "type in both files.",
             ) from None

@@ -57,14 +57,14 @@ class NamedFile(Inheritance):
         folders = [folder, *folder.parents][:MOST_FOLDERS]
         paths = list(dict.fromkeys((each / text).resolve() for each in folders if (each / text).is_file()))
         if not paths:
-            problem = f"cannot find {text} in the folder of {document.name} or in one above it."
+            problem = f"cannot find {text} in the folder of {document.name} or in a parent folder."
             return Unknown(text, self.advice, problem)
         others = [path for path in paths if path.read_bytes() != paths[0].read_bytes()]
         if others:
             names = " and ".join(files.name(path) for path in (paths[0], others[0]))
             raise document.wrong(
                 self.at,
-                f"{names} differ, and this path may mean either file. In a copy of {document.name}, write the "
+                f"{names} differ, and this key can name either file. In a copy of {document.name}, write the "
                 "absolute path of the file that your program reads.",
             )
         return paths[0]

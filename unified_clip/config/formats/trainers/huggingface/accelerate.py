@@ -17,7 +17,7 @@ DEEPSPEED = ("deepspeed_config", "gradient_clipping")
 MEGATRON = ("megatron_lm_config", "megatron_lm_gradient_clipping")
 FILE = ("deepspeed_config", "deepspeed_config_file")
 NO_CLIP = (
-    "this file of DeepSpeed does not set gradient_clipping. By default, DeepSpeed clips nothing before 0.19.3, and "
+    "DeepSpeed's file does not set gradient_clipping. By default, DeepSpeed clips nothing before 0.19.3, and "
     'clips at 1.0 since 0.19.3. Set "gradient_clipping" in that file.'
 )
 
@@ -34,7 +34,7 @@ class Accelerate(Format):
     not_finite = deepspeed.UNSET
     instead = "call `clip_(accelerator, clip, model.named_parameters())` of `unified_clip.integrations.accelerate_clip`"
     own_keys = paths("compute_environment distributed_type deepspeed_config megatron_lm_config")
-    inheritance = NamedFile(FILE, "Add the file, or import DeepSpeed's file instead.")
+    inheritance = NamedFile(FILE, "Add DeepSpeed's file at this path, or import that file.")
     clip_keys = (DEEPSPEED, MEGATRON, (*FILE, DEEPSPEED[-1]))
     off = math.inf
 
@@ -69,8 +69,8 @@ class Accelerate(Format):
         if threshold in (None, "auto"):
             threshold = 1.0
             notes.append(
-                "The file does not set gradient_clipping, or sets auto. Accelerate then uses 1.0. Under HF's Trainer, "
-                "max_grad_norm applies instead. In this case, import the file that has the TrainingArguments."
+                "The file does not set gradient_clipping, or sets auto. Accelerate then uses 1.0. With HF's Trainer, "
+                "max_grad_norm applies instead: import the file of the TrainingArguments."
             )
         else:
             threshold = self.read_threshold(document, keys)

@@ -49,7 +49,7 @@ class LlamaFactory(HuggingFace):
         imported = super().read(document, version)
         if document.get("stage") == "ppo" and imported.settings["rule"] == "none":
             remedy = f"Set {infinity(document.kind)} to clip nothing."
-            problem = "with 0, TRL's PPO makes all gradients 0. With a negative number, it changes their signs"
+            problem = "with 0, TRL's PPO makes all gradients 0. Negative numbers change the signs of gradients"
             raise document.wrong(["max_grad_norm"], f"{problem}. {remedy}")
         return imported
 

@@ -60,7 +60,9 @@ class HuggingFace(Format):
         accelerator_config dataloader_pin_memory ddp_find_unused_parameters deepspeed
         eval_strategy fsdp_transformer_layer_cls_to_wrap gradient_checkpointing push_to_hub tf32 torch_compile
     """)
-    inheritance = NamedFile(("deepspeed",), "Add the file, or replace its path by its content.")
+    inheritance = NamedFile(
+        ("deepspeed",), "Add DeepSpeed's file at this path, or replace the path by the content of the file."
+    )
     clip_keys = paths("max_grad_norm")
     foreign_keys = paths("deepspeed.gradient_clipping")
     vocabulary = TRAINING_ARGUMENTS
@@ -80,7 +82,7 @@ class HuggingFace(Format):
             if document.shows(name) and document.get(name) is not None:
                 raise document.wrong(
                     [name],
-                    "opacus clips the gradient of each example, which is not supported. Leave the clipping to opacus.",
+                    "opacus clips the gradient of each example. unified_clip does not support this: keep opacus.",
                 )
         max_norm = document.get("max_grad_norm", default=1.0)
         if max_norm is None and version is None:

@@ -24,7 +24,7 @@ EPS = 1e-3
 KEEP = "This is not supported: keep optax's clip."
 SELECT = "Write a clip configuration. If the clip is for some parameters only, add `include`."
 PRIVACY = f"clips the gradient of each example, for differential privacy. {KEEP}"
-ANY_PYTREE = "can clip any pytree. If it clips gradients, write a clip configuration."
+ANY_PYTREE = "can clip any pytree. If your code clips gradients with this function, write a clip configuration."
 REJECTED = {
     "clip_by_block_rms": f"clips each tensor by its root mean square. {KEEP}",
     "per_example_global_norm_clip": PRIVACY,

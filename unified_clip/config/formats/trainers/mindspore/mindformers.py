@@ -38,7 +38,7 @@ class MindFormers(Format):
             raise SetElsewhereError(str(error), "Import the file that trains the model.")
         switch = document.get(*SWITCH, default=False)
         if not isinstance(switch, bool):
-            raise document.wrong(SWITCH, f"{switch!r:.60} is not a switch. Set True or False.")
+            raise document.wrong(SWITCH, f"{switch!r:.60} is neither True nor False. Set True or False.")
         if not document.has(*SWITCH) and document.get("runner_wrapper", "type") == PIPELINE:
             problem = f"{PIPELINE} clips by default. Set {SWITCH[1]} to True or False."
             raise document.wrong(["runner_wrapper", "type"], problem)

@@ -37,8 +37,8 @@ MODULES = {
 KEYWORDS = {
     "need_clip": "excludes parameters that this file does not name. Copy the file, remove need_clip from the copy, and "
     "import the copy. Then name the parameters in `exclude`.",
-    "gradient_clip": "sets the clip of one parameter, which this file does not name. Copy the file, remove "
-    "gradient_clip from the copy, and import the copy. Then add a group for the parameter to `groups`.",
+    "gradient_clip": "sets the clip of a single parameter, but this file does not name the parameter. Copy the file, "
+    "remove gradient_clip from the copy, and import the copy. Then add a group for the parameter to `groups`.",
 }
 """Keyword arguments that are rejected, with the reason."""
 
@@ -48,7 +48,7 @@ REJECTED = {
     "clip_grad_value_": "clips only the parameters in its call. Write a clip configuration with rule = 'value'.",
     "ErrorClipByValue": "clips the gradients of intermediate results. This is not supported: keep Paddle's clip.",
     "append_gradient_clip_ops": "applies clips that other code sets. Import the file with that code.",
-    "clip_by_norm": "can clip any tensor. If it clips gradients, write a clip configuration.",
+    "clip_by_norm": "can clip any tensor. If your code clips gradients with this function, write a clip configuration.",
 }
 
 PER_TENSOR = "clip_norm clips per tensor, not by the total norm."
@@ -113,15 +113,14 @@ class Paddle(PythonFormat):
         if data.get("group_name") not in (None, "default_group"):
             raise arguments.wrong(
                 ["group_name"],
-                "this argument makes static programs clip each group of parameters by a norm of its own. Write a clip "
+                "this argument makes static programs clip each group of parameters by its own norm. Write a clip "
                 "configuration for each group. If the program is not static, remove the argument.",
             )
         if data.get("auto_skip_clip"):
             raise arguments.wrong(
                 ["auto_skip_clip"],
-                "with this argument, Paddle raises an error in every static program. In dynamic mode, Paddle does not "
-                "clip if the norm is NaN, which unified_clip does not support. Remove the argument, or keep Paddle's "
-                "clip.",
+                "with this argument, Paddle raises an error in static programs. In dynamic mode, Paddle skips the clip "
+                "if the norm is NaN. unified_clip does not support this. Remove the argument, or keep Paddle's clip.",
             )
         rule: Rule = "global_norm" if name.endswith("GlobalNorm") else "norm"
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))

@@ -17,7 +17,7 @@ from .paddle import PER_GROUP
 
 BUILDER = "OptimizerBuilder"
 NORM, VALUE = "clip_grad_by_norm", "clip_grad_by_value"
-REMOVE = "Remove this key, or set it to null in a file that inherits it."
+REMOVE = "Remove this key. If a base file sets the key, set the key to null in your file."
 
 
 class PaddleDetection(Format):
@@ -27,7 +27,7 @@ class PaddleDetection(Format):
     newest = "2.6.0"
     instead = AS_PADDLE
     own_keys = paths(BUILDER)
-    inheritance = BaseFiles("_BASE_", "Add that file, or set the key.", takes_text=False)
+    inheritance = BaseFiles("_BASE_", f"Add the base file, or set {NORM} or {VALUE}.", takes_text=False)
     clip_keys = ((BUILDER, NORM), (BUILDER, VALUE), (BUILDER, "optimizer", NORM), (BUILDER, "optimizer", VALUE))
     vocabulary = words("_BASE_ LearningRate architecture TrainReader epoch metric snapshot_epoch")
     rules = ("global_norm", "value")
@@ -38,7 +38,9 @@ class PaddleDetection(Format):
         names = [name for name in (NORM, VALUE) if document.get(BUILDER, name) is not None]
         for name in (NORM, VALUE):
             if document.get(BUILDER, "optimizer", name) is not None:
-                raise document.wrong([BUILDER, "optimizer", name], f"no optimizer has this key. Move it to {BUILDER}.")
+                raise document.wrong(
+                    [BUILDER, "optimizer", name], f"no optimizer has this key. Move the key to {BUILDER}."
+                )
         if len(names) > 1:
             raise document.wrong([BUILDER, VALUE], f"PaddleDetection ignores this key if {NORM} is set. {REMOVE}")
         if not names:

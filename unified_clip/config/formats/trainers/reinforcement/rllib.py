@@ -66,7 +66,7 @@ class RLlib(Format):
         experiments = [name for name, table in tables.items() if isinstance(table, dict)]
         if not experiments:
             raise ConfigError(
-                f"{document.name}: the file has no experiment. Add one, such as my_run: {{run: PPO, config: "
+                f"{document.name}: the file has no experiment. Add an experiment, such as my_run: {{run: PPO, config: "
                 f"{{{KEY}: 40.0}}}}. For a file of another trainer, {name_format('NAME')}."
             )
         imports = [self._experiment(document, name, version) for name in experiments]
@@ -86,7 +86,8 @@ class RLlib(Format):
         if is_dreamer or of_dreamer:
             raise document.wrong(
                 [name, "run"] if is_dreamer else [name, "config", of_dreamer[0]],
-                "DreamerV3 has three optimizers, each with its own threshold. Write a clip configuration for each one.",
+                "DreamerV3 has three optimizers, each with its own threshold. Write a clip configuration for each "
+                "optimizer.",
             )
         return self._configuration(document, [name, "config"], algorithm, version)
 
@@ -114,7 +115,7 @@ class RLlib(Format):
     def _rule(self, document: Document, keys: list[Key], version: Version | None) -> Rule:
         mode = document.get(*keys, default="global_norm")
         if not isinstance(mode, str) or mode not in RULES:
-            raise document.wrong(keys, f"{mode!r:.60} is not a way to clip. Set one of {', '.join(RULES)}.")
+            raise document.wrong(keys, f"{mode!r:.60} is not supported. Set one of {', '.join(RULES)}.")
         if mode == "global_norm" or self.require_version(version, document) < NEW_STACK:
             return "global_norm"
         return RULES[mode]

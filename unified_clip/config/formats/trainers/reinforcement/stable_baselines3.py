@@ -52,8 +52,8 @@ class StableBaselines3(Format):
         environments = self._environments(document)
         if not environments:
             raise ConfigError(
-                f"{document.name}: the file has no environment. Add one, such as default: {{max_grad_norm: 0.5}}. "
-                f"For a file of another trainer, {name_format('NAME')}."
+                f"{document.name}: the file has no environment. Add an environment, such as default: "
+                f"{{max_grad_norm: 0.5}}. For a file of another trainer, {name_format('NAME')}."
             )
         algorithm = document.name.rpartition(".")[0].lower()
         set_by = [name for name in environments if document.has(name, KEY)]

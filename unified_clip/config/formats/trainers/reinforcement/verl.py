@@ -46,8 +46,8 @@ class Verl(Format):
         values = [document.get(*keys) for keys in (by_engine, by_worker) if document.has(*keys)]
         if not is_megatron and len(values) == 2 and values[0] != values[1]:
             message = (
-                "grad_clip differs from optim.clip_grad, and the version of verl decides which one applies. Set both "
-                "to the same value."
+                "grad_clip differs from optim.clip_grad. Depending on the version, verl uses one of these keys. Set "
+                "both to the same value."
             )
             raise document.wrong(by_worker, message)
         notes += default_note(document, place, "verl clips at 1.0")

@@ -30,7 +30,7 @@ class ParallelWaveGAN(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         for name in (GENERATOR, DISCRIMINATOR):
             if not document.has(name):
-                advice = "Set it to the threshold, or to -1 to clip nothing."
+                advice = f"Set {name} to the threshold, or to -1 to clip nothing."
                 raise document.wrong([], f"{name} is missing and has no default, so training fails. {advice}")
         generator, discriminator = (
             self.read_threshold(document, [name], null="error") for name in (GENERATOR, DISCRIMINATOR)

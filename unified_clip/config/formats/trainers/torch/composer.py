@@ -89,8 +89,8 @@ class Composer(Format):
         if len(places) > 1:
             raise document.wrong(
                 places[1],
-                "the file has this algorithm twice, which is not supported. Remove the one that your training does "
-                "not use.",
+                "the file contains this algorithm twice. unified_clip does not support this. Remove the entry that "
+                "your training does not use.",
             )
         return places[0] if places else None
 

@@ -40,8 +40,8 @@ class DeepSpeed(Format):
         if document.get(KEY) == "auto":
             problem = "'auto' leaves the clip to max_grad_norm of Hugging Face's TrainingArguments."
             advice = (
-                "If the training script sets max_grad_norm, write a clip configuration with its value. If a file sets "
-                "it, import that file: unified-clip config import FILE --from hf"
+                "If the training script sets max_grad_norm, write a clip configuration with this value. If a file "
+                "sets max_grad_norm, import that file: unified-clip config import FILE --from hf"
             )
             raise SetElsewhereError(str(document.wrong([KEY], problem)), advice)
         if document.get(*ARGUMENT) is not None:

@@ -25,7 +25,9 @@ class Detectron2(Format):
     newest = "0.6"
     instead = ATTACH
     own_keys = paths("SOLVER.CLIP_GRADIENTS SOLVER.IMS_PER_BATCH")
-    inheritance = BaseFiles("_BASE_", "Add that file, or import the output of cfg.dump().", MergeRules(is_strict=True))
+    inheritance = BaseFiles(
+        "_BASE_", "Add the base file, or import the output of cfg.dump().", MergeRules(is_strict=True)
+    )
     clip_keys = paths("SOLVER.CLIP_GRADIENTS SOLVER.CLIP_GRADIENTS.CLIP_VALUE SOLVER.CLIP_GRADIENTS.CLIP_TYPE")
     vocabulary = words("SOLVER MODEL DATASETS DATALOADER INPUT TEST _BASE_ OUTPUT_DIR")
     rules = ("norm", "value")

@@ -45,7 +45,7 @@ class MMCV1(MMEngine):
         notes = check_known(document, MMCV)
         if unknown := sorted(clip.keys() - CLIP_ARGUMENTS["norm"]):
             raise document.wrong(
-                [*MMCV, unknown[0]], "clip_grad_norm_ of PyTorch does not have this argument. Remove it."
+                [*MMCV, unknown[0]], "clip_grad_norm_ of PyTorch does not have this argument. Remove the argument."
             )
         return self.by_norm(document, MMCV, notes)
 

@@ -25,8 +25,8 @@ OTHER_CLIP = (
     "the value of that setting."
 )
 NO_KEY = (
-    "clips of type {kind!r} do not have this key. Correct it to one of {keys}, or remove it. If a base file has the "
-    "key, add _delete_=True to clip_grad instead."
+    "clips of type {kind!r} do not have this key. Use one of {keys}, or remove the key. If a base file has the key, "
+    "add _delete_=True to clip_grad instead."
 )
 DELETE = "_delete_"
 NO_BASE = (
@@ -78,7 +78,7 @@ class MMEngine(OwnFormat):
             raise document.wrong([*CLIP, unknown[0]], NO_BASE if unknown[0] == DELETE else problem)
         key = [*CLIP, "max_norm" if kind == "norm" else "clip_value"]
         if not document.shows(*key):
-            raise document.wrong(CLIP, f"the type {kind!r} needs {key[-1]}. Set it.")
+            raise document.wrong(CLIP, f"the type {kind!r} needs {key[-1]}. Set {key[-1]}.")
         if kind == "norm":
             return self.by_norm(document, CLIP, notes)
         return Imported(self.settings("value", self.read_threshold(document, key, null="error")), notes)

@@ -57,7 +57,7 @@ class NeMo(Lightning):
         if document.get("trainer", VALUE) is not None:
             raise document.wrong(
                 ["trainer", VALUE],
-                f"NeMo-Aligner ignores this key. Remove it. To clip, set trainer.{tables[0]}.{VALUE}.",
+                f"NeMo-Aligner ignores this key. Remove the key. To clip, set trainer.{tables[0]}.{VALUE}.",
             )
         place = ("trainer", tables[0], VALUE)
         notes = default_note(document, place, "NeMo-Aligner clips nothing")

@@ -60,7 +60,7 @@ class Timm(Format):
             return []
         return [
             f"{optimizer} clips the global norm at {threshold} again inside step(). This clip is not imported. "
-            "opt_kwargs: {max_grad_norm: null} switches it off."
+            "To switch this clip off, set opt_kwargs: {max_grad_norm: null}."
         ]
 
     def write(self, settings: Settings, version: Version) -> Any:
