@@ -81,7 +81,7 @@ def check_expanded(count: int, file_size: int) -> None:
 
 def check_shape(name: str, shape: Sequence[object]) -> None:
     if len(shape) > MOST_AXES:
-        raise LimitError(f"{name!r} has {len(shape)} axes. Reshape it to at most {MOST_AXES} axes")
+        raise LimitError(f"{name!r} has {len(shape)} axes. Reshape the tensor to at most {MOST_AXES} axes")
     lengths = [length for length in shape if type(length) is int and length >= 0]
     if len(lengths) < len(shape):
         raise LimitError(f"the shape of {name!r} is not a list of lengths. Save the file again")
@@ -92,7 +92,7 @@ def check_shape(name: str, shape: Sequence[object]) -> None:
 def check_name(name: str) -> None:
     if len(name) > LONGEST_NAME:
         raise LimitError(
-            f"a name has more than {LONGEST_NAME} characters: {name[:50]!r}. Give the tensor a shorter name"
+            f"a tensor name has more than {LONGEST_NAME} characters: {name[:50]!r}. Give the tensor a shorter name"
         )
 
 

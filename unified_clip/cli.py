@@ -127,7 +127,7 @@ def _flush() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        message = f"standard output cannot be written: {error.strerror}. Redirect it to another file."
+        message = f"standard output cannot be written: {error.strerror}. Redirect the output to another file."
         raise OutputError(message) from None
 
 

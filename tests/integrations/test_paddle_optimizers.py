@@ -113,7 +113,9 @@ def test_a_parameter_without_a_name_is_rejected_before_clipping(names: str) -> N
     named = {"a part of the model": model[0], "some parameters": {"0.bias": model[0].bias}, "none": {}}[names]
     clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"]).as_paddle(named)
     own = model[0].weight.name if names != "a part of the model" else model[1].weight.name
-    message = rf"but '{own}' of the optimizer is not in .* Pass the whole model: clip\.as_paddle\(model\)\.$"
+    message = (
+        rf"but the parameter '{own}' of the optimizer is not in .* Pass the whole model: clip\.as_paddle\(model\)\.$"
+    )
     with pytest.raises(ValueError, match=message):
         changes_with_clip(clip, model)
     for name, parameter in model.named_parameters():
@@ -305,11 +307,11 @@ class OfAnotherFramework:
     [
         (
             OfAnotherFramework(),
-            r"^'weight' in names is a numpy\.ndarray, not a parameter",
+            r"^'weight' in `names` is a numpy\.ndarray, not a parameter",
         ),
-        ({"weight": np.ones(2)}, "^'weight' in names is a numpy.ndarray, not a parameter of Paddle"),
-        ({"weight": "linear_0.w_0"}, "'weight' in names is a str, not a parameter of Paddle"),
-        ({"weight": paddle.ones([2])}, "'weight' in names is a paddle.Tensor, not a parameter of Paddle"),
+        ({"weight": np.ones(2)}, "^'weight' in `names` is a numpy.ndarray, not a parameter of Paddle"),
+        ({"weight": "linear_0.w_0"}, "'weight' in `names` is a str, not a parameter of Paddle"),
+        ({"weight": paddle.ones([2])}, "'weight' in `names` is a paddle.Tensor, not a parameter of Paddle"),
     ],
 )
 def test_a_model_of_another_framework_is_rejected(names: Any, message: str) -> None:

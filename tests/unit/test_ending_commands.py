@@ -94,7 +94,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     command = " ".join([*COMMAND, "compare run.jsonl run.jsonl --json > /dev/full"])
     ended = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False, env=BUFFERED)
     assert ended.returncode == _command.REJECTED
-    message = "standard output cannot be written: No space left on device. Redirect it to another file."
+    message = "standard output cannot be written: No space left on device. Redirect the output to another file."
     assert ended.stderr == f"unified-clip: error UC205: {message}\n"
 
 

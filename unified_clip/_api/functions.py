@@ -136,8 +136,8 @@ def clip_by_global_norm(
         spec = _declared(backend, t_list, arguments, in_place=False)
         if use_norm is not None and spec.check_replicas:
             raise ValueError(
-                "check_replicas is not supported with use_norm: only a call that measures the norm compares copies. "
-                "Leave out check_replicas or use_norm"
+                "check_replicas is not supported with use_norm: only a call that measures the norm compares the copies "
+                "of a gradient. Leave out check_replicas or use_norm"
             )
         known_norm = (
             None if use_norm is None else validation.given_norm(backend, use_norm, "use_norm", differentiable=True)

@@ -26,8 +26,8 @@ Nonfinite = Literal["family", "raise", "skip", "zero"]
 """
 
 IN_GRAPHS = {
-    "raise": "raise from inside a graph. Use 'zero' or 'family' there, and check the norm outside the graph",
-    "skip": "skip a step from inside a graph. Use 'zero' to set all gradients to 0. To skip steps, call attach_to() "
+    "raise": "raise from inside a graph. Use 'zero' or 'family' in graphs, and check the norm outside the graph",
+    "skip": "skip a step from inside a graph. Use 'zero' to set all gradients to 0, or skip steps with attach_to() "
     "(Keras) or as_optax() (JAX)",
 }
 

@@ -25,7 +25,10 @@ def reject(error: CodedError) -> int:
 
 
 def interrupted() -> int:
-    print("unified-clip: interrupted. All its processes were ended, and no report was written.", file=sys.stderr)
+    print(
+        "unified-clip: interrupted. All processes of the command were ended, and no report was written.",
+        file=sys.stderr,
+    )
     return INTERRUPTED
 
 

@@ -261,7 +261,7 @@ class AGC:
         if len(shape) > 5:
             raise ValueError(
                 f"the convention 'optax' does not support parameters with {len(shape)} axes. In a configuration, add "
-                "the parameter's name to exclude. Without a configuration, leave the parameter out. Or set "
+                "the parameter's name to `exclude`. Without a configuration, leave the parameter out. Or set "
                 "convention = 'timm', which has different units"
             )
         return axes[:1] if len(shape) < 4 else axes[:-1]

@@ -136,7 +136,7 @@ def percentile(
     """Return (the threshold, the new state). The threshold is a percentile of the last `window` norms, or of all norms.
 
     Percentiles between two norms are interpolated linearly, as in `numpy.percentile`. The state has the last `window`
-    norms in the order of the steps, or all norms in ascending order.
+    norms, with the norm of a step at the index `step % window`. Without a window, it has all norms in ascending order.
 
     Source: Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation networks", 2020.
     """

@@ -71,17 +71,19 @@ def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
         numbers = value if isinstance(value, list) else [value]
         is_valid = all(_is_number(number, 0.0 if name == STEPS else low) for number in numbers)
         if isinstance(value, list) != isinstance(expected[name], list) or not is_valid:
-            raise ValueError(f"{name} of the state is {value!r:.60}. {REMEDY}")
+            raise ValueError(f"the key `{name}` of the state is {value!r:.60}. {REMEDY}")
         if isinstance(value, list) and expected[name] and len(value) != len(expected[name]):
             raise ValueError(
-                f"{name} of the state has {len(value)} numbers, but {rule} has {len(expected[name])}. Load the state "
-                "of the same rule with the same settings."
+                f"the key `{name}` of the state has {len(value)} numbers, but {rule} needs {len(expected[name])}. Load "
+                "the state of the same rule with the same settings."
             )
         state[name] = np.array(value, np.float64) if isinstance(value, list) else float(value)
     steps = state[STEPS]
     has_all = not isinstance(rule, Percentile) or rule.window is not None or len(state["norms"]) == steps
     if not steps.is_integer() or not has_all:
-        problem = f"`steps` of the state is {steps:g}" + ("" if has_all else f", but `norms` has {len(state['norms'])}")
+        problem = f"the key `steps` of the state is {steps:g}" + (
+            "" if has_all else f", but the key `norms` has {len(state['norms'])}"
+        )
         raise ValueError(f"{problem}. {REMEDY}")
     return state
 
@@ -142,7 +144,7 @@ def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar
 
 def _other_names(rule: Rule, new: Mapping[str, Real]) -> TypeError:
     return TypeError(
-        f"{rule}.threshold returned a state with the names {sorted(new)}. Return the names that init "
+        f"{rule}.threshold returned a state with the names {sorted(new)}. Return a state with the names that init "
         f"returns: {sorted(rule.init())}."
     )
 
@@ -227,7 +229,7 @@ def _check_length(rule: Rule | AdaGC, length: int | None, remedy: str) -> None:
 def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
     array = np.asarray(values)
     numbers = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
-    _check_length(rule, len(numbers), "Pass the rule of the state.")
+    _check_length(rule, len(numbers), "Pass the rule that the state belongs to.")
     data, start = {}, 0
     for name, length in _lengths(rule, array).items():
         end = start + (1 if length is None else length)

@@ -83,11 +83,13 @@ def _axes(agc: AGC, gradients: GradientList, index: int) -> list[int] | None:
 def _parameter(gradients: GradientList, index: int) -> Tensor:
     leaf, backend = gradients.leaves[index], gradients.backend
     if not has_parameter(gradients, leaf):
-        raise TypeError(f"the adaptive rule agc needs the parameters, but {leaf.place} has none. {REMEDY}")
+        raise TypeError(
+            f"the adaptive rule agc needs the parameters, but the gradient at {leaf.place} has none. {REMEDY}"
+        )
     if gradients.is_sparse(index):
         raise TypeError(
-            f"the gradient at {leaf.place} is sparse, which the adaptive rule agc does not support. Exclude its "
-            "parameter, or convert the gradient to a dense one"
+            f"the gradient at {leaf.place} is sparse. The adaptive rule agc does not support sparse gradients. Exclude "
+            "the parameter, or convert the gradient to a dense one"
         )
     parameter = backend.detached(leaf.parameter)
     shapes = [tuple(backend.shape(tensor) or ()) for tensor in (gradients.values[index], parameter)]

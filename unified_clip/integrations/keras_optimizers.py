@@ -41,8 +41,8 @@ ALL_REDUCE = "_all_reduce_sum_gradients"
 the gradients after the clip."""
 
 NO_STATE = (
-    "Keras files do not contain the state of the adaptive threshold, so loading a file does not restore it. Save the "
-    "result of the handle's state_dict() beside the file, and pass it to the handle's load_state_dict()."
+    "Keras files do not contain the state of the adaptive threshold. Save the result of state_dict() of the handle "
+    "that attach_to() returned, too. After you load a Keras file, pass this result to load_state_dict()."
 )
 
 USED = ("add_variable", "_iterations", "_get_variable_index", "_untrack_variable")
@@ -84,7 +84,7 @@ def _check(optimizer: Any) -> None:
     if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
         raise TypeError(
             f"optimizer is {kind}, which passes all gradients on to other optimizers. Attach to each optimizer in its "
-            "list `optimizers`. Each then clips by the norm of its own gradients. If a function chooses the "
+            "list `optimizers`: each optimizer clips by the norm of its own gradients. If a function chooses the "
             "optimizers, first call optimizer.build(variables)."
         )
     missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]

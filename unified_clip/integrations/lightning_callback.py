@@ -159,12 +159,12 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         if (trainer.gradient_clip_val or 0) > 0:
             limit = f"gradient_clip_val={trainer.gradient_clip_val:g}"
             raise ValueError(
-                f"The Trainer has {limit}. Gradients would be clipped twice. Remove gradient_clip_val or this callback."
+                f"The Trainer has {limit}. Gradients would be clipped twice. Remove gradient_clip_val or ClipCallback."
             )
         if pl_module.configure_gradient_clipping.__qualname__.partition(".")[0] != "LightningModule":
             raise ValueError(
                 f"{type(pl_module).__name__} defines configure_gradient_clipping. Gradients would be clipped twice. "
-                "Remove that method or this callback."
+                "Remove this method or ClipCallback."
             )
         if sum(isinstance(callback, ClipCallback) for callback in trainer.callbacks) > 1:
             raise ValueError(TWO_CALLBACKS)

@@ -16,7 +16,7 @@ def checked_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -
         if not is_parameter(parameter):
             kind = f"{type(parameter).__module__}.{type(parameter).__qualname__}".removeprefix("builtins.")
             raise TypeError(
-                f"{name!r} in names is {with_article(kind)}, not a parameter of {title}. "
+                f"{name!r} in `names` is {with_article(kind)}, not a parameter of {title}. "
                 "Pass the model that the optimizer trains, or a dict of name to parameter."
             )
     return names

@@ -22,8 +22,8 @@ from .names import checked_names
 UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)."
 
 SINGLE_GROUP = (
-    "If the optimizer has a single group, other parameters have gradients than in the last step. Then set `step` of "
-    "this clip before each step."
+    "If the optimizer has a single group, this step has gradients for other parameters than the last step. In this "
+    "case, set `step` of the clip from as_paddle() before each step."
 )
 
 
@@ -70,13 +70,13 @@ class GradClip(OutcomeProperties, OptimizerClip):
         if is_next_group and self._settings.is_adaptive:
             raise RuntimeError(
                 "an adaptive threshold needs an optimizer with a single group of parameters, because Paddle clips each "
-                f"group by its own norm. Pass one list of parameters. {SINGLE_GROUP}"
+                f"group by its own norm. Pass one list of parameters to the optimizer. {SINGLE_GROUP}"
             )
         if is_next_group and self._settings.nonfinite in IN_GRAPHS:
             raise RuntimeError(
                 f"nonfinite = {self._settings.nonfinite!r} needs an optimizer with a single group of parameters, "
-                "because Paddle updates each group before it clips the next group. Pass one list of parameters, or use "
-                f"'zero' or 'family'. {SINGLE_GROUP}"
+                "because Paddle updates each group before it clips the next group. Pass one list of parameters to the "
+                f"optimizer, or set nonfinite to 'zero' or 'family'. {SINGLE_GROUP}"
             )
         self._clipped = self._clipped | names if is_next_group else names
         return self._clip(param_grads, self.step - 1 if is_next_group else self.step)
@@ -88,8 +88,9 @@ class GradClip(OutcomeProperties, OptimizerClip):
         unknown = [name for name in by_name if name not in self._places]
         if unknown:
             raise ValueError(
-                f"The adaptive rule adagc has a state for each parameter, but {unknown[0]!r} of the optimizer is not "
-                "in the model or dict that you passed to as_paddle. Pass the whole model: clip.as_paddle(model)."
+                f"The adaptive rule adagc has a state for each parameter, but the parameter {unknown[0]!r} of the "
+                "optimizer is not in the model or dict that you passed to as_paddle. Pass the whole model: "
+                "clip.as_paddle(model)."
             )
         everything = [by_name.get(name, (name, None)) for name in self._places]
         clipped = dict(zip(self._places, self._clipper.pairs(everything, step=step), strict=True))
@@ -172,8 +173,8 @@ def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:
     def name_of(leaf: Leaf) -> str | None:  # a plain function: Clipper treats other callables as models
         if needs_all and by_own_name is not None and leaf.name not in known:
             raise ValueError(
-                f"The configuration selects parameters by name, but {leaf.name!r} of the optimizer is not in the model "
-                "or dict that you passed to as_paddle. Pass the whole model: clip.as_paddle(model)."
+                f"The configuration selects parameters by name, but the parameter {leaf.name!r} of the optimizer is "
+                "not in the model or dict that you passed to as_paddle. Pass the whole model: clip.as_paddle(model)."
             )
         return leaf.name and names.get(leaf.name, leaf.name)
 

@@ -26,5 +26,5 @@ def check_engine(kinds: Iterable[str]) -> None:
     """
     for kind in kinds:
         if kind in INSTEAD:
-            advice = f"Remove this clip. To clip, use {INSTEAD[kind]}."
+            advice = f"Remove the clip of unified_clip. To clip, use {INSTEAD[kind]}."
             raise RuntimeError(f"{kind} does not expose the gradients of a step. {advice}")

@@ -36,9 +36,8 @@ SAVED = "unified_clip"
 """The key of the clip's state in an optimizer's `state_dict()`. A clip with a fixed threshold has no state."""
 
 HAS_STATE = (
-    "The optimizer has made steps already, but the adaptive threshold starts with its warm-up. To resume from a "
-    "checkpoint, call attach_to() before the optimizer's load_state_dict(), which then also loads the threshold's "
-    "state."
+    "The optimizer has made steps already, but the adaptive threshold starts with its warm-up. To load the threshold's "
+    "state from a checkpoint, too, call attach_to() before load_state_dict() of the optimizer."
 )
 
 NO_STEP = (

@@ -475,7 +475,7 @@ def test_names_of_other_objects_are_rejected() -> None:
     config = ClipConfig(rule="global_norm", threshold=1.0)
     with pytest.raises(TypeError, match=r"names is a Mean\. Pass the model, a dict of name to variable"):
         config.attach_to(keras.optimizers.SGD(1.0), keras.metrics.Mean())
-    with pytest.raises(TypeError, match="'a' in names is a float, not a parameter of Keras"):
+    with pytest.raises(TypeError, match="'a' in `names` is a float, not a parameter of Keras"):
         config.attach_to(keras.optimizers.SGD(1.0), {"a": 1.0})
 
 

@@ -206,7 +206,7 @@ def test_ctrl_c_ends_a_run_whose_worker_prints_nothing(tmp_path: Path) -> None:
             process.kill()
     assert (process.returncode, errors) == (
         cli.INTERRUPTED,
-        "unified-clip: interrupted. All its processes were ended, and no report was written.\n",
+        "unified-clip: interrupted. All processes of the command were ended, and no report was written.\n",
     )
 
 

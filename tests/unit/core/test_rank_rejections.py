@@ -225,7 +225,7 @@ def test_the_error_of_an_argument_reaches_the_ranks_that_wait(
 
 def test_a_norm_that_the_caller_passes_compares_no_replicas() -> None:
     with pytest.raises(
-        ValueError, match="check_replicas is not supported with use_norm: only a call that measures the norm"
+        ValueError, match="check_replicas is not supported with use_norm: only a call that measures the norm compares"
     ):
         functions.clip_by_global_norm(BackendWithRanks(), [np.ones(2)], 1.0, use_norm=2.0, check_replicas=True)
 

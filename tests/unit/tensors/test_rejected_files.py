@@ -74,7 +74,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
             r"'a' has 8 bytes, but needs 12 bytes for the dtype float32 and",
         ),
         ({"a": {**ENTRY, "shape": [0, 2**60]}}, 0, r"the shape of 'a' has 2\*\*59 or more elements"),
-        ({"a": {**ENTRY, "shape": [1] * 40}}, 4, "'a' has 40 axes. Reshape it to at most 32 axes"),
+        ({"a": {**ENTRY, "shape": [1] * 40}}, 4, "'a' has 40 axes. Reshape the tensor to at most 32 axes"),
         (
             {
                 "__metadata__": {"sparse": json.dumps({"x": [10**12, 2]})},
@@ -254,7 +254,7 @@ def test_a_header_of_an_array_is_read_only_as_far_as_numpy_reads_it(tmp_path: Pa
 def test_a_long_name_is_rejected_in_every_format(tmp_path: Path, read: Callable[..., Found]) -> None:
     header = {"n" * 10_001: ENTRY}
     with pytest.raises(
-        UnreadableError, match=r"a name has more than 10000 characters: 'nnn.*Give the tensor a shorter name"
+        UnreadableError, match=r"a tensor name has more than 10000 characters: 'nnn.*Give the tensor a shorter name"
     ):
         read(write_safetensors(tmp_path / "a.safetensors", header, bytes(8)))
 
@@ -337,8 +337,8 @@ def test_a_pickle_is_not_run(
             r"more than 1000\d+ entries. Save a flat dict of tensors, or set UNIFIED_CLIP_MAX_ENT",
         ),
         (b"\x80\x04}" + pickle.dumps(TUPLES, 4)[2:-1] + b"K\x01s.", "a dict has a key of type tuple"),
-        (pickle.dumps({"x" * 10_001: np.ones(1)}, 4), "a name has more than 10000 characters: 'xxx"),
-        (pickle.dumps({"w": AT_RANK_40}, 4), "has 40 axes. Reshape it"),
+        (pickle.dumps({"x" * 10_001: np.ones(1)}, 4), "a tensor name has more than 10000 characters: 'xxx"),
+        (pickle.dumps({"w": AT_RANK_40}, 4), "has 40 axes. Reshape the tensor"),
         (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".", "an opcode that paddle.save does not write"),
         (b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b".", "the file ends early"),
         (COPIES, "the pickle copies the same data many times"),
