@@ -391,7 +391,7 @@ def test_patterns_need_names_of_all_parameters() -> None:
         weights_only("*.bias").attach_to(sgd(model))
     with pytest.raises(ValueError, match=r"In this SGD, parameter 2 .* is missing in `names`\. Pass the model"):
         weights_only("*.bias").attach_to(sgd(model), dict(model.hidden.named_parameters()))
-    with pytest.raises(TypeError, match="names has the type int"):
+    with pytest.raises(TypeError, match="names= has the type int"):
         weights_only("*.bias").attach_to(sgd(model), 3)
 
 

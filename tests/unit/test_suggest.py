@@ -105,7 +105,7 @@ def test_what_is_wrong_is_told(arguments: tuple[object, ...], error: type[Except
 @pytest.mark.parametrize(
     ("clip", "message"),
     [
-        (lambda: None, 'record its norms with ClipConfig(rule="none").attach_to(optimizer)'),
+        (lambda: None, 'call ClipConfig(rule="none").attach_to(optimizer) to record the norms of its gradients'),
         (
             lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0),
             "run.jsonl: None of the 1 recorded calls has a total norm, because all calls clip by value or",

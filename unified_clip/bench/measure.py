@@ -53,11 +53,8 @@ def compare(
     clock: Clock = time.perf_counter,
     milliseconds: Callable[[Call, Any, Clock], float] = on_host,
 ) -> dict[str, Any]:
-    """Call both functions alternately, and return an entry of bench.json. Its ratio is the time of the framework's
-    function divided by the time of unified_clip's function.
-
-    seconds: The total time for all calls. Each function is called at least LEAST and at most MOST times.
-    """
+    """Call both functions alternately, and return an entry of bench.json. The ratio in this entry is the time of the
+    framework's function divided by the time of unified_clip's function."""
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()
@@ -87,11 +84,8 @@ def quartiles(values: list[float]) -> list[float]:
 def limits(
     views: Sequence[Array], prepare: Callable[[], Any], threads: int, seconds: float, clock: Clock = time.perf_counter
 ) -> dict[str, Any]:
-    """Measure how fast threads read the gradients, and how fast they read and rewrite the gradients. Return an entry of
-    bench.json.
-
-    views: Views of the gradients' memory. Read-only views are copied before the measurement.
-    """
+    """Measure how fast threads read the gradients, and how fast they read and rewrite the gradients. Read-only `views`
+    are copied before the measurement."""
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 
     def in_threads(views: Sequence[Array], work: Callable[[Array], Any]) -> Any:

@@ -102,7 +102,7 @@ def number(value: float) -> str:
 
 def problems(data: Mapping[str, Any]) -> list[str]:
     missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
-    failed = [f"{name}: its process ended: {why}" for name, why in data["failed"].items()]
+    failed = [f"{name}: the benchmark process ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]
     remedy = (
         "Install unified_clip with a C++ compiler, unset UNIFIED_CLIP_NATIVE, and run outside unified_clip's source "

@@ -26,10 +26,8 @@ def command(framework: str) -> list[str]:
 
 
 def run(options: Options, progress: Callable[[str, int], Any] = lambda framework, count: None) -> dict[str, Any]:
-    """Return the content of bench.json, which docs/performance.md describes.
-
-    progress: A function that gets the name of a framework and the number of its new results.
-    """
+    """Return the content of bench.json, which docs/performance.md describes. `progress` gets the name of a framework
+    and the number of its new results."""
     data: dict[str, Any] = {
         "threads": options.threads,
         "seconds": options.seconds,

@@ -30,13 +30,7 @@ def as_mapping(names: Any) -> Any:
 
 
 def make_namer(names: Any) -> Namer:
-    """Return a function that returns the name of a gradient, or None for a gradient without a name.
-
-    names: The argument `names` of `record`, or a function that takes a `Leaf` and returns its name.
-
-    TypeError: `names` has a wrong type, or contains a name that is not a string.
-    ValueError: A list of names contains the same name twice.
-    """
+    """`names` is the argument `names` of `record`, or a function that takes a `Leaf` and returns its name."""
     names = as_mapping(names)
     if names is None:
         return lambda leaf: leaf.name or next(filter(None, (find(leaf.parameter) for find in FINDERS)), None)
@@ -49,7 +43,7 @@ def make_namer(names: Any) -> Namer:
         names = dict(names.named_parameters())
     if not isinstance(names, Mapping):
         raise TypeError(
-            f"names has the type {type(names).__name__}. Pass a list of names, a dict of name to parameter, or a "
+            f"names= has the type {type(names).__name__}. Pass a list of names, a dict of name to parameter, or a "
             "model with named_parameters()."
         )
     _check_names(list(names))
@@ -90,10 +84,10 @@ def _shape_of(gradients: Any, index: int) -> list[int | None]:
 def _check_names(names: Sequence[Any]) -> None:
     for position, name in enumerate(names):
         if not isinstance(name, str):
-            raise TypeError(f"position {position} of names has the type {type(name).__name__}. Pass strings.")
+            raise TypeError(f"position {position} of names= has the type {type(name).__name__}. Pass strings.")
         if name in names[:position]:
             raise ValueError(
-                f"position {position} of names repeats the name {name!r}. Give each gradient its own name."
+                f"position {position} of names= repeats the name {name!r}. Give each gradient its own name."
             )
 
 
@@ -104,10 +98,7 @@ def unique_name(name: str, taken: Container[str]) -> str:
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """Return {name: index of the gradient}. A gradient without a name is named after its position, such as "0".
-
-    taken: Names that cannot be used again. The new names are added to this set.
-    """
+    """A gradient without a name is named after its position, such as "0". The new names are added to `taken`."""
     indices: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
     for index in clip.group:
@@ -141,11 +132,8 @@ class ClipEvent:
     be fast."""
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
-        """If a compiled graph cannot report values, record only the settings of the clip.
-
-        names: Maps the name of each gradient to its index. None means that norms of single gradients are not recorded.
-        new: The names that the recording does not contain yet.
-        """
+        """If a compiled graph cannot report values, record only the settings of the clip. If `names` is None, record no
+        norms of single gradients."""
         path, threshold = clip.path, clip.threshold
         self.path: Path | None = path
         self.scalars: list[Scalar] = []

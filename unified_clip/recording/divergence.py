@@ -118,10 +118,8 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float, *, is_strict: bool = False) -> Iterator[list[Divergence]]:
-    """Yield a list for each pair of calls. The list has the order of the stages: causes before consequences.
-
-    max_ulp: The limit for `Divergence.exceeds`. From ROUNDING on, rounding noise is left out.
-    """
+    """Yield a list for each pair of calls, in the order of the stages: causes before consequences. If `max_ulp` is at
+    least ROUNDING, leave out rounding noise."""
     for differences in _all_divergences(pairs, max_ulp, is_strict):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
 

@@ -18,7 +18,7 @@ READABLE = (1, SCHEMA)
 NO_CALLS = (
     "No clip calls were recorded. Recordings contain the calls of unified_clip and of the functions that "
     "docs/recording.md lists. Turn off torch.compile and jit_compile=True: calls inside them are not recorded. "
-    'If the code does not clip, record its norms with ClipConfig(rule="none").attach_to(optimizer).'
+    'If the code does not clip, call ClipConfig(rule="none").attach_to(optimizer) to record the norms of its gradients.'
 )
 
 encode = json.JSONEncoder().encode

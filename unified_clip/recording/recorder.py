@@ -354,10 +354,7 @@ class CallRecorder:
         return len(merge_groups([each.fields for each in self.events if each.fields["framework"] == framework]))
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """Write the lines of the call, or let its graph write the lines when the graph runs.
-
-        seconds: The duration of the call, or None if it is unknown.
-        """
+        """If the call is inside a graph, the graph writes the lines when it runs."""
         self._tail["seconds"] = seconds
         if error is not None:
             self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"

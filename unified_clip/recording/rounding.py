@@ -76,10 +76,7 @@ def needs_float64(*values: float) -> bool:
 
 
 def _place(value: float, wide: bool) -> int:
-    """Return the index of a number in the sorted list of all float32 numbers. Zero has the index 0, and negative
-    numbers have negative indices.
-
-    wide: Use the list of all float64 numbers.
-    """
+    """Return the index of a number in the sorted list of all float32 numbers, or of all float64 numbers if `wide` is
+    True. Zero has the index 0, and negative numbers have negative indices."""
     bits = int(np.float64(abs(value)).view(np.int64)) if wide else int(np.float32(abs(value)).view(np.int32))
     return bits if value >= 0 else -bits

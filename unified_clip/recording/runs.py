@@ -110,7 +110,7 @@ def _complete_lines(path: Path) -> tuple[list[str], str]:
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}. {PASS}") from None
     except UnicodeDecodeError:
-        raise RunError(f"{path} is not a recording: it is not text. {PASS}") from None
+        raise RunError(f"{path} is not a recording: the file is not text. {PASS}") from None
     whole, end, rest = text.rpartition("\n")
     if not end:
         raise RunError(
@@ -126,7 +126,7 @@ def _read_header(path: Path, line: str) -> Header:
         readable = " and ".join(map(str, READABLE))
         raise RunError(
             f"{path} has the format version (schema) {header.schema_}, and this release reads {readable}. To read the "
-            f"file, install unified_clip {header.unified_clip}, which wrote it, or a later release."
+            f"file, install unified_clip {header.unified_clip} or a later release."
         )
     return header
 

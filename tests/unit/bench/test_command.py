@@ -145,7 +145,7 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(
         "signal 6 (SIGABRT); the last lines of stderr: Fatal Python error: Aborted"
     )
     assert {each["framework"] for each in data["results"]} == {"numpy"}
-    assert "torch: its process ended: signal 6" in capfd.readouterr().out
+    assert "torch: the benchmark process ended: signal 6" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(("device", "visible"), [("cpu", ""), ("cuda", "3")])

@@ -132,7 +132,7 @@ def test_another_threshold(compare_runs: Any) -> None:
             20.0,
             0.5,
             "clipped below the threshold",
-            "b.jsonl differs from a.jsonl: it changes gradients, although both norms are below 20.0",
+            "b.jsonl differs from a.jsonl: b.jsonl changes gradients, although both norms are below 20.0",
         ),
     ],
 )

@@ -280,7 +280,10 @@ def test_a_group_that_one_run_does_not_clip_is_left_out(compare_runs: Any, norms
         assert cause.kind == "left out"
         assert cause.sentence.startswith(f"{name}.jsonl differs from ")
         names = " ('bias')" if norms else ""
-        assert f"it does not clip 1 of 3 gradients{names}. Pass these gradients to a clip call" in cause.sentence
+        assert (
+            f": {name}.jsonl does not clip 1 of 3 gradients{names}. Pass these gradients to a clip call"
+            in cause.sentence
+        )
 
 
 def test_a_call_that_clips_the_same_gradients_again_is_not_left_out(compare_runs: Any) -> None:

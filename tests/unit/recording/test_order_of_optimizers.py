@@ -327,6 +327,6 @@ def test_optimizers_with_own_backward_passes_may_step_in_another_order(tmp_path:
     assert comparison.first is not None
     assert (comparison.first.step, comparison.first.stage) == (1, "norm")
     assert (
-        "In each iteration, a.jsonl makes 2 optimizer steps and b.jsonl makes 2 optimizer steps. A step changes "
-        "weights that later losses may use, so compare the order of the backward passes and the steps."
+        "In each iteration, a.jsonl makes 2 optimizer steps and b.jsonl makes 2 optimizer steps. An optimizer step "
+        "changes weights that later losses may use, so compare the order of the backward passes and the steps."
     ) in sentences.report_lines(comparison)

@@ -128,7 +128,7 @@ def test_without_names_fewer_gradients_can_be_packed(compare_runs: Any) -> None:
     assert not any(line.startswith("Ruled out") for line in sentences.report_lines(comparison))
     three, fused = (without_norms(clips(each | OUT, "global")) for each in (THREE, OTHER_FUSED))
     (cause,) = compare_runs(three, fused).findings
-    assert "clips 4 gradients instead of 8, or it packs several weights into one" in cause.sentence
+    assert "b.jsonl clips 4 gradients instead of 8, or packs several weights into one" in cause.sentence
     three, fused = (without_norms(clips(each | OUT, "loop")) for each in (THREE, FUSED))
     (cause,) = compare_runs(three, fused).findings
     assert cause.sentence.endswith(

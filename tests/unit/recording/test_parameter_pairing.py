@@ -99,7 +99,7 @@ def test_a_map_with_an_unknown_name_is_rejected(compare_runs: Any) -> None:
 def test_a_map_in_both_directions_is_rejected(compare_runs: Any) -> None:
     new = rename_parameters(clip_line(1), {"a": "x", "b": "y", "c": "z"})
     with pytest.raises(
-        runs.RunError, match=r"has 'y', .* It is a parameter of the other run. Write the names of the same run"
+        runs.RunError, match=r"has 'y', .* The other run has this parameter. Write the names of the same run"
     ):
         compare_runs([clip_line(1)], [new], names={"a": "x", "y": "b"})
     with pytest.raises(runs.RunError, match=r"has 'bb', .* of .*a.jsonl\. This run has parameters such as b"):
@@ -110,9 +110,9 @@ def test_a_map_in_both_directions_is_rejected(compare_runs: Any) -> None:
     ("text", "message"),
     [
         ("a = ", "map.toml"),
-        ("a = 1", 'map.toml, a: its value is not a string. Put both names in quotes: "a" = "its name'),
+        ("a = 1", 'map.toml, a: the value is not a string. Put both names in quotes: "a" = "its name'),
         ("fc.weight = 'x'", r'fc: this is a table.* such as "fc.weight" = "its name .* such as \[fc\]\.'),
-        ("a = 'c'\nb = 'c'", "several names have the value 'c'. Keep only one"),
+        ("a = 'c'\nb = 'c'", "several lines have the value 'c'. Keep only one"),
         ("a = " + "[" * 5000, "map.toml: its lists or tables are nested too deep"),
     ],
     ids=["no value", "a number", "a table", "two of one name", "nested"],

@@ -151,9 +151,9 @@ def test_an_existing_file_is_not_overwritten(path: Path) -> None:
     [
         ({"gradients_every": 0}, ValueError, "gradients_every is 0. Pass 1 or more"),
         ({"gradients_every": True}, TypeError, "gradients_every is True. Pass a whole number"),
-        ({"names": ["a", "a"]}, ValueError, "position 1 of names repeats the name 'a'"),
-        ({"names": ["a", 1]}, TypeError, "position 1 of names has the type int. Pass strings"),
-        ({"names": 5}, TypeError, "names has the type int. Pass a list of names"),
+        ({"names": ["a", "a"]}, ValueError, "position 1 of names= repeats the name 'a'"),
+        ({"names": ["a", 1]}, TypeError, "position 1 of names= has the type int. Pass strings"),
+        ({"names": 5}, TypeError, "names= has the type int. Pass a list of names"),
     ],
 )
 def test_invalid_options_are_rejected_before_the_file_exists(

@@ -51,7 +51,7 @@ def test_a_run_that_never_clips_is_named(tmp_path: Path, is_old: bool) -> None:
     assert cause.sentence == (
         f"{unclipped} never clips: its 3 optimizer steps have no clip call. {clipped} clips by clip, by the total "
         f"norm with the threshold 1. Add this clip to {unclipped}, between the backward pass and the step, or remove "
-        f"it from {clipped}"
+        f"this clip from {clipped}"
     )
     assert comparison.exit_code == 1
     assert "never clips" in page.render(model.build(comparison))
@@ -215,8 +215,10 @@ def test_a_step_that_one_run_skips_is_the_only_cause(
     assert steps_and_kinds(comparison) == [(min(skipped), "skipped step")]
     name, complete = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
     (cause,) = comparison.findings
-    assert cause.sentence.startswith(f"{complete} makes step {min(skipped)} of the optimizer, and {name} skips it")
-    assert ("skips it and 1 later step." in cause.sentence) is (len(skipped) == 2)
+    assert cause.sentence.startswith(
+        f"{complete} makes step {min(skipped)} of the optimizer, and {name} skips this step"
+    )
+    assert ("skips this step and 1 later step." in cause.sentence) is (len(skipped) == 2)
     reason = f"The gradients of {name} are not finite at this step (norm inf), so a loss scaler skips the step."
     assert reason in cause.sentence
     assert "learning rate" not in printed_text(comparison)
@@ -259,7 +261,7 @@ def test_weights_that_are_not_finite_follow_from_a_step_that_the_other_run_skips
     assert steps_and_kinds(comparison) == [(3, "skipped step")]
     name, complete = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
     (cause,) = comparison.findings
-    assert cause.sentence.startswith(f"{complete} makes step 3 of the optimizer, and {name} skips it. ")
+    assert cause.sentence.startswith(f"{complete} makes step 3 of the optimizer, and {name} skips this step. ")
     reason = f"The gradients of {complete} are not finite at this step (norm nan). Either optax.apply_if_finite skips"
     assert (reason in cause.sentence) is not clips
     assert (f", or {name} ends 1 step earlier." in cause.sentence) is not clips

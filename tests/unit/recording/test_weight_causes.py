@@ -170,7 +170,10 @@ def test_a_tiny_difference_of_float64_gradients_is_not_other_data(compare_runs: 
 @pytest.mark.parametrize(
     ("norms", "hint"),
     [
-        ({"a": 0.03}, "Only the gradients of 'a' differ: in b.jsonl, they are 0.01 times as large. Look for code that"),
+        (
+            {"a": 0.03},
+            "Only the gradients of 'a' differ: in b.jsonl, these gradients are 0.01 times as large. Look for code that",
+        ),
         ({"a": 3.5}, "Only the gradients of 'a' differ"),  # not a round factor
         ({"a": 0.03, "b": 0.04}, None),  # most gradients
         ({"a": 0.03, "c": 12.5}, None),

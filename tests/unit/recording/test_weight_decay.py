@@ -100,7 +100,7 @@ def zero_bias(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
-UNKNOWN = "does this for 'bias', because this weight is about 0 at this step"
+UNKNOWN = "also adds weight decay to the gradients of 'bias', because this weight is about 0 at this step"
 
 
 def test_a_weight_that_is_0_shows_nothing_and_is_not_called_regularized(tmp_path: Path) -> None:

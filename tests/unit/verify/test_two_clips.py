@@ -101,8 +101,11 @@ def test_a_missing_clip_of_a_network_is_named(compare_scripts: Any, net: str, th
     single_clip = script(*(all_gradients(each) for each in ("critic", "maker") if each != net))
     data = compare_scripts(*((single_clip, OLD) if is_old else (OLD, single_clip)))
     assert cause_kinds(data) == ["left out"]
-    assert f"{'old' if is_old else 'new'}.py:step differs" in cause_sentences(data)
-    assert f"it does not clip 3 of 6 gradients ('{net}.kernel', '{net}.bias' and '{net}.out')" in cause_sentences(data)
+    run = f"{'old' if is_old else 'new'}.py:step"
+    assert f"{run} differs" in cause_sentences(data)
+    assert f": {run} does not clip 3 of 6 gradients ('{net}.kernel', '{net}.bias' and '{net}.out')" in cause_sentences(
+        data
+    )
     assert f"with clip_by_global_norm, by the total norm with the threshold {threshold}" in cause_sentences(data)
 
 

@@ -220,7 +220,10 @@ def test_an_l2_regularizer_beside_the_weight_decay_of_an_optimizer_is_named_with
     finding = data["finding"]
     assert finding["mistake"] == "weight decay before the clip"
     assert "adds 0.1 times the weight to the gradients of 'in', 'mid' and 'out' before the clip" in finding["text"]
-    assert "does this for 'bias', because this weight is about 0 at this step" in finding["text"]
+    assert (
+        "also adds weight decay to the gradients of 'bias', because this weight is about 0 at this step"
+        in finding["text"]
+    )
     assert finding["text"].endswith(f"In {tmp_path}/new.py:step, {advice}")
     assert verify_pairs.cause_kinds(data) == ["weight decay before the clip"]
 
@@ -267,7 +270,10 @@ def test_a_clip_that_lacks_some_gradients_is_named_with_their_names(
     (tmp_path / "both.py").write_text(LAYERS.replace("CLIP", groups), encoding="utf-8")
     (tmp_path / "one.py").write_text(LAYERS.replace("CLIP", groups.split(";")[0]), encoding="utf-8")
     assert main(["verify", f"{tmp_path}/both.py:step", f"{tmp_path}/one.py:step", *options]) == 1
-    expected = "Left out: one.py:step differs from both.py:step: it does not clip 2 of 4 gradients ('bias' and 'out')."
+    expected = (
+        "Left out: one.py:step differs from both.py:step: one.py:step does not clip 2 of 4 gradients ('bias' and "
+        "'out')."
+    )
     printed = capsys.readouterr().out
     assert f"{expected} Pass these gradients to a clip call before the optimizer's step." in printed
     assert "Unexplained" not in printed

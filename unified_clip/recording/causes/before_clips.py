@@ -78,7 +78,7 @@ FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tenso
 def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
     hint = ". Pass the same parameters to the clips of both runs"
     if attribute := FROZEN.get(line.framework or ""):
-        hint += f". If {run.name} freezes them ({attribute}), freeze them in {other.name}, too"
+        hint += f". If {run.name} freezes these parameters ({attribute}), freeze them in {other.name}, too"
     if line.framework not in ("paddle", "torch") or (line.watched and line.framework == "torch"):
         return hint
     return (
@@ -150,12 +150,8 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
-    """Return a cause if a port copies a weight with the wrong order of elements. If the port transposes only the
-    weights that are not square, the square weights are a possible cause.
-
-    orders: Maps each weight to the order of its elements in the port: "same", "transposed", "reshaped" or "permuted".
-        The order "permuted" is always wrong, because no framework uses it.
-    """
+    """If a port transposes only the weights that are not square, the square weights are a possible cause. The order
+    "permuted" in `orders` is always wrong, because no framework uses it."""
     if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
         sentence = f"the weights of {names_text(reshaped)} have transposed shapes, but the same order of elements"
         advice = f"transpose them{_kernel_text(reshaped, shapes)}, do not reshape them"
@@ -195,7 +191,6 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
 
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
-    """Return a cause for a divergence without any other cause."""
     if point.index >= len(point.pairs):
         return None
     pair = point.pairs[point.index]
@@ -309,7 +304,6 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
 
 
 def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
-    """Return whether another clip call of `run` clips parameters that `line` does not clip."""
     own = {(name, tuple(each.shape)) for name, each in separate(line)}
     every = {(name, tuple(each.shape)) for call in run.lines for name, each in call.parameters.items()}
     return bool(every - own)

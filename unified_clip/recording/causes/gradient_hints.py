@@ -66,7 +66,7 @@ def _only_some(point: DivergencePoint, pair: CallPair) -> tuple[str, bool]:
     if not all(math.isclose(each, factor, rel_tol=1e-4) for each in factors.values()):
         return text, False
     advice = "Look for code that multiplies these gradients before the clip"
-    return f"{text}: in {point.b.name}, they are {factor:g} times as large. {advice}", True
+    return f"{text}: in {point.b.name}, these gradients are {factor:g} times as large. {advice}", True
 
 
 def _decayed(point: DivergencePoint, pair: CallPair) -> str:

@@ -72,12 +72,8 @@ def _consequences(divergence: Divergence) -> set[str]:
 def effective(
     steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
 ) -> Iterator[StepDifference]:
-    """Yield each of `steps` that has an effect: recorded norms differ by more than ROUNDING ULP, or no norms were
-    recorded.
-
-    has_effect: Returns whether the updates of two runs differ. For differences after the clip, `has_effect` decides
-        instead of the norms.
-    """
+    """Yield each of `steps` after which recorded norms differ by more than ROUNDING ULP. Without recorded norms, yield
+    all of `steps`. For differences after the clip, `has_effect` decides instead of the norms."""
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
         for stages in (CHANGED, CHANGED[:1])  # the first stage is the weights

@@ -159,7 +159,7 @@ def left_out_calls(point: DivergencePoint) -> Cause | None:
         )
         return Cause("left-out clip", sentence)
     gradients = _gradients_of(missing.calls, [*missing.calls, *missing.partners])
-    sentence = f"it does not clip {gradients}. {other.name} clips these gradients with {clips}"
+    sentence = f"{run.name} does not clip {gradients}. {other.name} clips these gradients with {clips}"
     if not any(call.parameters for call in (*missing.calls, *missing.partners)):
         sentence += f". If {run.name} packs several weights into one, record both runs with norms=True, or --norms"
     return point.cause("left out", sentence, run)

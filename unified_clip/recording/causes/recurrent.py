@@ -35,8 +35,8 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
 
 
 def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """For example, Keras' GRU has one bias with two rows, and PyTorch's GRU has two biases. So a clip per
-    tensor gets different tensors."""
+    """Keras' GRU has one bias with two rows, and PyTorch's GRU has two biases, so a clip per tensor gets different
+    tensors."""
     if not pair.a.rule == pair.b.rule == "each":
         return None
     blocks = [block for block in unpaired_blocks(pair.a, pair.b, pair.names) if len(block[0]) != len(block[1])]

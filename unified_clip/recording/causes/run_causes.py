@@ -124,8 +124,8 @@ def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     run, few, many = (point.b, b, a) if b < a else (point.a, a, b)
     sentence = (
-        f"it clips {few} gradients instead of {many}, or it packs several weights into one. To find out, record both "
-        "runs with norms=True, or --norms"
+        f"{run.name} clips {few} gradients instead of {many}, or packs several weights into one. To find out, record "
+        "both runs with norms=True, or --norms"
     )
     return point.cause("left out", sentence, run)
 
@@ -142,7 +142,7 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
-    """`floors` contains a number for each run. Smaller norms of this run are rounding noise."""
+    """`floors` contains the largest norm of rounding noise in each run."""
     expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
     observed = [0.0 if norm <= floors[1] else norm for norm in observed]
     if len(expected) != len(observed):  # it is unknown which noise is missing
@@ -235,7 +235,7 @@ def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
     clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)
     if isinstance(line.threshold, float) and max(line.norms()) > line.threshold:
         return point.cause("not clipped", f"{NOT_CLIPPED}. Both norms are above {line.threshold}", unclipped)
-    sentence = f"it changes gradients, although both norms are below {line.threshold}"
+    sentence = f"{clips.name} changes gradients, although both norms are below {line.threshold}"
     return point.cause("clipped below the threshold", sentence, clips)
 
 
@@ -303,7 +303,7 @@ def _rounding(point: DivergencePoint) -> Cause | None:
     size = f" of this norm, and {at_its_size:.2g} ULP of {SIZES[point.first.stage]}" if ulps > ROUNDING else ""
     advice = (
         f". To allow such differences, pass --max-ulp {max(ROUNDING, ulps):g}. Such differences grow from step to "
-        "step, so later steps may need a higher number"
+        "step, so later steps may need a higher --max-ulp"
     )
     return Cause(
         "rounding",

@@ -57,14 +57,8 @@ Evidence = tuple[Sequence[str], Sequence[str], str]
 def _regularizer(
     own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms
 ) -> tuple[float, Evidence] | None:
-    """Return (weight decay in the gradients of one run, evidence), or None.
-
-    If `decay` is 0, compute the weight decay from the losses. Otherwise, also try `2 * decay` and `decay / 2`, because
-    a port might forget that the derivative of w**2 is 2 w.
-
-    own: The optimizer step of the run with weight decay in its gradients.
-    decay: The weight decay of the other run's optimizer.
-    """
+    """If `decay` is 0, compute the weight decay from the losses. Otherwise, also try `2 * decay` and `decay / 2`,
+    because a port might forget that the derivative of w**2 is 2 w."""
     fitting: Iterator[tuple[float, Evidence | None]]
     if decay:
         by_losses = ((each, _by_losses(own, step, each, pair, norms)) for each in (decay, 2 * decay, decay / 2))
@@ -113,8 +107,8 @@ def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms:
 
 
 def _by_norms(decay: float, norms: Norms) -> Evidence | None:
-    """Return None if the norms do not prove this weight decay. If a gradient g changes to g + c w, c is at least (|g +
-    c w| - |g|) / |w|, and at most (|g + c w| + |g|) / |w|. `decay` must be close to both bounds."""
+    """A gradient g with weight decay is g + c w. So c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| +
+    |g|) / |w|. `decay` must be close to both bounds."""
     names = _differing(norms)
     unknown = _without_effect(decay, norms)
     if not names or {*names} & {*unknown} or any(map(math.isnan, (norm for each in norms.values() for norm in each))):
@@ -144,17 +138,12 @@ def regularizer_cause(
     unknown: Sequence[str],
     evidence: str,
 ) -> Cause:
-    """Return a cause: the original or the port adds weight decay to its gradients before the clip.
-
-    runs: The names of the original and the port.
-    decays: The weight decay of each run's optimizer, or None if it is unknown.
-    is_first: Whether the original, and not the port, adds the weight decay to the gradients.
-    unknown: The names of weights that are about 0, so their gradients do not show any weight decay.
-    """
+    """`runs` contains the names of the original and the port. If `is_first` is True, the original adds the weight
+    decay. The weights in `unknown` are about 0, so their gradients show no weight decay."""
     old, new = runs
     run, other = runs if is_first else runs[::-1]
     open_question = (
-        f"It is unknown whether {run} also does this for {names_text(unknown)}, because "
+        f"It is unknown whether {run} also adds weight decay to the gradients of {names_text(unknown)}, because "
         f"{'these weights are' if len(unknown) > 1 else 'this weight is'} about 0 at this step. Check the loss of "
         f"{run}. "
     )

@@ -27,13 +27,8 @@ FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False) -> int:
-    """Run a command, and write the clips of all its processes to `file`. Return the command's exit status.
-
-    If a signal ended the command, the same signal ends this process. If the command does not start, remove the file,
-    and return NOT_FOUND or NOT_EXECUTABLE.
-
-    UsageError: The file or its directory of parts already exists, or cannot be created.
-    """
+    """If a signal ended the command, the same signal ends this process. If the command does not start, remove `file`,
+    and return NOT_FOUND or NOT_EXECUTABLE."""
     print(end="", flush=True)  # lines of this process come before the command's lines
     parts = file.with_name(f"{file.name}.parts")
     _create(file, parts)
@@ -74,7 +69,7 @@ def _create(file: Path, parts: Path) -> None:
         removal = ", or remove this one" if file.is_symlink() or os.path.isfile(file) else ""  # noqa: PTH113
         raise UsageError(f"{file} exists. Pass another file{removal}: a recording needs a new file.", "UC206")
     if os.path.lexists(parts):
-        problem = f"{parts} exists. Another run writes to this directory, or left it behind when it was killed"
+        problem = f"{parts} exists. Another run writes to this directory, or was killed"
         raise UsageError(
             f"{problem}. Remove the directory if no run writes to it. Otherwise, pass another file.", "UC206"
         )

@@ -24,10 +24,7 @@ class RecordingPart:
 
 
 def merge(directory: Path, file: Path, header: dict[str, Any]) -> tuple[int, list[str]]:
-    """Write the lines of all processes to `file` in the order of ranks. Return (number of clip calls, notes).
-
-    header: The header to write if there are no parts.
-    """
+    """Return (number of clip calls, notes). If no process has recorded a line, write only `header`."""
     parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
     merged = dict(parts[0].header if parts else header)
     merged.pop("process", None)

@@ -43,10 +43,8 @@ class Hooks:
         """Gets the error if the hooks of a framework cannot be added. The dispatcher sets this attribute."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
-        """Replace a function by `wrapper(function)` while hooks are in place.
-
-        homes: The names of the function in modules or classes. A name of another function stays unchanged.
-        """
+        """Replace a function by `wrapper(function)` while hooks are in place. A name in `homes` that refers to another
+        function stays unchanged."""
         homes = [home for home in homes if hasattr(*home)]
         if homes:
             function = getattr(*homes[0])
@@ -78,10 +76,8 @@ class Hooks:
             (on if is_on else off)()
 
     def add_imported(self, *ended: str) -> None:
-        """Add the hooks of all frameworks that are completely imported.
-
-        ended: Modules whose import is complete, although Python still marks these modules as incomplete.
-        """
+        """Add the hooks of all frameworks that are completely imported. The import of the modules in `ended` is
+        complete, although Python still marks these modules as incomplete."""
         if self._missing is None:
             return
         for name in list(self._missing):

@@ -164,11 +164,8 @@ def clip_parameters(
     on_empty: Callable[[Sequence[Any]], object] = lambda parameters: None,
     **kwargs: Any,
 ) -> Any:
-    """Call a framework's clip function with parameters as its first argument, and record the call.
-
-    value_of: Converts the returned norm to a plain tensor.
-    on_empty: Gets the parameters if no parameter has a gradient.
-    """
+    """The first argument must be the parameters. `value_of` converts the returned norm to a plain tensor. If no
+    parameter has a gradient, `on_empty` gets the parameters."""
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)
     (first, passed), *_ = bound.arguments.items()

@@ -19,10 +19,7 @@ UNSCALED = "_unified_clip_unscaled"
 
 @contextmanager
 def warn_on_error(what: str) -> Iterator[None]:
-    """Turn an error in the `with` block into a warning, or raise the error if a recording stores gradients.
-
-    what: The name of the event that is not recorded, such as "a backward pass".
-    """
+    """Turn an error in the `with` block into a warning, or raise the error if a recording stores gradients."""
     try:
         yield
     except Exception as error:
@@ -37,8 +34,7 @@ class Losses:
         HOOKS.on_switch(self._waiting.clear, self._waiting.clear)
 
     def add(self, read: Callable[[], Any]) -> None:
-        """Store a function that reads a loss. It is called at the next optimizer step, so that a device has time to
-        compute the loss."""
+        """The next optimizer step calls `read`, so that a device has time to compute the loss."""
         scales = [recording.loss_scale for recording in DISPATCHER.natives]
         scale = scales[0] if scales else None
 
@@ -119,12 +115,8 @@ class StepWatcher:
 
 
 def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any]) -> None:
-    """Record a step of an optimizer, with its numeric settings and the losses since the previous step.
-
-    optimizer: The name of the optimizer's class.
-    settings: Maps the names in SETTINGS of `optimizers/names.py`, such as `lr`, to values.
-    passes: Other fields of `OptimizerStep`, such as `backward_calls`.
-    """
+    """`settings` maps names in SETTINGS of `optimizers/names.py` to values. Only numeric settings are recorded.
+    `passes` contains other fields of `OptimizerStep`, such as `backward_calls`."""
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
     fields = {"optimizer": optimizer, "settings": known, **passes, "losses": LOSSES.take()}
     for recording in DISPATCHER.natives:
@@ -139,10 +131,7 @@ def of_groups(values: Sequence[Any]) -> Any:
 
 def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str | None] = ()) -> dict[str, list[Any]]:
     """Return {"decayed": [number of elements with weight decay, number of all elements]}, or {} if all elements or no
-    elements have weight decay.
-
-    parameters: (weight decay, number of elements) for each parameter that the optimizer changes.
-    """
+    elements have weight decay. `parameters` contains (weight decay, number of elements) for each parameter."""
     sizes = [(size * bool(decay), size) for decay, size in parameters]
     counts = [sum(column) for column in zip(*sizes, strict=True)]
     if not counts or not 0 < counts[0] < counts[1]:

@@ -60,10 +60,7 @@ def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) 
 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a replacement for `function` that marks the results as gradients. If `function` is a method of a gradient
-    tape, the replacement also records the loss.
-
-    position: The position of the argument that contains the variables.
-    """
+    tape, the replacement also records the loss. The argument at `position` contains the variables."""
     keyword = [*inspect.signature(function).parameters][position]
 
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -207,10 +204,8 @@ def _describe(name: str, rule: Any) -> Describe:
 
 
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
-    """Pass numbers to `receive`. In a graph, return an operation that passes the numbers each time the graph runs.
-
-    after: Variables. In a graph, the operations that write these variables run before `receive`.
-    """
+    """In a graph, return an operation that passes the numbers to `receive` each time the graph runs, after the
+    operations that write the variables in `after`."""
     if tf.executing_eagerly():
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
     elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:
@@ -242,11 +237,8 @@ def report_call(
     A graph runs only operations that its results need, so some returned tensors depend on the recording operation.
     Additional operations can change how TensorFlow optimizes the graph, so the function adds as few as possible.
 
-    describe: Gets the values of `thresholds`, and returns the settings of the call.
-    weights, names: The values and names of the gradients' variables. Without `names`, use the known variables of the
-        gradients.
-    is_gradient: Returns whether the tensors are gradients, or None if the answer is unknown.
-    norm: The norm that the function returned, or None.
+    `describe` gets the values of `thresholds`. Without `names`, use the known variables of the gradients. `is_gradient`
+    returns None if it is unknown whether the tensors are gradients.
     """
     needs = OBSERVER.needs()
     sources = [None if gradient is None else _source_of(gradient) for gradient in before]

@@ -72,9 +72,7 @@ def report_call(
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    """describe: Gets the value of `threshold`, and returns the settings of the call.
-    before, after, weights: Tensors. None is not allowed.
-    """
+    """`describe` gets the value of `threshold`. `before`, `after` and `weights` must not contain None."""
     OBSERVER.wait_with(jax.effects_barrier)
     TRACED.on_clips(1)
 

@@ -32,10 +32,7 @@ def late_clip_of_step(
     late: RecordedRun, early: RecordedRun, step: int, clips: Sequence[Mapping[int, Sequence[RecordedCall]]]
 ) -> Cause | None:
     """Return a cause if `late` clips gradients after an optimizer step, and `early` clips the same gradients before
-    this step.
-
-    clips: The clip calls of `late` and of `early`, by step.
-    """
+    this step. `clips` contains the clip calls of `late` and of `early`, by step."""
     later, own = (calls.get(step + 1, ()) for calls in clips)
     after = [call for call in later if not any(have_near_norms(call, other) for other in own)]
     if not any(itertools.starmap(have_near_norms, itertools.product(after, clips[1].get(step, ())))):

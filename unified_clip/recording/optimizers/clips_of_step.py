@@ -74,11 +74,7 @@ def changes_by_hand(run: RecordedRun) -> str:
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
-    """Return a cause: `run` leaves out clip calls of `other`.
-
-    calls: The clip calls of `other`.
-    step: The optimizer step of `run` without a clip call. None means that `run` never clips.
-    """
+    """Return a cause: `run` leaves out clip calls of `other`. If `step` is None, `run` never clips."""
     clips = f"{other.name} clips by {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
     if changes := changes_by_hand(run):
         sentence = (
@@ -100,8 +96,8 @@ def left_out_clip(
     else:
         sentence = (
             f"{run.name} never clips: its {counted(len(steps), 'optimizer step')} have no clip call. "
-            f"{clips}. Add this clip to {run.name}, between the backward pass and the step, or remove it from "
-            f"{other.name}"
+            f"{clips}. Add this clip to {run.name}, between the backward pass and the step, or remove this clip "
+            f"from {other.name}"
         )
         if not are_without_clips(steps):
             sentence += (

@@ -125,12 +125,8 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 
 
 def _advice(before: OptimizerStep, after: OptimizerStep) -> str:
-    """Advise an eps for `after` that has the same effect as the eps of `before`. The advice contains all digits of
-    beta2, because 0.999 in float32 is 0.9990000128746033.
-
-    before: A step of the optimizer that adds eps before the bias correction.
-    after: A step of the optimizer that adds eps after the bias correction.
-    """
+    """`before` adds eps before the bias correction, and `after` adds eps after the bias correction. The advice contains
+    all digits of beta2, because 0.999 in float32 is 0.9990000128746033."""
     eps = before.settings["eps"]
     own = "(eps of the group)" if isinstance(eps, tuple) else repr(eps)
     formula = f"{own} / (1 - {_beta2(before)!r}**t) ** 0.5"

@@ -63,7 +63,7 @@ def _difference(
             f"skips the step and the clip, or {run.name} ends {more + 1} step{'s' * (more > 0)} earlier."
         )
     sentence = (
-        f"{other.name} makes step {step} of the optimizer, and {run.name} skips it"
+        f"{other.name} makes step {step} of the optimizer, and {run.name} skips this step"
         f"{f' and {more} later step' + 's' * (more > 1) if more else ''}.{reason} Later steps are compared by "
         "training iteration. Skip the same steps in both runs, or skip no steps. A lower initial loss scale avoids "
         "overflows"

@@ -75,11 +75,8 @@ def _order_of_calls(
     left: Sequence[RecordedCall], right: Sequence[RecordedCall], known: Order, names: Names
 ) -> Order | None:
     """Return the index in `right` for each call in `left`. Return None if a call has no match, or if two calls of one
-    run share a gradient.
-
-    known: The order in an earlier training iteration. This order is used if names, shapes and norms allow several
-        orders.
-    """
+    run share a gradient. If names, shapes and norms allow several orders, use `known`, the order in an earlier training
+    iteration."""
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
         if len({*gradients}) < len(gradients):
@@ -179,12 +176,9 @@ def _clip_other_parameters(a: RecordedRun, b: RecordedRun, sizes: tuple[int, int
 
 
 def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int, may_differ: bool) -> bool:
-    """Return whether the runs can have these numbers of optimizer steps in each training iteration: both runs must clip
-    the same number of elements in each iteration.
-
-    sizes: The number of optimizer steps in an iteration of `a` and of `b`.
-    may_differ: If True, it is enough that each run clips the same gradients in all its iterations.
-    """
+    """Return whether the runs can have these numbers of optimizer steps in each training iteration. Both runs must clip
+    the same number of elements in each iteration. If `may_differ` is True, it is enough that each run clips the same
+    gradients in all its iterations."""
     left, right = (
         [each for each in iterations_of(run, size) if len(each[0]) == size]
         for run, size in zip((a, b), sizes, strict=True)

@@ -42,11 +42,8 @@ class CallPair:
 
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
-    """Pair the calls of two runs in order, up to the first pair of calls with different steps.
-
-    names: Maps names in `a` to names in `b`. `match_parameters` pairs all other parameters.
-    rate: The learning rate of all steps. None means the recorded learning rates.
-    """
+    """Pair the calls of two runs in order, up to the first pair of calls with different steps. `match_parameters` pairs
+    all parameters outside `names`. If `rate` is None, use the recorded learning rates."""
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
     rates, gain = (_rates(a, b), _gain(a, b)) if rate is None else ({}, 0.0)

@@ -80,11 +80,8 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCall], object] = _is_single) -> int:
-    """Count the calls at the start of `lines` that have equal settings and no gradient in common.
-
-    is_part: A call is counted only if this function returns a true value. By default, a call with one gradient is
-        counted.
-    """
+    """Count the calls at the start of `lines` that have equal settings and no gradient in common. Stop at the first
+    call for which `is_part` returns a false value."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}

@@ -78,10 +78,6 @@ WRITE = 'Write one line for each parameter: "name" = "its name in the other run"
 
 
 def read_names(path: Path) -> Names:
-    """Read a TOML file that maps the names of one run to the names of the other run.
-
-    RunError: The file cannot be read or is not TOML, a value is not a string, or two entries have the same value.
-    """
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -95,7 +91,7 @@ def read_names(path: Path) -> Names:
             raise RunError(f"{path}, {name}: {_not_a_string(name, other)}", "UC503")
     repeated = [name for name, count in Counter(names.values()).items() if count > 1]
     if repeated:
-        raise RunError(f"{path}: several names have the value {repeated[0]!r}. Keep only one of these lines.", "UC503")
+        raise RunError(f"{path}: several lines have the value {repeated[0]!r}. Keep only one of these lines.", "UC503")
     return names
 
 
@@ -106,7 +102,7 @@ def _not_a_string(name: str, value: object) -> str:
             "this is a table, not a line with two names. Put both names in quotes, such as "
             f"{example}. Remove headers such as [{name}]."
         )
-    return f'its value is not a string. Put both names in quotes: "{name}" = "its name in the other run".'
+    return f'the value is not a string. Put both names in quotes: "{name}" = "its name in the other run".'
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
@@ -130,6 +126,6 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     if not known:
         remedy = "This run has no norms of parameters. Record this run with --norms, or with norms=True in Python."
     elif name in in_a | in_b:
-        remedy = "It is a parameter of the other run. Write the names of the same run on the left of every line."
+        remedy = "The other run has this parameter. Write the names of the same run on the left of every line."
     problem = f"The map of names (--map) has {name!r}, which is not a parameter of {run.path}."
     raise RunError(f"{problem} {remedy}", "UC503")

@@ -113,7 +113,7 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
         for run, count in zip(comparison.runs, counts, strict=True)
     )
     order = (
-        f"In each iteration, {numbers}. A step changes weights that later losses may use, so compare the "
+        f"In each iteration, {numbers}. An optimizer step changes weights that later losses may use, so compare the "
         "order of the backward passes and the steps."
     )
     return [*_where_to_look(comparison), order]

@@ -48,11 +48,9 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
 
 
 def _start(settings: dict[str, object]) -> None:
-    """Clear `settings`, so that the recording starts only once. An error does not end the user's script. The error is
-    written to a file, which `unified-clip record` reports.
-
-    settings: The arguments of `start`, and a key `package` with the directory of unified_clip.
-    """
+    """Clear `settings`, so that the recording starts only once. `settings` contains the arguments of `start`, and a key
+    `package` with the directory of unified_clip. An error does not end the user's script. The error is written to a
+    file, which `unified-clip record` reports."""
     package, directory = str(settings.pop("package")), str(settings["directory"])
     values = dict(settings)
     settings.clear()
