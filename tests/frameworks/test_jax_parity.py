@@ -68,7 +68,7 @@ def test_functions_that_cannot_be_imported_fail_the_run_and_leave_the_list_of_kn
     assert problem.cases == ["worked example: clip_by_global_norm(clip_norm=1.0)"]  # optax does not clip by each norm
     assert problem.detail.startswith(
         "the suite needs optax for JAX, but optax cannot be imported: ModuleNotFoundError: No module named "
-        "'chex_that_is_missing'. Install optax and the packages that it needs. "
+        "'chex_that_is_missing'. Install optax and its dependencies. "
     )
     text = (out / "parity.md").read_text(encoding="utf-8")
     assert "Compared with exact arithmetic: unified_clip.\n" in text

@@ -256,7 +256,7 @@ def _suite(options: argparse.Namespace) -> Suite:
     if options.accept and not suite.known_file:
         advice = load.known_list_advice(load.file_of(options.suite))
         raise SuiteError(
-            f"--accept needs a file for the known differences, but the suite names none. {advice}.", "UC303"
+            f"--accept needs a file for the known differences, but the suite names no such file. {advice}.", "UC303"
         )
     if options.accept and options.without:
         raise UsageError("--accept needs the results of every mode. Remove --without.")
@@ -301,7 +301,7 @@ def _accept(report: ParityReport, path: Path) -> int:
     try:
         changes = accept_differences(path, report)
     except OSError as error:
-        remedy = "Make it writable, or free disk space. Then run the command with --accept again."
+        remedy = "Make the file writable, or free disk space. Then run the command with --accept again."
         raise UsageError(f"{path} cannot be written: {error.strerror}. {remedy}", "UC205") from None
     counts = ", ".join(f"{count} {name}" for name, count in changes._asdict().items())
     print(safe(f"{path}: {counts}. Read the file before you commit it."))
@@ -313,10 +313,10 @@ def _accept(report: ParityReport, path: Path) -> int:
     fails = report.strict and lacking > 0
     if report.exit_code and not fails:
         print(
-            "ACCEPTED: the list now matches this run. The next run passes if its results are the same. As a baseline, "
-            "use the report of the next run. The report of this run still contains the accepted failures."
+            "ACCEPTED: the list of known differences now matches this run. A run with the same results passes. As a "
+            "baseline, use the report of the next run. The report of this run still contains the accepted failures."
         )
     if lacking:
         what = f"{counted(lacking, 'known difference')} with an unknown cause and without `reason`"
-        print(safe(f"{path}: {what}. {build.WRITE_REASON}. With --strict, the next run fails without a reason."))
+        print(safe(f"{path}: {what}. {build.WRITE_REASON}. With --strict, the next run fails if a reason is missing."))
     return report.exit_code or DIFFERENT if fails else 0

@@ -123,7 +123,11 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
     unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
-    problem = f"has {unknown[0]!r}, which neither script yields" if unknown else "mixes old = new and new = old"
+    problem = (
+        f"has {unknown[0]!r}, which neither script yields"
+        if unknown
+        else 'has both lines of "old name" = "new name" and lines of "new name" = "old name"'
+    )
     in_each = (f"of {run.script} ({names_text(sorted(run.shapes))})" for run in (old, new))
     raise VerifyError(f"--map {problem}. Each line must contain a name {' and a name '.join(in_each)}.", "UC604")
 
@@ -173,12 +177,16 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
             continue
         script, count = recording.run.script, len(other.lines)
         calls = f"{other.run.script} makes {count} clip call{'s' * (count > 1)}"
-        end = f"If the step never clips, the clips differ: {calls}" if count else "Without clips, nothing is compared"
+        end = (
+            f"If {script} never clips, the steps differ, because {calls}"
+            if count
+            else "Without clips, nothing is compared"
+        )
         raise VerifyError(
-            f"No clip call of {script} on gradients was recorded. Recordings contain the calls of unified_clip and of "
-            "the functions in docs/recording.md#the-frameworks-own-functions. Calls inside torch.compile or "
-            "jit_compile=True are not recorded: turn these off. If the step clips by its own code, yield (parameters, "
-            f"gradients, unclipped). {end}.",
+            f"No clip call of {script} on gradients was recorded. Recordings contain the calls of unified_clip and "
+            "of the functions in docs/recording.md#the-frameworks-own-functions. Calls inside torch.compile or "
+            "jit_compile=True are not recorded: turn compilation off. If the step clips by its own code, yield "
+            f"(parameters, gradients, unclipped). {end}.",
             "UC603",
         )
 
@@ -189,9 +197,10 @@ def reject_unpaired(
     for name, other_name in names.items():
         if axes[name] is None:
             raise VerifyError(
-                f"{old.script} yields {name!r} in the shape {old.shapes[name]}, and {new.script} yields {other_name!r} "
-                f"in {new.shapes[other_name]}. No order of axes makes these shapes equal. If these are different "
-                "parameters, map the names with --map. Otherwise, yield both in the same shape.",
+                f"{old.script} yields {name!r} in the shape {old.shapes[name]}, and {new.script} yields "
+                f"{other_name!r} in {new.shapes[other_name]}. No order of axes makes these shapes equal. If these "
+                "are different parameters, map the names with --map. Otherwise, yield both parameters in the same "
+                "shape.",
                 "UC604",
             )
     for run, other, paired in ((old, new, set(names)), (new, old, set(names.values()))):

@@ -243,7 +243,7 @@ def test_after_a_failed_run_accept_says_that_the_next_run_passes(
     path, failed = tmp_path / "known.toml", run_with_differences({"one": 0.5}, [])
     assert failed.exit_code == 1
     assert parity_cli._accept(failed, path) == 0
-    advice = "Read the file before you commit it.\nACCEPTED: the list now matches this run."
+    advice = "Read the file before you commit it.\nACCEPTED: the list of known differences now matches this run."
     assert f"0 kept, 0 changed, 0 removed, 1 added. {advice}" in capfd.readouterr().out
     assert parity_cli._accept(run_with_differences({"one": 0.5}, entries.read(path)), path) == 0
     assert "ACCEPTED" not in capfd.readouterr().out

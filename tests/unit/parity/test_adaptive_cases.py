@@ -143,7 +143,10 @@ def test_a_wrong_call_is_an_error_that_names_the_change(tmp_path: Path, call: st
 def test_thresholds_containers_and_steps_without_a_gradient_are_errors(tmp_path: Path) -> None:
     call = f'calls = [{{ call = "{GLOBAL}", rule = "zclip", steps = 2 }}]'
     for table, message in (
-        (f'rules = ["{GLOBAL}"]\nthresholds = [1.0]', "not a threshold. Move it to calls, with the keys rule, steps"),
+        (
+            f'rules = ["{GLOBAL}"]\nthresholds = [1.0]',
+            "not a threshold. Move adaptive.clip_by_global_norm from `rules` to `calls`, and give `rule` and `steps`",
+        ),
         (f'{call}\ncontainer = "dict"', "accepts no container|plain lists only"),
         (call, "all gradients of a step are None"),
     ):

@@ -46,10 +46,11 @@ def test_keys_of_later_versions_are_ignored(tmp_path: Path) -> None:
         ("3", "is not a parity.json: the file: Input should be"),
         (
             {},
-            "is not a parity.json: the key schema is missing. To write a new baseline, run the same command with --out",
+            "is not a parity.json: the key `schema` is missing. To write a new baseline, run the same command "
+            "with --out",
         ),
-        (report_data_without("schema"), "the key schema is missing"),
-        (report_data(schema=1), "has schema 1. This version reads schema 2 only"),
+        (report_data_without("schema"), "the key `schema` is missing"),
+        (report_data(schema=1), "has schema 1. This version of unified_clip reads only schema 2"),
         (report_data_without("cases"), "is not a parity.json: cases: Field required"),
         (report_data(cases=[{}]), "is not a parity.json: cases.0.name: Field required"),
         (report_data(versions=[]), "is not a parity.json: versions: Input should be"),

@@ -280,7 +280,7 @@ def test_an_unlisted_difference_of_a_frameworks_function_has_its_cause() -> None
     judgements, _ = match.match_deviations([], {("torch", PER_TENSOR.name): native}, {"torch": {}})
     assert judgements["torch", PER_TENSOR.name][1].endswith(
         "; not listed as a known difference; as if each gradient were clipped by the total norm instead of its own norm"
-        ". Run the command with --accept to list it"
+        ". Run the command with --accept to list this difference"
     )
     exact = dataclasses.replace(exact_outcome(PER_TENSOR), name="native")
     native = judge_result(WorkItem(NATIVE, PER_TENSOR), oracle.expect(PER_TENSOR), exact, FrameworkTable(), ()).native

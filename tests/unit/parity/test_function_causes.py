@@ -478,7 +478,9 @@ def test_a_function_that_is_not_deterministic_is_reported_if_its_cause_is_unknow
     status, printed = run(CLIP.replace("max_norm / norm", "np.random.default_rng().random()"))
     assert status == 1
     assert (
-        printed.count("the cause is unknown. Correct your function, or run the command with --accept to list it. A ")
+        printed.count(
+            "the cause is unknown. Correct your function, or run the command with --accept to list this difference. A "
+        )
         == 1
     )
     assert printed.count(why) == 1

@@ -59,7 +59,7 @@ def toml_with_tensor(text: str) -> str:
             cases_toml(NORM, "container = 'set'"),
             "container: it is 'set'. Give one of list, tuple, ",
         ),
-        (cases_toml(NORM, "listed = [1]"), "listed needs a function that clips in place. Remove the key listed"),
+        (cases_toml(NORM, "listed = [1]"), "`listed` needs a function that clips in place. Remove `listed`"),
         (
             cases_toml(NORM_IN_PLACE, "expanded = true"),
             "unified_clip rejects expanded memory in functions that clip in place. Remove",
@@ -102,7 +102,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             cases_toml("{ call = 'GradientClipByValue', max = -1.0 }"),
-            "lower bound is 1.0. Give 0 or more, or add min",
+            "lower bound is 1.0. Give 0 or more, or add `min`",
         ),
         (cases_toml("{ call = 'clip_by_norm', clip_norm = true }"), "clip_norm is True. Give a number"),
         (cases_toml(f"{{ call = 'clip_by_norm', clip_norm = 1{'0' * 320} }}"), "clip_norm is 10+. Give a number"),
@@ -127,10 +127,10 @@ def toml_with_tensor(text: str) -> str:
             cases_toml("{ call = 'clip_by_norm', clip_norm = 1, axes = 0 }"),
             "a list of whole numbers",
         ),
-        (cases_toml(NORM, "groups = ['a']"), "groups applies to append_gradient_clip_ops only. Remove it"),
+        (cases_toml(NORM, "groups = ['a']"), "`groups` applies only to append_gradient_clip_ops. Remove `groups`"),
         (cases_toml("{ call = 'clip_by_norm', clip_norm = 1 }", "container = 'dict'"), "no container of gradients"),
-        (toml_with_tensor("values = [[-3, 1.0]]"), "n is a whole number of 1 or more"),
-        (toml_with_tensor("values = [[3]]"), "tensors 1: values has \\[3\\]"),
+        (toml_with_tensor("values = [[-3, 1.0]]"), "with a whole number n of 1 or more"),
+        (toml_with_tensor("values = [[3]]"), "tensors 1: `values` has \\[3\\]"),
         (
             toml_with_tensor("random = 1, shape = [2], exponents = [-99999999999, 0]"),
             "exponents 1: it is -99999999999. Give -2000 or more",
@@ -138,21 +138,21 @@ def toml_with_tensor(text: str) -> str:
         (toml_with_tensor("none = false"), "none: it is False. Give true"),
         (
             toml_with_tensor("none = true, shape = [2], dtype = 'float64'"),
-            "a tensor with none = true has no dtype or shape. Remove dtype and shape",
+            "a tensor with none = true cannot have dtype or shape. Remove dtype and shape",
         ),
         (
             toml_with_tensor("values = [1.0], rows = [0]"),
-            "`rows` needs the shape of the dense gradient. Add it, as in shape = ",
+            "`rows` needs `shape`, the shape of the dense gradient. Add for example shape = ",
         ),
         (
             toml_with_tensor("values = [1.0], rows = [0], shape = []"),
-            "`rows` needs a shape that begins with the number of rows",
+            "`rows` needs a `shape` that begins with the number of rows",
         ),
-        (toml_with_tensor("random = 1, shape = [2]"), "random needs exponents. Add it, as in exponents = "),
-        (toml_with_tensor("random = 1, exponents = [0, 1]"), "random needs shape. Add it, as in shape = "),
+        (toml_with_tensor("random = 1, shape = [2]"), "`random` needs `exponents`. Add for example exponents = "),
+        (toml_with_tensor("random = 1, exponents = [0, 1]"), "`random` needs `shape`. Add for example shape = "),
         (
             toml_with_tensor("random = 1"),
-            "random needs exponents and shape. Add both, as in exponents = .* and shape = ",
+            "`random` needs `exponents` and `shape`. Add for example exponents = .* and shape = ",
         ),
         (
             toml_with_tensor("values = [1.0], exponents = [0, 1]"),
@@ -164,7 +164,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             toml_with_tensor("random = 1, shape = [2], exponents = [3, 2]"),
-            "exponents = \\[3, 2\\] has the larger exponent first. Swap the two",
+            "exponents = \\[3, 2\\] has the larger exponent first. Swap the exponents",
         ),
         (
             toml_with_tensor("values = [1.0], copies = -1"),
@@ -172,7 +172,8 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             cases_toml(NORM, "frameworks = ['caffe']"),
-            "suite.toml: case 'a: global_norm..' names the framework 'caffe', which is not in the suite. Correct",
+            "suite.toml: case 'a: global_norm..' names the framework 'caffe', but the suite has no such "
+            "framework. Correct",
         ),
         (cases_toml(NORM, "modes = ['gpu']"), "modes 1: it is 'gpu'. Give 'host', 'device',"),
         (
@@ -189,7 +190,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             cases_toml(NORM, "dtypes = ['float16']").replace("[1.0]", "[1.0, 2.0], dtype = 'complex64'"),
-            "dtypes cannot convert 'a': 'gradient 0' has dtype complex64, not a real float. Remove dtypes, or ",
+            "`dtypes` cannot convert 'a': 'gradient 0' has dtype complex64, not a real float. Remove `dtypes`, or ",
         ),
         ("a = " + "[" * 100_000, "cases.toml: its lists or tables are nested too deep"),
         (cases_toml("1"), "calls 1: it is 1. Give a table"),
@@ -199,14 +200,14 @@ def toml_with_tensor(text: str) -> str:
             toml_with_tensor("vales = [1.0]"),
             "cases.toml, line 3, gradients 1, tensors 1, vales: there is no such key. Did you mean values\\?",
         ),
-        (toml_with_tensor("values = ['one']"), "tensors 1: values has 'one'. Give a float, or its hexadecimal form"),
+        (toml_with_tensor("values = ['one']"), "tensors 1: `values` has 'one'. Give a float, or its hexadecimal form"),
         (
             toml_with_tensor("values = [1.0, 2.0, 3.0], dtype = 'complex64'"),
-            "values has 3 numbers, but complex64 needs two for",
+            "`values` has 3 numbers, but complex64 needs two numbers for",
         ),
         (
             toml_with_tensor("values = [1.0], shape = [2]"),
-            "tensors 1: values has 1 numbers, but shape = \\[2\\] needs 2. Give 2 numbers, or correct shape",
+            "tensors 1: `values` has 1 numbers, but shape = \\[2\\] needs 2. Give 2 numbers, or correct `shape`",
         ),
         (
             toml_with_tensor("values = [1.0], dtype = 'int8'"),
@@ -346,7 +347,8 @@ KNOWN = """
         ),
         (
             ('framework = "numpy"', 'framework = "caffe"'),
-            "suite.toml: the entry of 'f' in known.toml names the framework 'caffe', which is not in the suite.",
+            "suite.toml: the entry of 'f' in known.toml names the framework 'caffe', but the suite has no such "
+            "framework.",
         ),
         (
             ("size = 0.1", 'size = 0.1\nversions = ">2.1"'),

@@ -26,7 +26,7 @@ DEVIATIONS = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0
 
 UNLISTED = (
     "numbers differ, by 9 %; not listed as a known difference; the cause is unknown. "
-    "Run the command with --accept to list it"
+    "Run the command with --accept to list this difference"
 )
 
 STALE = "no case shows this difference. Run the command with --accept to remove the entry"
@@ -57,7 +57,9 @@ def test_a_known_difference_is_known() -> None:
 def test_an_entry_of_a_renamed_function_of_the_user_names_the_key_to_change() -> None:
     entry = KNOWN.model_copy(update={"function": "clip.py:clip"})
     deviations = {("torch", "long tensor"): NativeDeviation("clip.py:clip_grads", "value", 0.09)}
-    renamed = f"{STALE}. The run did not call this function. If you renamed it, write the new name into the entry"
+    renamed = (
+        f"{STALE}. The run did not call this function. If you renamed the function, write the new name into the entry"
+    )
     assert judge_deviations([entry], deviations)[1][1] == renamed
     called = {("torch", "long tensor"): NativeDeviation("clip.py:clip", "", 0.0)}
     assert judge_deviations([entry], called)[1] == [STALE]
@@ -307,5 +309,6 @@ def test_an_entry_for_other_versions_is_named_beside_the_cause() -> None:
     (problem,) = judge_deviations([entry], deviations_with_cause("coefficient"))[1]
     versions = "of these versions: the entry 'inf / inf' is limited to torch<2.13"
     assert (
-        f"not listed as a known difference {versions}; coefficient. Run the command with --accept to list it" in problem
+        f"not listed as a known difference {versions}; coefficient. Run the command with --accept to list this "
+        "difference" in problem
     )

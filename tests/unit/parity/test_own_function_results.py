@@ -75,8 +75,8 @@ def test_a_result_of_a_wrong_type_is_unreadable(tmp_path: Path) -> None:
 
 
 WRONG_RESULTS_IN_PLACE = {
-    "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of its first argument, which does not change "
-    "the gradients of the caller. For each item, write gradient",
+    "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of its first argument, but this does not "
+    "change the gradients of the caller. For each item, write gradient",
     "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, and write the "
     "clipped values into the gradients, as clip_grad_norm_ does. Or, if your function returns no norm",
 }
@@ -106,7 +106,8 @@ def test_a_function_that_returns_none_is_moved_to_the_name_that_clips_in_place(t
     body = "grads[0][...] = 0"
     error = call_function(tmp_path, body)["unreadable"]
     assert error == (
-        "clip.py:clip returned None. Return (clipped gradients, norm). Or, if your function clips in place, list it "
+        "clip.py:clip returned None. Return (clipped gradients, norm). Or, if your function clips in place, "
+        "list the function "
         "under the name clip_grad_norm_ in [frameworks.numpy.functions], and write "
         'clip_grad_norm_ = "nothing" under [frameworks.numpy.returns]. The rule of clip_grad_norm_ adds 1e-6 to '
         "the norm"

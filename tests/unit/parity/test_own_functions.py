@@ -235,7 +235,7 @@ WRONG_TABLES = [
     (
         "clip_by_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nclip_by_norm = 'gradients'",
         "",
-        "because its result always has the same form. Remove this line",
+        "because the result of clip_by_norm always has the same form. Remove this line",
     ),
     (
         "clip_by_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nglobal_norm = 'gradients'",
@@ -248,7 +248,7 @@ WRONG_TABLES = [
     (
         "clip_by_norm = 'clip.py:clip'",
         "modes = ['host']",
-        "the mode that runs the function. Add 'native' to frameworks.numpy.modes",
+        "the mode that calls your function. Add 'native' to frameworks.numpy.modes",
     ),
     ("clip_by_norm = 'clap.py:clap'", "", "there is no file {}/clap.py. Correct the path"),
     (
@@ -302,12 +302,14 @@ def test_a_run_that_leaves_out_all_functions_of_the_user_is_an_error(
     command = ["parity", "--suite", str(where), "--out", str(tmp_path / "out"), "--without"]
     assert cli.main([*command, "native"]) == 2
     none = "--without native: the run would call none of your functions (clip.py:clip, clip.py:in_place, clip.py:each)"
-    assert f"{none}, which need numpy:native. Remove --without" in capsys.readouterr().err
+    assert f"{none}, because they run only in numpy:native. Remove --without" in capsys.readouterr().err
     two = where / "suite.toml"
     frameworks = "[frameworks.torch]\n[frameworks.torch.functions]\nglobal_norm = 'clip.py:total'\n"
     two.write_text(two.read_text(encoding="utf-8") + frameworks, encoding="utf-8")
     assert cli.main([*command, "native,torch:device"]) == 2
-    assert "which need numpy:native or torch:native. Type --without torch:device" in capsys.readouterr().err
+    assert (
+        "because they run only in numpy:native or torch:native. Type --without torch:device" in capsys.readouterr().err
+    )
     assert select.without(suites.read(where), ["torch:native"]).frameworks["numpy"].modes[-1] == "native"
 
 

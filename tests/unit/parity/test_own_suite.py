@@ -46,7 +46,10 @@ def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
             "rules = ['clip_norm']\nthresholds = [1]",
             "cases 1, rules, call: 'clip_norm': there is no such function. Did you mean clip_by_norm",
         ),
-        ("rules = ['clip_grads_with_norm_']\nthresholds = [1]", "Move it to calls, with the keys max_norm, total_norm"),
+        (
+            "rules = ['clip_grads_with_norm_']\nthresholds = [1]",
+            "Move clip_grads_with_norm_ from `rules` to `calls`, and give `max_norm` and `total_norm`",
+        ),
         ("rules = ['clip_grad_norm_']\nthresholds = [nan]", "thresholds 1: it is nan. Give 0 or more.$"),
         ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0. Give 0 or more.$"),
         (
@@ -85,7 +88,7 @@ def test_init_writes_a_suite_for_the_passed_files_and_overwrites_none(
     for arguments in (["parity", "init", "--suite", "after"], ["parity", "--suite", "before", "init", "a.npz"]):
         assert cli.main(arguments) == 0
         assert cli.main(arguments) == 2
-        assert "exists already. Edit it, or pass another directory" in capfd.readouterr().err
+        assert "exists already. Edit the file, or pass another directory" in capfd.readouterr().err
     suite_after, suite_before = suites.read(Path("after")), suites.read(Path("before"))
     assert {case.gradients_name for case in suite_after.cases} == {"a.npz", "b.npz", *LITERAL}
     assert {case.gradients_name for case in suite_before.cases} == {"a.npz", *LITERAL}

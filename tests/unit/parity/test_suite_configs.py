@@ -72,7 +72,7 @@ def test_a_clip_configuration_becomes_the_equivalent_calls(
         ),
         (
             'rule = "none"\nexclude = ["*.bias"]',
-            "remove them in the copy, and name the copy in `configs`. Choose tensors with `only` in",
+            "remove these keys in the copy, and name the copy in `configs`. Choose tensors with `only` in",
         ),
         ('rule = "none"\nnonfinite = "skip"', "suites do not support nonfinite = 'skip'"),
         (

@@ -39,7 +39,7 @@ def test_a_mistake_is_named_at_the_first_step(
         (
             "np.float32(0.25) * grad + np.float32(0.1) * weights[name]",
             "another optimizer",
-            "where the optimizers add epsilon",
+            "the places where the optimizers add eps",
         ),
     ],
 )

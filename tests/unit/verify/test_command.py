@@ -113,7 +113,7 @@ def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
             ),
             (
                 "def step(weights, batches): return {'w': 'x'}, {}",
-                "output 1 of the function, parameters: 'w' has dtype str32. Convert it to float32, or",
+                "output 1 of the function, parameters: 'w' has dtype str32. Convert this tensor to float32, or",
             ),
             ("def step(weights, batches): yield weights, {}", f"yielded 1 time for {STEPS} batches"),
             (
@@ -126,7 +126,8 @@ def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
             ),
             (
                 "def step(weights, batches): return {}, {}",
-                "output 1 of the function has no parameters. Put all parameters into its first dict, by name",
+                "output 1 of the function has no parameters. Put all parameters into the first dict of the "
+                "output, by name",
             ),
         ],
         3,
@@ -158,9 +159,18 @@ def test_an_invalid_training_function_is_rejected(
         ),
         (["--batches", "ragged.npz"], 'named by the step: np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).'),
         (["--batches", "objects.npz"], "has an array of Python objects. If batches differ in size, save an array for"),
-        (["--batches", "gap.npz"], ": 1/x has the number of a step, but 2/x is missing. Name every array of"),
-        (["--batches", "mixed.npz"], ": 1/x has the number of a step, but y has no number. Name every array of"),
-        (["--batches", "names.npz"], ": 1/x has the number of a step, but 1/y is missing. Name every array of"),
+        (
+            ["--batches", "gap.npz"],
+            ": the name '1/x' begins with the number of a step, but '2/x' is missing. Name every array of",
+        ),
+        (
+            ["--batches", "mixed.npz"],
+            ": the name '1/x' begins with the number of a step, but 'y' does not. Name every array of",
+        ),
+        (
+            ["--batches", "names.npz"],
+            ": the name '1/x' begins with the number of a step, but '1/y' is missing. Name every array of",
+        ),
         (["--batches", "short.npz"], "must have one entry for each step, but y has no entry. Save at least one step."),
         (["--batches", "empty.npz"], "--batches empty.npz has no array. Save arrays by name with np.savez."),
         (
@@ -195,7 +205,7 @@ def test_an_invalid_command_is_rejected(
             "names.toml:step",
             "names.toml is not a .py file. Pass a Python file and a function in it, as in old.py:step.",
         ),
-        ("wrong.py:step", "wrong.py:step: the file is not valid Python: line 2: invalid syntax. Correct it."),
+        ("wrong.py:step", "wrong.py:step: the file is not valid Python: line 2: invalid syntax. Correct the file."),
         ("both.py:step", "both.py imports tensorflow and paddle, and one process cannot import both"),
     ],
 )

@@ -159,6 +159,9 @@ def test_a_map_of_known_names_in_two_directions_is_rejected_by_its_direction() -
         for side, names in (("old", "ab"), ("new", "AB"))
     )
     pair = r"a name of old.py:step \('a' and 'b'\) and a name of new.py:step \('A' and 'B'\)"
-    text = rf"--map mixes old = new and new = old. Each line must contain {pair}"
+    text = (
+        r'--map has both lines of "old name" = "new name" and lines of "new name" = "old name". '
+        rf"Each line must contain {pair}"
+    )
     with pytest.raises(VerifyError, match=text):
         compare._oriented(old, new, {"a": "A", "B": "b"})  # type: ignore[arg-type]

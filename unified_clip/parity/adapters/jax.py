@@ -25,7 +25,7 @@ try:
         problem = f"optax {optax.__version__} is too old: the suite needs optax>=0.2.5. Install a newer optax"
 except Exception as error:  # an optax for another version of JAX may raise any error
     problem = f"the suite needs optax for JAX, but optax cannot be imported: {type(error).__name__}: {error}. Install "
-    problem += "optax and the packages that it needs"
+    problem += "optax and its dependencies"
 HAS_OPTAX = not problem
 if problem:
     optax = base.Unimportable(

@@ -65,7 +65,7 @@ class ShardedAdapter(FrameworkAdapter):
         except RuntimeError as error:
             raise SystemExit(
                 f"another rank ended, or gave no answer for {WAIT.seconds} seconds ({error}). Correct the error that "
-                "the rank printed above. If there is none, run the suite again"
+                "the rank printed above. If no rank printed an error, run the suite again"
             ) from None
         return texts
 

@@ -116,13 +116,13 @@ def _problem(
         versions = ""
         if limited:
             versions = f" of these versions: the entry {limited[0].reason!r} is limited to {limited[0].versions}"
-        return f"{text}; not listed as a known difference{versions}{cause}", f"{fix} list it"
+        return f"{text}; not listed as a known difference{versions}{cause}", f"{fix} list this difference"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
         several = f"{len(entries)} known differences cover this case ({reasons})"
         remedy = (
-            "Keep the case in one entry, and remove it from the `cases` of the other entries. Remove an entry that has "
-            "no case left"
+            "Keep the case in one entry, and remove the case from the `cases` of the other entries. Remove an entry "
+            "that has no case left"
         )
         return f"{text}: {several}. {remedy}", ""
     if not entries[0].bounds(deviation.finite_size):
@@ -178,7 +178,9 @@ def _judge_entry(
     elif not cases and len(entry.unmatched_patterns(hidden)) == len(entry.cases):
         problem, remedy = "no case shows this difference", f"{ACCEPT} remove the entry"
         if ".py:" in entry.function and not results:
-            remedy += ". The run did not call this function. If you renamed it, write the new name into the entry"
+            remedy += (
+                ". The run did not call this function. If you renamed the function, write the new name into the entry"
+            )
     elif unmatched := entry.unmatched_patterns([*cases, *hidden]):
         patterns = ", ".join(map(repr, unmatched))
         problem, remedy = f"no case that matches {patterns} shows this difference", f"{ACCEPT} update `cases`"

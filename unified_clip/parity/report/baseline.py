@@ -75,9 +75,9 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
         data = json.loads(path.read_text(encoding="utf-8"))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
         if schema is None:
-            raise error("is not a parity.json: the key schema is missing")
+            raise error("is not a parity.json: the key `schema` is missing")
         if schema != SCHEMA:
-            raise error(f"has schema {schema}. This version reads schema {SCHEMA} only")
+            raise error(f"has schema {schema}. This version of unified_clip reads only schema {SCHEMA}")
         report = ParityReport.model_validate(data)
     except OSError as failure:
         raise error(f"cannot be read: {failure.strerror}. Correct the path or its permissions") from None
@@ -260,10 +260,13 @@ def _lost(old: _Entry, new: _Entry, strict_bits: bool) -> tuple[str, str]:
         remedy = "So the function has changed. If the new result is right, write a new baseline"
         return "other bits of a known difference", f"{problem}. {remedy}"
     if new.agrees and (lost := [name for name in old.compared if name not in new.compared]):
-        reason = f"the baseline compared the {' and the '.join(lost)}, which the function no longer returns"
+        reason = (
+            f"the function no longer returns the {' and the '.join(lost)}, but the baseline compared "
+            f"{'both' if lost[1:] else 'the ' + lost[0]}"
+        )
         return "not comparable", reason
     if strict_bits and not new.is_random:
-        problem = "the bits of this result differ from the baseline, which --strict-bits does not allow"
+        problem = "the bits of this result differ from the baseline, and --strict-bits requires equal bits"
         return "other bits", f"{problem}. If the new result is right, write a new baseline"
     return "", ""
 

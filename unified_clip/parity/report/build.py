@@ -226,7 +226,7 @@ def _stale(report: ParityReport, known: KnownDifferenceResult, suffix: str) -> P
 def _detail(report: ParityReport, framework: str, result: Result) -> str:
     if result.verdict != "missing" or framework in report.versions:  # only the package with its functions is missing
         return result.detail
-    remedy = f"set python under [frameworks.{framework}] of the suite to an interpreter that has it"
+    remedy = f"set python under [frameworks.{framework}] of the suite to an interpreter that has {framework}"
     return f"{result.detail}. Install {framework}, or {remedy}"
 
 

@@ -31,7 +31,7 @@ def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
     if not isinstance(rule, str) or rule not in RULES:
         return f"rule = {rule!r:.60}: {no_such('rule', str(rule), list(RULES))}"
     if (function := FUNCTIONS.get(rule, "adaptive.clip_by_global_norm")) != call_name:
-        return f"the rule {rule} is for {function}. Correct call or rule"
+        return f"the rule {rule} is for {function}. Correct `call` or `rule`"
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         return f"steps is {steps!r:.60}. Give a whole number of 1 or more"
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:

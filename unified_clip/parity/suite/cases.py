@@ -79,7 +79,7 @@ def _cases(
             title = f"{name} as {dtype}" if dtype else name
             gradients = list(lists[name].values())
             if dtype:
-                _check_real(lists[name], f"{place}: dtypes cannot convert {name!r}")
+                _check_real(lists[name], f"{place}: `dtypes` cannot convert {name!r}")
                 gradients = [as_dtype(gradient, dtype) for gradient in gradients]
             for call_name, arguments in calls:
                 written = ", ".join(f"{key}={value}" for key, value in arguments.items())
@@ -92,8 +92,8 @@ def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
     for name, gradient in gradients.items():
         if gradient is not None and gradient.dtype not in REAL:
             raise SuiteError(
-                f"{problem}: {name!r} has dtype {gradient.dtype}, not a real float. Remove dtypes, or move these "
-                "gradients to a [[cases]] table without dtypes"
+                f"{problem}: {name!r} has dtype {gradient.dtype}, not a real float. Remove `dtypes`, or move these "
+                "gradients to a [[cases]] table without `dtypes`"
             )
 
 
@@ -103,7 +103,8 @@ def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
         problem = "takes an adaptive rule, not a threshold" if "rule" in required else ""
         problem = "also needs total_norm, which the key `rules` cannot pass" if "total_norm" in required else problem
         if problem:
-            raise SuiteError(f"{place}, rules: {name} {problem}. Move it to calls, with the keys {', '.join(required)}")
+            keys = " and ".join(f"`{key}`" for key in required)
+            raise SuiteError(f"{place}, rules: {name} {problem}. Move {name} from `rules` to `calls`, and give {keys}")
         if not required:
             yield {"call": name}
         for threshold in table.thresholds if required else []:
@@ -114,9 +115,7 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     arguments = dict(table)
     name = arguments.pop("call", None)
     if name is None:
-        raise SuiteError(
-            f'{place}: the key `call` is missing. Add it with the name of a function: call = "clip_grad_norm_"'
-        )
+        raise SuiteError(f'{place}: the key `call` is missing. Add a function, as in call = "clip_grad_norm_"')
     if not isinstance(name, str) or name not in CALLS:
         suites_name = f"Gradient{str(name).replace('ClipGradBy', 'ClipBy')}"  # Paddle has two names for each class
         if suites_name in CALLS:

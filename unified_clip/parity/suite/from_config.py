@@ -55,12 +55,12 @@ def _why_not_one_call(config: Settings) -> str:
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         problem = "suites do not support include, exclude and groups"
-        return f"{problem}. {_copy('remove them')}. Choose tensors with `only` in [[gradients]]"
+        return f"{problem}. {_copy('remove these keys')}. Choose tensors with `only` in [[gradients]]"
     if config.adaptive is not None:
-        problem = "its threshold is adaptive"
+        problem = "the threshold is adaptive"
         remedy = (
-            "Remove the file from `configs`, and add a call with the key `rule` to `calls`. For every rule except agc, "
-            "the call also needs the key `steps`"
+            "Remove this file from `configs`, and add a call with the key `rule` to `calls`. For every rule except "
+            "agc, the call also needs the key `steps`"
         )
         return f"{problem}. {remedy}"
     if config.nonfinite != "family":

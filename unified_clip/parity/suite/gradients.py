@@ -51,12 +51,13 @@ def _tensor(table: TensorTable) -> Gradient:
         stored = "" if table.rows is None else f" with {len(table.rows)} stored rows"
         parts_note = f" of {dtype}" if parts else ""
         raise ValueError(
-            f"values has {numbers.size} numbers, but shape = {shape}{stored}{parts_note} needs {count}. Give {count} "
-            f"numbers, or correct shape{' or rows' if stored else ''}"
+            f"`values` has {numbers.size} numbers, but shape = {shape}{stored}{parts_note} needs {count}. Give "
+            f"{count} numbers, or correct `shape`{' or `rows`' if stored else ''}"
         )
     if numbers.size % math.prod(parts):
         raise ValueError(
-            f"values has {numbers.size} numbers, but {dtype} needs two for each element. Add or remove one number"
+            f"`values` has {numbers.size} numbers, but {dtype} needs two numbers for each element. Add or remove one "
+            "number"
         )
     dense = encode(numbers.reshape([-1, *parts] if dense_shape is None else [*dense_shape, *parts]), dtype)
     if table.rows is None or shape is None:
@@ -70,16 +71,16 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
         pair = value if isinstance(value, list) else [1, value]
         if len(pair) != 2 or not isinstance(pair[0], int) or pair[0] < 1:
             raise ValueError(
-                f"values has {value}. Give a number, or [n, x] for n copies of x. n is a whole number of 1 or more"
+                f"`values` has {value}. Give a number, or [n, x] for n copies of x, with a whole number n of 1 or more"
             )
         count, number = pair
         try:
             read = float.fromhex(number) if isinstance(number, str) else float(number)
         except (ValueError, OverflowError):
             remedy = "Give a float, or its hexadecimal form such as '0x1p-149'"
-            raise ValueError(f"values has {number!r:.60}. {remedy}") from None
+            raise ValueError(f"`values` has {number!r:.60}. {remedy}") from None
         if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):
-            raise ValueError(f"values has {number}, but dtype is int64. Give whole numbers from -2**53 to 2**53")
+            raise ValueError(f"`values` has {number}, but `dtype` is int64. Give whole numbers from -2**53 to 2**53")
         numbers += [nearest_float(read, dtype) if dtype in FORMATS else read] * count
     return np.array(numbers, np.float64)
 

@@ -75,8 +75,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     if not all_cases:
         listed = f" or in files = {data.files}" if data.files else ""
         raise SuiteError(
-            f"{file}: no cases here{listed}. Add [[cases]] with gradients, rules and thresholds. Or add a file that "
-            "contains [[cases]] to `files`"
+            f"{file}: no cases here{listed}. Add [[cases]] with gradients, rules and thresholds. Or add the path of "
+            "a file with [[cases]] to `files`"
         )
     for name, framework in frameworks.items():
         own_functions.check(name, framework, file, all_cases)
@@ -119,8 +119,8 @@ def _check_frameworks(file: Path, frameworks: Collection[str], named: Iterable[t
     for name, place in named:
         if name not in frameworks:
             raise SuiteError(
-                f"{file}: {place} names the framework {name!r}, which is not in the suite. Correct the name, or add "
-                f"[frameworks.{name}]"
+                f"{file}: {place} names the framework {name!r}, but the suite has no such framework. Correct the "
+                f"name, or add [frameworks.{name}]"
             )
 
 

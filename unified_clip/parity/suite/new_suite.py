@@ -190,7 +190,7 @@ def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -
         raise SuiteError(f"--frameworks: unified_clip has no framework {unknown[0]!r}. Choose from {known}", "UC203")
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
-        raise SuiteError(f"{path} exists already. Edit it, or pass another directory to --suite", "UC206")
+        raise SuiteError(f"{path} exists already. Edit the file, or pass another directory to --suite", "UC206")
     tables = [_framework(name, is_chosen=bool(frameworks)) for name in frameworks or PACKAGES]
     norms = {file: _norm(file) for file in chosen}
     text = _text(norms, path.parent, tables)

@@ -48,7 +48,7 @@ def check(name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case
             )
         if NATIVE not in framework.modes:
             remedy = f"Add {NATIVE!r} to frameworks.{name}.modes"
-            raise SuiteError(f"{place}: modes lacks {NATIVE}, the mode that runs the function. {remedy}")
+            raise SuiteError(f"{place}: `modes` lacks {NATIVE!r}, the mode that calls your function. {remedy}")
         path, function = split_name(text, file.parent)
         if not path.is_file():
             raise SuiteError(f"{place}: there is no file {path}. Correct the path")
@@ -66,9 +66,14 @@ def check(name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case
     for public_name, returned in framework.returns.items():
         place = f"{file}, frameworks.{name}.returns.{public_name}"
         if public_name not in framework.functions:
-            raise SuiteError(f"{place}: frameworks.{name}.functions has no {public_name}. Add it, or remove this line")
+            raise SuiteError(
+                f"{place}: frameworks.{name}.functions has no {public_name}. Add {public_name}, or remove this line"
+            )
         if CALLS[public_name].style not in WITH_NORM:
-            problem = f"`returns` does not apply to {public_name}, because its result always has the same form"
+            problem = (
+                f"`returns` does not apply to {public_name}, because the result of {public_name} always has the same "
+                "form"
+            )
             raise SuiteError(f"{place}: {problem}. Remove this line")
         if returned == "nothing" and (CALLS[public_name].style != "in place" or not CALLS[public_name].returns_norm):
             problem = f'"nothing" is allowed for clip_grad_norm_, but not for {public_name}'
@@ -93,7 +98,7 @@ def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bo
             return True
         if isinstance(error, OSError):
             reason = f"{path.name} cannot be read: {error.strerror}"
-            raise SuiteError(f"{place}: {reason}. Change its permissions, or correct the path") from None
+            raise SuiteError(f"{place}: {reason}. Change the permissions of the file, or correct the path") from None
         line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
         raise SuiteError(f"{place}: {path.name} is not valid Python: {line}. Correct the file") from None
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}

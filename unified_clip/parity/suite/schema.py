@@ -90,26 +90,28 @@ class TensorTable(SuiteTable):
             sources = " and ".join(keys) or "no numbers"
             raise ValueError(f"the tensor has {sources}. Give exactly one of `values`, `random` and `none = true`")
         if self.none and (unused := sorted(self.model_fields_set & {"shape", "dtype", "rows", "exponents"})):
-            raise ValueError(f"a tensor with none = true has no {' or '.join(unused)}. Remove {' and '.join(unused)}")
+            raise ValueError(
+                f"a tensor with none = true cannot have {' or '.join(unused)}. Remove {' and '.join(unused)}"
+            )
         if self.random is None and self.exponents is not None:
             raise ValueError("`exponents` needs `random`. Remove `exponents`, or set `random` instead of `values`")
         examples = {"exponents": [-3, 3], "shape": [2, 3]}
         if self.random is not None and (absent := [key for key in examples if getattr(self, key) is None]):
             example = " and ".join(f"{key} = {examples[key]}" for key in absent)
-            raise ValueError(
-                f"random needs {' and '.join(absent)}. Add {'it' if len(absent) == 1 else 'both'}, as in {example}"
-            )
+            raise ValueError(f"`random` needs {' and '.join(f'`{key}`' for key in absent)}. Add for example {example}")
         if self.exponents and self.exponents[0] > self.exponents[1]:
-            raise ValueError(f"exponents = {self.exponents} has the larger exponent first. Swap the two")
+            raise ValueError(f"exponents = {self.exponents} has the larger exponent first. Swap the exponents")
         if self.dtype == "int64" and self.random is not None:
             remedy = "Choose another dtype, or set `values` instead of `random` and `exponents`"
             raise ValueError(f"`random` does not support int64. {remedy}")
         if self.rows is not None:
             if self.shape is None:
-                raise ValueError("`rows` needs the shape of the dense gradient. Add it, as in shape = [17, 32]")
+                raise ValueError(
+                    "`rows` needs `shape`, the shape of the dense gradient. Add for example shape = [17, 32]"
+                )
             if not self.shape:
                 raise ValueError(
-                    "`rows` needs a shape that begins with the number of rows. Give one, as in shape = [17, 32]"
+                    "`rows` needs a `shape` that begins with the number of rows. Give for example shape = [17, 32]"
                 )
             if self.dtype in PARTS:
                 raise ValueError(f"`rows` does not support {self.dtype}. Choose a real dtype, or remove `rows`")

@@ -52,7 +52,7 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
         needed = " or ".join(f"{name}:{NATIVE}" for name in own)
         kept = [mode for mode in modes if mode != NATIVE and mode.removesuffix(f":{NATIVE}") not in own]
         remedy = f"Type --without {','.join(kept)}" if kept else "Remove --without"
-        problem = f"the run would call none of your functions ({functions}), which need {needed}"
+        problem = f"the run would call none of your functions ({functions}), because they run only in {needed}"
         raise SuiteError(f"--without {','.join(modes)}: {problem}. {remedy}", "UC203")
     return dataclasses.replace(suite, frameworks=frameworks, without=list(dict.fromkeys(modes)))
 

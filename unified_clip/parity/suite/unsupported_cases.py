@@ -39,7 +39,7 @@ def _containers(case: Case) -> Iterator[str]:
     if form.container == "tensor" and count != 1:
         yield f"container = 'tensor' needs exactly one gradient, but there are {count}. Choose another container"
     if form.container != "list" and not (call.in_place or call.style in ("list", "measure")):
-        yield "this function accepts no container of gradients. Remove the key container"
+        yield "this function accepts no container of gradients. Remove the key `container`"
 
 
 def _lists_of_gradients(case: Case) -> Iterator[str]:
@@ -48,7 +48,7 @@ def _lists_of_gradients(case: Case) -> Iterator[str]:
         if values and len(values) != count:
             yield f"{key} has {len(values)} entries for {count} gradients. Give one entry for each gradient"
     if form.groups and call.style != "settings":
-        yield "groups applies to append_gradient_clip_ops only. Remove it"
+        yield "`groups` applies only to append_gradient_clip_ops. Remove `groups`"
     on_parameters = bool(case.options.frameworks) and set(case.options.frameworks) <= {"torch", "paddle"}
     takes_need_clip = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
     if form.need_clip and not takes_need_clip:
@@ -59,7 +59,7 @@ def _lists_of_gradients(case: Case) -> Iterator[str]:
     if not form.listed:
         return
     if not call.in_place:
-        yield "listed needs a function that clips in place. Remove the key listed"
+        yield "`listed` needs a function that clips in place. Remove `listed`"
     if absent := set(range(count)).difference(form.listed):
         yield f"listed = {form.listed} lacks the index {min(absent)}. Add this index"
     if (highest := max(form.listed)) >= count:
@@ -70,7 +70,7 @@ def _lists_of_gradients(case: Case) -> Iterator[str]:
 def _memory(case: Case) -> Iterator[str]:
     call, form = case.call, case.call_form
     if form.gradients_for_parameters and call.style != "in place":
-        yield "gradients_for_parameters needs a function that clips in place. Remove it"
+        yield "`gradients_for_parameters` needs a function that clips in place. Remove `gradients_for_parameters`"
     for key, shared in (("expanded", form.expanded), ("overlapping", form.overlapping)):
         problem, expect = f"{key} memory needs a function that clips in place", ""
         if call.in_place:
@@ -104,10 +104,10 @@ def _numbers(case: Case) -> Iterator[str]:
             yield f"{key} is {value}. Give 0 or more, {OR_EXPECT}"
     if case.call.by_value:
         low, high = case.call.bounds(arguments)
-        problem = f"the lower bound {low} is above the upper bound {high}. Swap them"
+        problem = f"the lower bound {low} is above the upper bound {high}. Swap the bounds"
         if len(case.call.required) == 1 and "min" not in arguments:
             problem = f"{case.call.required[0]} is {high}, and the lower bound is {low}. Give 0 or more"
-            problem += ", or add min" if "min" in case.call.optional else ""
+            problem += ", or add `min`" if "min" in case.call.optional else ""
         if low > high:
             yield f"{problem}, {OR_EXPECT}"
     p = arguments.get("norm_type", 2)

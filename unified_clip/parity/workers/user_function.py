@@ -64,8 +64,8 @@ class UserFunction(NamedTuple):
             if any(new is not old for new, old in zip(self._items(gradients, invocation), items, strict=False)):
                 example = "set parameter.grad = clipped" if marks else "write gradient[...] = clipped"
                 raise UserFunctionError(
-                    f"{self.text} replaced items of its first argument, which does not change the gradients of "
-                    f"the caller. For each item, {example}. {self._or_gradients()}"
+                    f"{self.text} replaced items of its first argument, but this does not change the gradients "
+                    f"of the caller. For each item, {example}. {self._or_gradients()}"
                 )
             return self._checked(returned, invocation)
 
@@ -141,7 +141,7 @@ class UserFunction(NamedTuple):
 
     def _or_in_place(self) -> str:
         table = self._table.replace("returns", "functions")
-        move = f"list it under the name clip_grad_norm_ in {table}"
+        move = f"list the function under the name clip_grad_norm_ in {table}"
         setting = f'clip_grad_norm_ = "nothing" under {self._table}'
         return (
             f"Or, if your function clips in place, {move}, and write {setting}. The rule of clip_grad_norm_ adds 1e-6 "
@@ -212,7 +212,10 @@ def _load(file: Path, name: str, text: str) -> Callable[..., Any]:
     try:
         function = load_function(file, name)
     except ModuleNotFoundError as error:
-        remedy = f"Install the package for {sys.executable}, add its directory to PYTHONPATH, or correct the import"
+        remedy = (
+            f"Install the package for {sys.executable}, add the directory of the package to PYTHONPATH, or "
+            "correct the import"
+        )
         problem = f"the file cannot be imported: {with_line(error, file)}"
         raise UserFunctionError(f"{text}: {problem}. {remedy}") from None
     except UnreadableError as error:

@@ -277,7 +277,8 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
     }
     if unknown := {dtype for gradients in tensors.values() for dtype in dtypes(gradients)} - STORAGE.keys():
         raise TypeError(
-            f"the result has dtype {min(unknown)}, which is not supported. Convert it to one of {', '.join(STORAGE)}"
+            f"the result has dtype {min(unknown)}, which is not supported. Convert the result to one of "
+            f"{', '.join(STORAGE)}"
         )
     return {key: getattr(result, key) for key in keys}, tensors
 

@@ -13,7 +13,10 @@ from ...tensors.types import densify
 from ..call_outcome import OUT_OF_MEMORY, CallOutcome, Failure
 from ..suite.case import Case
 
-RETRY_ADVICE = "Try again. If it fails again, install the same version of unified_clip for this Python and the worker's"
+RETRY_ADVICE = (
+    "Run the suite again. If the error remains, install the same version of unified_clip for this "
+    "Python and the worker's"
+)
 
 
 class WorkItem(NamedTuple):

@@ -120,7 +120,7 @@ class InitialWeights:
                     "other initial weights",
                     f"after step 1, {names_text(names)} of the {side} step {verb} from --weights by more than one "
                     f"update. Check that the {side} step loads the weights under their names, and does not change "
-                    "them before the first step",
+                    "the weights before the first step",
                 )
         return untransposed({name: self._pairing.shapes[0][name] for name in orders}, orders)
 

@@ -26,12 +26,11 @@ def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
             continue
         ratio = pairing.with_new(run).ratio(1)
         if ratio is not None and math.isclose(ratio, 1, rel_tol=RELATIVE_TOLERANCE):
-            them = "them" if len(names) > 1 else "it"
+            these = "these weights" if len(names) > 1 else "this weight"
             return Cause(
                 "untransposed weight",
-                f"the first updates of both steps agree if {names_text(names)} "
-                f"{'are' if len(names) > 1 else 'is'} transposed for the new step. Transpose {them} where the new step "
-                f"loads {them}",
+                f"the first updates of both steps agree if {names_text(names)} {'are' if len(names) > 1 else 'is'} "
+                f"transposed for the new step. Transpose {these} when the new step loads the weights",
             )
     return None
 

@@ -40,7 +40,8 @@ def _array(path: Path, name: str, weight: Gradient) -> npt.NDArray[Any]:
     assert dense is not None
     if dense.dtype == "bfloat16":
         raise VerifyError(
-            f"--weights {path} has {name!r} in bfloat16, which NumPy does not support. Save it as float32.", "UC602"
+            f"--weights {path} has {name!r} in bfloat16, which NumPy does not support. Save {name!r} as float32.",
+            "UC602",
         )
     return to_numpy(dense)
 
@@ -103,10 +104,11 @@ def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
                if name not in batches.get(step, {}))  # fmt: skip
     first_missing = next(missing, None)
     if batches and (without_step or first_missing):
-        problem = f"{without_step[0]} has no number" if without_step else f"{first_missing} is missing"
+        problem = f"{without_step[0]!r} does not" if without_step else f"{first_missing!r} is missing"
         numbered = next(name for name in arrays if name not in without_step)
         raise VerifyError(
-            f"--batches {path}: {numbered} has the number of a step, but {problem}. Name every array "
+            f"--batches {path}: the name {numbered!r} begins with the number of a step, but {problem}. Name every "
+            "array "
             'of every step "STEP/NAME", as in np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).',
             "UC602",
         )

@@ -42,14 +42,15 @@ def store_output(out: Path, step: int, output: Any) -> None:
         if tensors is None and part != "parameters":
             continue
         if not isinstance(tensors, Mapping):
-            loss = "" if part == "parameters" else " To yield a loss, make it a single number."
+            loss = "" if part == "parameters" else " If this value is the loss, yield a single number."
             raise InvalidStepError(
                 f"output {step} of the function has {part} of type {type(tensors).__name__}. Yield or return a dict of "
                 f"tensors by name.{loss}"
             )
         if part == "parameters" and not tensors:
             raise InvalidStepError(
-                f"output {step} of the function has no parameters. Put all parameters into its first dict, by name."
+                f"output {step} of the function has no parameters. Put all parameters into the first dict of the "
+                "output, by name."
             )
         present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         stored |= {f"{part}/{name}": dtype_and_array(part, name, step, tensor) for name, tensor in present.items()}
@@ -65,8 +66,8 @@ def dtype_and_array(part: str, name: Any, step: int, tensor: Any) -> tuple[str, 
     dtype = PARTS.get(dense.dtype, dense.dtype)
     if dtype not in _safetensors.CODES:
         raise InvalidStepError(
-            f"output {step} of the function, {part}: {name!r} has dtype {dense.dtype}. Convert it to float32, or "
-            "leave it out if it is not trained."
+            f"output {step} of the function, {part}: {name!r} has dtype {dense.dtype}. Convert this tensor to "
+            "float32, or leave the tensor out if it is not trained."
         )
     return dtype, dense.array
 
@@ -74,7 +75,7 @@ def dtype_and_array(part: str, name: Any, step: int, tensor: Any) -> tuple[str, 
 def _reason(name: Any, error: Exception) -> str:
     if isinstance(error, UnreadableError):  # it has its own remedy
         return str(error)
-    return f"{name!r} cannot be read: {error}. Convert it to a dense float32 tensor or array"
+    return f"{name!r} cannot be read: {error}. Convert {name!r} to a dense float32 tensor or array"
 
 
 @dataclass(frozen=True)

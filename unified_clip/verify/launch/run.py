@@ -105,7 +105,7 @@ def _check_end(script: Script, end: _workers.Exit, timeout: float) -> None:
         remedy = "Pass a higher --timeout, or correct the step if it hangs."
         raise WorkerError(f"{script} has not ended after {timeout:g} seconds: {end}. {remedy}")
     if end.code:
-        repeat = f"To repeat the error, call {script.name}(weights, batches) in Python. Then correct it."
+        repeat = f"To repeat the error, call {script.name}(weights, batches) in Python. Then correct the error."
         raise WorkerError(f"{script} failed: {end}. {_not_installed(script, end) or repeat}")
 
 

@@ -88,7 +88,9 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
     except SyntaxError as error:
         if error.filename != str(file):
             raise
-        raise InvalidStepError(f"the file is not valid Python: line {error.lineno}: {error.msg}. Correct it.") from None
+        raise InvalidStepError(
+            f"the file is not valid Python: line {error.lineno}: {error.msg}. Correct the file."
+        ) from None
     except ImportError as error:
         if "relative import" not in str(error):
             raise
