@@ -51,8 +51,8 @@ def test_a_dense_kernel_beside_an_embedding_is_named(
     data: dict[str, Any] = verify_as_json(tmp_path, capsys, OLD, UNTRANSPOSED, *options)
     assert cause_kinds(data) == ["untransposed weight"]
     assert (
-        "the first updates of both steps agree if 'dense' is transposed for the new step. Transpose it "
-        "where" in (data["finding"]["text"])
+        "the first updates of both steps agree if 'dense' is transposed for the new step. Transpose this "
+        "weight when" in (data["finding"]["text"])
     )
 
 
