@@ -33,7 +33,7 @@ results."""
 SOURCE = "_unified_clip_source"
 
 ONE_GRADIENT = ("Cast", "Identity", "UnsortedSegmentSum")
-"""Operations of a graph whose result is a gradient if their first input is a gradient. `tf.convert_to_tensor` of
+"""Operations of a graph that return the gradient of the same variable as their first input. `tf.convert_to_tensor` of
 IndexedSlices adds UnsortedSegmentSum."""
 
 

@@ -21,7 +21,7 @@ VARIABLE = "UNIFIED_CLIP_RECORD"
 """This environment variable contains the settings of `_start` as JSON."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
-"""The recording starts after the first import of one of these modules. They include all keys of `WATCHED`."""
+"""The recording starts after the first import of one of these modules. They include all libraries in `WATCHED`."""
 
 
 def main() -> None:
