@@ -37,9 +37,8 @@ class ClipConfig(OutcomeProperties, Settings):
             threshold. docs/adaptive.md describes the rules.
         min, max: The bounds for the rule "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.
-        family: The framework that defines the clipping formula: "pytorch", "tensorflow" or "paddle". The default
-            "pytorch" adds an eps of 1e-6 to the norm. "tensorflow" sets all gradients to NaN if the global norm is not
-            finite.
+        family: The framework that defines the clipping formula: "pytorch" (the default, with an eps of 1e-6),
+            "tensorflow" (all gradients become NaN if the global norm is not finite) or "paddle".
         eps: The number that is added to the norm. The default is the eps of the family.
         nonfinite: The action when the total norm is not finite: "family" (apply the rule of the family), "raise",
             "skip" (make no step) or "zero" (set gradients to 0).
@@ -110,8 +109,7 @@ class ClipConfig(OutcomeProperties, Settings):
             path: The file.
 
         Raises:
-            ConfigError: The file cannot be read, or a key is wrong. The message gives the file, the line and the key.
-                For a trainer's file, the message gives the import command.
+            ConfigError: The file cannot be read, a key is wrong, or the file belongs to a trainer.
         """
         return cls(**convert.read_own(path))
 
@@ -241,8 +239,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             names: A model, its `named_parameters()`, a dict from names to parameters, or an ordered list of names.
-            details: Also measure the norm of each gradient, for `last.parameters`. The clipper then reads every
-                gradient twice.
+            details: Also measure the norm of each gradient, for `last.parameters`. Every gradient is then read twice.
             process_group, ownership, check_numel, check_replicas: Arguments for gradients on several ranks (see
                 docs/distributed.md). Every rank of the process group must clip.
 
