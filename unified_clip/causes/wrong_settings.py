@@ -106,10 +106,10 @@ def _same_threshold(number: float) -> Cause:
 
 class _Calls(NamedTuple):
     required: Sequence[Observation]
-    """The calls of which a setting must explain all."""
+    """A setting must explain all of these calls."""
 
     differing: Sequence[Observation]
-    """The calls of which a setting must explain most."""
+    """A setting must explain most of these calls."""
 
     def strict(self) -> _Calls:
         return _Calls([*self.required, *self.differing], ())

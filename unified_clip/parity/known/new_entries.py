@@ -15,7 +15,7 @@ from .match import Place
 
 
 def new_entries(unlisted: Mapping[Place, NativeResult], old: list[Any]) -> list[Table]:
-    """Titles and reasons of matching entries in `old` are kept."""
+    """A new entry gets the title and the reason of a matching entry in `old`."""
     groups: dict[tuple[str, str, str, str, str, str], dict[str, NativeResult]] = {}
     for (framework, case), each in unlisted.items():
         # An entry covers every smaller size, too: a large difference of one case must not hide the growth of another.
