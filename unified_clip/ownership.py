@@ -57,7 +57,7 @@ class _StagedOwnership:
             if id(parameter) not in present:
                 raise ValueError(
                     f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not a parameter "
-                    "of this call, so two ranks would own it. If this call does not clip the parameter, remove the "
+                    "of this call. If this call does not clip the parameter, remove the "
                     "parameter from the list. If fully_shard replaced the parameter, create the list after "
                     "fully_shard, or pass a function: also_elsewhere=lambda parameter: parameter is model.head.weight"
                 )

@@ -86,7 +86,7 @@ class LocalShards(ABC):
         return SharedGradients()
 
     def terms(self) -> list[ReplicaSet]:
-        """Return the sets of `Partial` gradients that are not in the result of `counted`.
+        """Return the sets of `Partial` gradients that `counted` leaves out.
 
         The ranks compare the layouts of these gradients before a collective sums the gradients.
         """

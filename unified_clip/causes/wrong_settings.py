@@ -121,8 +121,8 @@ class _Calls(NamedTuple):
         """Return the wrong value of a setting that explains the calls, or None if the correct value or no value
         explains them.
 
-        For almost any single call, some value explains the result. So one call proves only a value in `preferred`, or a
-        value with one digit.
+        Some value explains almost any single call. If there is only one call, the value must therefore be in
+        `preferred`, or have one digit.
         """
         interval = self.common(interval_of)
         if interval is None or interval[0] <= correct <= interval[1]:

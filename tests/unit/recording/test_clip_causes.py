@@ -48,7 +48,7 @@ def test_a_loop_of_clips_by_total_norm_is_another_rule(compare_runs: Any) -> Non
     clips = [clip_line(1), clip_line(2)]
     for pair, rules in (((clips, loop), "total norm and per tensor"), ((loop, clips), "per tensor and total norm")):
         printed = sentences.report_lines(comparison := compare_runs(*pair))
-        assert printed[2] == f"The runs first differ at step 1: rule is {rules}."
+        assert printed[2] == f"The runs first differ at step 1: the rules are {rules}."
         assert printed[3].startswith("Per tensor for global: ")
         assert any("GradientClipByNorm(c).clip_(model.parameters())" in sentence for sentence in printed[4:])
         counts = " and ".join(str(len(run.lines)) for run in (comparison.a, comparison.b))
@@ -74,7 +74,10 @@ def test_per_group_for_global(compare_runs: Any) -> None:
     comparison = compare_runs([clip_line(1)], groups)
     assert cause_kinds(comparison) == cause_kinds(compare_runs(groups, [clip_line(1)])) == ["per group for global"]
     assert "b.jsonl clips by 2 norms, in 2 calls" in comparison.findings[0].sentence
-    assert sentences.report_lines(comparison)[2] == "The runs first differ at step 1: rule is total norm and per group."
+    assert (
+        sentences.report_lines(comparison)[2]
+        == "The runs first differ at step 1: the rules are total norm and per group."
+    )
 
 
 def test_a_long_run_of_small_norms_is_searched_in_linear_time() -> None:

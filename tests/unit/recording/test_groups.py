@@ -68,7 +68,7 @@ def test_a_norm_per_group_is_named_even_if_the_gradients_differ(compare_runs: An
     for a, b, rules in ((old, new, "per group and total norm"), (new, old, "total norm and per group")):
         printed = sentences.report_lines(comparison := compare_runs(a, b))
         assert cause_kinds(comparison) == ["per group for global"]
-        assert printed[2] == f"The runs first differ at step 1: rule is {rules}."
+        assert printed[2] == f"The runs first differ at step 1: the rules are {rules}."
         assert ("The gradients differ, too" in printed[3]) == (factor != 1.0)
         assert 'GradientClipByGlobalNorm(c).clip_(group["params"])' in printed[4]
         assert not any("Clipping is the same" in each or each.startswith("Ruled out") for each in printed)

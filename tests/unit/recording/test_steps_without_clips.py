@@ -76,7 +76,8 @@ def test_a_clip_by_hand_hides_no_other_difference(tmp_path: Path, is_old: bool) 
     by_hand, clipped = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
     assert [each.kind for each in comparison.findings] == ["clip by hand", "another learning rate"]
     assert comparison.findings[0].sentence.startswith(
-        f"other code changes 1 gradients of {by_hand} before step 1 of the optimizer, as a clip by hand does. "
+        f"before step 1 of the optimizer, {by_hand} changes 1 gradient outside of the recorded calls, as a clip by "
+        "hand does. "
         f"{clipped} clips by clip, by the total norm with the threshold 1. "
     )
 
@@ -88,7 +89,10 @@ def test_a_step_without_change_is_no_left_out_clip_if_other_steps_clip_by_hand(t
 
 @pytest.mark.parametrize(
     ("lines", "reason"),
-    [(BY_HAND, "Other code changes 1 gradients of a.jsonl before step 1"), ([], "No clip calls were recorded")],
+    [
+        (BY_HAND, "Before step 1 of the optimizer, a.jsonl changes 1 gradient outside"),
+        ([], "No clip calls were recorded"),
+    ],
     ids=["clip by hand", "recorded nothing"],
 )
 def test_two_runs_without_a_recorded_clip_are_rejected(

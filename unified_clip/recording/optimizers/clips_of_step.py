@@ -62,7 +62,10 @@ def changes_by_hand(run: RecordedRun) -> str:
     for step in run.optimizer_steps:
         place = f"before step {step.step} of the optimizer"
         if step.changed:
-            return f"other code changes {step.changed} gradients of {run.name} {place}, as a clip by hand does"
+            return (
+                f"{place}, {run.name} changes {counted(step.changed, 'gradient')} outside of the recorded calls, as a "
+                "clip by hand does"
+            )
         if step.hooks and not are_for_logs:
             return (
                 f"{place}, {counted(step.hooks, 'parameter')} of {run.name} had hooks of Tensor.register_hook, which "

@@ -209,7 +209,7 @@ def _format_divergence(divergence: Divergence, comparison: RecordingComparison) 
         return f"{divergence.parameter} of the optimizer is {divergence.a} and {divergence.b}"
     if divergence.stage == "rule":
         a, b = (RULES.get(str(side), side) for side in (divergence.a, divergence.b))
-        return f"rule is {a} and {b}"
+        return f"the rules are {a} and {b}"
     whose = ""
     if name := divergence.parameter:
         other = next((pair.names[name] for pair in comparison.pairs if name in pair.names), name)

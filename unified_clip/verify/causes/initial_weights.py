@@ -140,7 +140,7 @@ class InitialWeights:
         """Return {old name: order of the axes} for all weights. The order is one of these texts:
 
         - "same"
-        - "transposed": the usual order of axes in the other framework.
+        - "transposed": the axes are in the other framework's usual order.
         - "permuted": any other order.
         - "reshaped": the shapes differ, and the flattened weights are the same.
         """

@@ -1,8 +1,8 @@
 """The table of a gradient list on a GPU. The methods of a table launch kernels for all gradients of the list.
 
 A table has the addresses and lengths of tensors. Most gradients have the same address in every step, so tables are
-kept. A clip with a kept table copies no data to the GPU and reads no data from the GPU. Tables are never overwritten:
-each call allocates new memory for sums and norms.
+kept. A clip with a kept table copies no data to the GPU and reads no data from the GPU. Each call allocates new memory
+for its sums and norms, and does not change the table.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class HuggingFace(Format):
     not_finite = UNDER_DEEPSPEED
 
     def recognises(self, document: Document) -> bool:
-        """A key in `own_keys` is not enough. For example, the configuration of a model can have
-        `gradient_checkpointing`.
+        """Require a key of TrainingArguments. Some keys in `own_keys`, such as `gradient_checkpointing`, can also be in
+        the configuration of a model.
         """
         if any(document.shows(key) for key in NO_TRAINER):
             return False
