@@ -536,7 +536,7 @@ def test_static_parameters_in_dynamic_mode_need_their_program() -> None:
         pairs = network.params_grads()
     finally:
         paddle.disable_static()
-    with pytest.raises(ValueError, match="pass this program as"):
+    with pytest.raises(ValueError, match="pass the static program as program="):
         uc.set_gradient_clip(uc.GradientClipByNorm(1.0), param_list=[network.parameter("a")])
     uc.set_gradient_clip(uc.GradientClipByNorm(1.0), program=network.program)
     with pytest.raises(ValueError, match="parameter 'a' does not belong to the program that is built"):

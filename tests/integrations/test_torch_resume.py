@@ -52,7 +52,7 @@ def test_attaching_after_the_checkpoint_is_loaded_gives_a_warning() -> None:
     optimizer, _ = optimizer_with(None)
     optimizer.load_state_dict(optimizer_with(ADAPTIVE, 3)[0].state_dict())
     (message,) = messages_of(lambda: ADAPTIVE.attach_to(optimizer))
-    assert "call attach_to() before the optimizer's load_state_dict()" in message
+    assert "call attach_to() before load_state_dict() of the optimizer" in message
     assert messages_of(lambda: ADAPTIVE.attach_to(optimizer_with(None)[0])) == []
     assert messages_of(lambda: FALLING.attach_to(optimizer_with(None, 1)[0])) == []
 

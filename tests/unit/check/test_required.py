@@ -193,6 +193,18 @@ def test_a_file_that_calls_a_function_with_a_clip_does_not_have_to_clip(check: C
     assert only_finding(check(files, clip)).does == "The file builds an optimizer, make_optimizer, and has no clip."
 
 
+@pytest.mark.parametrize(
+    ("code", "kinds"),
+    [("def train():\n    {}", ["missing"]), ("class Model(Base):\n    def train(self):\n        {}", [])],
+    ids=["function", "method"],
+)
+def test_a_call_of_a_method_is_no_call_of_a_function_with_its_name(check: Check, code: str, kinds: list[str]) -> None:
+    clip = "torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)\n"
+    training = "model.train()\nloss.backward()\noptimizer.step()\n"
+    files = {"b.py": f"import torch\n\n\n{code.format(clip)}", "research/a.py": training}
+    assert [each.kind for each in check(files, f'{EACH}nearest = ["**"]\n').findings] == kinds
+
+
 @pytest.mark.parametrize(("approved", "kept"), [
     ("", []),
     ('rule = "none"\n', []),

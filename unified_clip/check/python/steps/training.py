@@ -46,7 +46,7 @@ def first(path: Path, clipping: Callable[[], base_classes.Classes]) -> Training 
     steps = [] if named and not left else list(_steps(source))
     is_clipped = False
     if steps or not named:
-        called = {source.dotted(call.func).rpartition(".")[2] for call in source.calls} - own
+        called = {_name_of(call, source) for call in source.calls if last_name(call.func) not in own}
         is_clipped = bool(building or steps) and any(clipping().get(name) == "" for name in called)
     if is_clipped and not named:
         return None
@@ -57,11 +57,21 @@ def first(path: Path, clipping: Callable[[], base_classes.Classes]) -> Training 
     return Training(node.lineno, words, next(filter(None, left.values())))
 
 
+def _name_of(call: ast.Call, source: Source) -> str:
+    """Return the name of the called function, with a leading dot for a method of an object, as in `model.train()`."""
+    owner, _, name = source.dotted(call.func).rpartition(".")
+    root = owner.partition(".")[0]
+    return f".{name}" if root and root not in source.packages else name
+
+
 def functions_at(path: Path, lines: Collection[int]) -> set[str]:
+    """Return the names of the functions, methods and classes around these lines. Names of methods begin with a dot."""
     source = source_of(path)
+    if source is None:
+        return set()
     return {
-        node.name
-        for node in (source.nodes if source is not None else ())
+        f".{node.name}" if isinstance(source.parents[node], ast.ClassDef) and node.name != "__init__" else node.name
+        for node in source.nodes
         if isinstance(node, (*FUNCTIONS[:2], ast.ClassDef))
         and any(node.lineno <= line <= (node.end_lineno or 0) for line in lines)
     }
