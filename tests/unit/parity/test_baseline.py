@@ -87,7 +87,7 @@ def test_a_number_that_is_no_longer_compared_fails_the_run() -> None:
         (found_change,) = baseline.changes(before, run("no norm", None))
         assert found_change.worse
         assert found_change.why.startswith(
-            "the function no longer returns the norm, but the baseline compared the norm. To write a"
+            "the function no longer returns the norm, but the baseline compared the norm. To write DIRECTORY"
         )
         assert failure_messages(build.with_changes(run("no norm", None), [found_change])) == [found_change.why]
     assert not any(each.worse for each in baseline.changes(run("no norm", None), run("equal", 0.0)))

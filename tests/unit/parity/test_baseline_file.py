@@ -46,8 +46,8 @@ def test_keys_of_later_versions_are_ignored(tmp_path: Path) -> None:
         ("3", "is not a parity.json: the file: Input should be"),
         (
             {},
-            "is not a parity.json: the key `schema` is missing. To write a new baseline, run the same command "
-            "with --out",
+            "is not a parity.json: the key `schema` is missing. To write DIRECTORY/parity.json as a new "
+            "baseline, pass --out DIRECTORY in place of --baseline",
         ),
         (report_data_without("schema"), "the key `schema` is missing"),
         (report_data(schema=1), "has schema 1. This version of unified_clip reads only schema 2"),

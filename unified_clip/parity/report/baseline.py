@@ -24,7 +24,7 @@ from . import compared_functions
 FACTOR = 1.1
 """Two sizes of differences are treated as equal if they differ by at most this factor."""
 
-ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in place of --baseline"
+ADVICE = "To write DIRECTORY/parity.json as a new baseline, pass --out DIRECTORY in place of --baseline"
 
 LOST = {"gone": ADVICE, "not run": "Run the command without --frameworks and --without"}
 
