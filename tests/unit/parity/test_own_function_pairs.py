@@ -13,7 +13,7 @@ from support.parity.reports import native, one_case, report
 
 from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import own_function_pairs
-from unified_clip.parity.report import baseline, build, junit, markdown, terminal_case
+from unified_clip.parity.report import baseline, build, junit, markdown, page, terminal_case
 from unified_clip.parity.results import CaseResult, FrameworkResult, OwnPair, ParityReport
 from unified_clip.parity.suite.schema import FrameworkTable
 from unified_clip.tensors.types import Dense
@@ -117,6 +117,9 @@ def test_reports_have_the_comparison_of_functions_with_each_other() -> None:
     assert line in markdown.headline(run)
     assert "## Your functions compared with each other" in markdown.as_markdown(run)
     assert "| known | jax and numpy | known | 5.0e-01 | - |" in markdown.as_markdown(run)
+    html = page.render(run)
+    assert f"<p>{line}</p>" in html
+    assert "<td>known</td><td>jax and numpy</td><td>known</td><td>5.0e-01</td><td>-</td>" in html
     (own,) = [each for each in fromstring(junit.as_xml(run)) if each.get("name") == "between your functions"]
     assert [own.get(key) for key in ("tests", "failures", "skipped")] == ["3", "1", "1"]
     text = "\n".join(terminal_case.lines(run))

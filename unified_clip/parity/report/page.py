@@ -22,7 +22,7 @@ from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, FrameworkResult, ParityReport, Problem, Result
 from . import by_rule, change_rows, compared_functions, plots
-from .markdown import size
+from .markdown import OWN_PAIRS_HEADER, own_pairs_lines, own_pairs_rows, size
 
 
 class Column(NamedTuple):
@@ -169,9 +169,11 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
         sides=dict([("exact", "exact"), *SIDES.items()]),
         meanings=VERDICTS,
         kinds=KINDS,
-        notes=[compared_functions.line(report), *changes, *report.notes],
+        notes=[compared_functions.line(report), *own_pairs_lines(report), *changes, *report.notes],
         changes=change_rows.rows(report.baseline or []),
         change=change_rows.HEADER,
+        pairs=own_pairs_rows(report),
+        pair=OWN_PAIRS_HEADER,
         native=NATIVE,
         size=size,
         plots=list(_plots(report, recorded)),
