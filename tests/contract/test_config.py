@@ -503,7 +503,8 @@ def test_the_step_may_be_a_numpy_number_or_a_tensor(kit: Kit) -> None:
         assert (runner.step, type(runner.step)) == (6, int)
         runner.load_state_dict({**runner.state_dict(), "step": number})
         assert json.dumps(runner.state_dict()["step"]) == "5"
-    for wrong in (np.float64(5.0), np.bool_(True), True, "5", None, kit.tensor([5.0]), kit.tensor([1.0, 2.0])):
+    tensors = [kit.tensor([5.0]), kit.tensor([1.0, 2.0]), kit.from_array(np.array(True))]
+    for wrong in (np.float64(5.0), np.bool_(True), True, "5", None, *tensors):
         with pytest.raises(TypeError, match=r"(?s)step is .*\. Pass a whole number\.$"):
             runner.step = wrong
     assert runner.step == 5
