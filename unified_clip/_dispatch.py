@@ -1,4 +1,4 @@
-"""Find the framework of an argument from the types of its tensors, and import only this framework."""
+"""Find the framework of an argument by the types of its tensors, and import only this framework."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ ADAPTERS = {
     "mlx": "mlx",
     "numpy": "numpy",
 }
-"""{package that defines a tensor type: name of the backend}. To add a framework, add an entry."""
+"""Maps each package that defines tensor types to the name of its backend."""
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return (the backend of the first tensor, the argument).
+    """Return (backend of the first tensor, argument with new iterators).
 
-    The search consumes iterators in the argument, so the returned argument contains new iterators over the same items.
-    NumPy arrays are skipped, because every framework accepts them. If there are only NumPy arrays, return NumPy's
-    backend.
+    NumPy arrays decide only if there is no other tensor, because every framework accepts NumPy arrays.
     """
     if isinstance(argument, Iterator):
         argument = _Peeked(argument)
     name = _framework(argument)
-    if name == "numpy":  # or all the tensors are inside iterators
+    if name == "numpy":
         argument = _peeked(argument)
         name = _framework(argument)
     return _backend(name), argument
@@ -44,7 +42,7 @@ DISPATCHED = Resolver(resolve)
 
 
 class _Peeked(Iterator[Any]):
-    """An iterator that keeps its items in a list, so that they can be read twice."""
+    """An iterator that keeps its items, so that they can be read twice."""
 
     def __init__(self, source: Iterator[Any]) -> None:
         self.items = list(source)
@@ -59,7 +57,7 @@ def _framework(container: Any) -> str:
 
 
 _loaded: dict[str, Backend] = {}
-_known: dict[type, str | None] = {}  # not by functools.cache, of which PyTorch's compiler warns
+_known: dict[type, str | None] = {}  # `torch.compile` warns of functools.cache
 
 
 def _backend(name: str) -> Backend:
@@ -83,7 +81,7 @@ def adapter_of(kind: type) -> str | None:
 
 
 def backend_of(tensor: Any) -> Backend:
-    """Return the backend of a tensor. `torch.compile` can trace a call only if an earlier call got a tensor of the same
+    """Return the backend of a tensor. `torch.compile` can trace this call only after an eager call with the same
     type."""
     return _backend(adapter_of(type(tensor)) or "numpy")
 
@@ -118,4 +116,4 @@ def _adapters_in(value: Any) -> Iterator[str]:
     elif isinstance(value, Iterable) and not isinstance(value, str | bytes | Iterator):
         yield from itertools.chain.from_iterable(map(_adapters_in, value))
     elif value is not None and "jax" in sys.modules and not sys.modules["jax"].tree_util.all_leaves([value]):
-        yield "jax"  # a pytree of a type that only JAX can look into
+        yield "jax"  # only JAX can flatten this type of pytree

@@ -1,8 +1,5 @@
-"""Limits for reading files from untrusted sources: memory, seconds, nesting and entries.
-
-Without limits, a small file could take terabytes of memory or hours of time. Environment variables change the limits:
-see `docs/gradient_files.md`.
-"""
+"""Limits for reading untrusted files: memory, seconds, nesting and entries. `docs/gradient_files.md` explains the
+limits."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ MAX_ENTRIES = "UNIFIED_CLIP_MAX_ENTRIES"
 
 DEFAULT_BYTES = 4 * 2**30
 DEFAULT_RATIO = 100
-"""The default limit for the tensors of a file is DEFAULT_RATIO times the file size, but at least DEFAULT_BYTES."""
+"""The default limit is DEFAULT_RATIO times the file size, but at least DEFAULT_BYTES."""
 
 DEFAULT_SECONDS = 600.0
 DEFAULT_NESTING = 100
@@ -31,13 +28,13 @@ DEFAULT_ENTRIES = 1_000_000
 LONGEST_NAME = 10_000
 
 MOST_AXES = 32
-"""The largest number of axes that every version of NumPy supports."""
+"""NumPy 1 supports no more axes."""
 
 MOST_ELEMENTS = 2**59
-"""A tensor with fewer elements has fewer than 2**63 bytes, at 16 bytes per element."""
+"""With at most 16 bytes per element, a tensor below this size has fewer than 2**63 bytes."""
 
 LONGEST_HEADER = 20_000
-"""The limit in bytes for a `.npy` header. NumPy itself rejects more than 10,000 characters."""
+"""In bytes. NumPy itself rejects more than 10,000 characters."""
 
 UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -45,7 +42,7 @@ Number = TypeVar("Number", int, float)
 
 
 class LimitError(CodedError, ValueError, code="UC702"):
-    """A file exceeds a limit, or the environment variable of a limit has an invalid value."""
+    """A file exceeds a limit, or the environment variable of a limit is invalid."""
 
 
 def read_size(text: str) -> int:
@@ -97,7 +94,7 @@ def check_name(name: str) -> None:
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """Read the header of a `.npy` file. NumPy itself would read a header of up to 4 GiB."""
+    """Read the header of a `.npy` file. NumPy itself would read up to 4 GiB."""
     magic = file.read(8)
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
     size = int.from_bytes(length, "little")
@@ -107,11 +104,10 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Count and limit the entries of nested data, because a list that contains itself would never end."""
+    """Count and limit the entries of nested data. A list that contains itself would never end."""
 
     def __init__(self, file_size: int = 0) -> None:
-        """Add `file_size` to the limits for entries and names, because each entry takes at least one byte in the file.
-        So only data that the file references several times can exceed these limits."""
+        """Each entry takes at least one byte in the file. More entries come only from repeated references."""
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
         self._name_limit = 100 * DEFAULT_ENTRIES + file_size

@@ -1,4 +1,1 @@
-"""The public functions and classes. All frameworks share this code.
-
-Each namespace passes the backend of its framework to the functions.
-"""
+"""The bodies of the public functions and classes, for all frameworks."""

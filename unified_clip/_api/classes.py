@@ -1,4 +1,4 @@
-"""The public classes, written once for all frameworks. Each namespace has subclasses for its framework."""
+"""The public classes. Each namespace has subclasses for its framework."""
 
 from __future__ import annotations
 
@@ -133,10 +133,10 @@ class GradientClip(FrameworkBinding):
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Clip, and return the total norm if the clip has one. The caller writes the clipped tensors back."""
+        """Return the total norm if the clip has one. The caller writes the clipped tensors back."""
 
     def _group(self) -> object:
-        """Return a key. `append_gradient_clip_ops` clips parameters together if their clips have equal keys."""
+        """Return a key. `append_gradient_clip_ops` clips parameters with equal keys together."""
         return id(self)
 
 
@@ -231,12 +231,12 @@ class ErrorClipByValue(FrameworkBinding):
 
 
 def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> ParamGrads:
-    """Clip each gradient by `clip_of(parameter)`. If `clip_of` returns None, the gradient stays unchanged."""
+    """Clip each gradient by `clip_of(parameter)`. For None, the gradient stays unchanged."""
     leaves, indices = read_pairs(backend, params_grads)
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
     for parameter, own in [(leaf.parameter, [leaf]) for leaf in leaves] or [(None, [])]:
         clip = clip_of(parameter)
-        if clip is not None:  # also if this rank has no gradient: other ranks may have gradients
+        if clip is not None:  # this rank may have no gradient, but other ranks may have some
             members = groups.setdefault(clip._group(), (clip, []))[1]
             members += [leaf for leaf in own if clip._takes(parameter)]
     results = {leaf.position: leaf.tensor for leaf in leaves}
@@ -250,7 +250,7 @@ def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], Gra
             measures=clip._measures,
             function=type(clip).__name__,
         )
-        if gradients.values or gradients.shards:  # without values, other ranks may have shards
+        if gradients.values or gradients.shards:  # this rank may have no values, but other ranks may have shards
             clip._clip(gradients)
         results.update(zip((leaf.position for leaf in members), writer.result(), strict=True))
     pairs = [(leaf.parameter, results[leaf.position]) for leaf in leaves]

@@ -1,7 +1,4 @@
-"""The bodies of the public functions.
-
-Each namespace, such as `unified_clip.torch`, passes its backend to the functions.
-"""
+"""The bodies of the public functions. Each namespace passes its backend."""
 
 from __future__ import annotations
 
@@ -17,13 +14,12 @@ from .._core.rule import ClipRule
 from .._core.types import Tensor
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""A function that gets an argument, and returns (its backend, the argument). The function consumes iterators in the
-argument, so the returned argument contains new iterators over the same items."""
+"""Returns (backend of the argument, argument with new iterators), because the function consumes iterators."""
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """Functions for tensors of any framework pass a `Resolver` in place of a backend."""
+    """Takes the place of the backend in functions for tensors of any framework."""
 
     resolve: Resolve
 

@@ -1,4 +1,4 @@
-"""Apply a clipping rule of `ClipConfig` to each group of gradients. `_core/rule.py` has the formulas."""
+"""Apply a clipping rule of `ClipConfig` to each group of gradients."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Outcome(NamedTuple):
     n: Scalar
     norm: Tensor
     norms: list[list[Norm]]
-    """A list for each group: one norm over the group, one norm per tensor, or nothing for a clip by value."""
+    """One list per group: a norm over the group, a norm per tensor, or nothing for a clip by value."""
 
     max_abs: list[Scalar | None]
-    """The largest magnitude in each group with a clip by value, and None for other groups."""
+    """The largest magnitude in each group that is clipped by value, else None."""
 
     counts: tuple[Scalar, Scalar] | None
     """(number of NaN, number of infinities), or None if they were not counted."""
@@ -63,8 +63,7 @@ def clip(
 ) -> Outcome:
     """Clip each group by its rule. The groups cover all gradients, in order.
 
-    inputs: The tensors from which thresholds are computed.
-    patterns, step: Only compared between ranks. The values must be equal on all ranks.
+    `patterns` and `step` must be equal on all ranks.
     """
     everything, scalars = range(len(gradients.values)), nonfinite != "family"
     if gradients.shards is not None:
@@ -73,7 +72,7 @@ def clip(
         )
     is_single = len(groups) == 1 and groups[0][1].kind == "global_norm"
     total_rule = groups[0][1] if is_single else ClipRule("global_norm")
-    # first the norms per tensor: on CPUs the total norm then needs no pass of its own
+    # measure norms per tensor first: on CPUs, the total norm then needs no second pass
     norms = [] if is_single else [rule.measure(gradients, group, own, inputs, scalars=scalars) for group, own in groups]
     (total,) = rule.measure(gradients, everything, total_rule, inputs)
     with total.path.scope():
@@ -105,7 +104,7 @@ def clip(
 
 
 def check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple[range, ClipRule]]) -> None:
-    """Raise TypeError for complex gradients with a clip by value, because complex numbers have no order."""
+    """Raise TypeError for complex gradients with a clip by value."""
     for group, part in parts:
         for leaf in gradients.leaves[group.start : group.stop] if part.kind == "value" else ():
             validation.gradient_dtype(backend.dtype(leaf.tensor), leaf, reject_complex=True)
@@ -153,7 +152,7 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return a scalar of the framework that is true if all norms are finite. On the host path, return None for true."""
+    """Return whether all norms are finite, as a scalar of the framework. On the host path, return None for true."""
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep
 
@@ -202,7 +201,7 @@ def _least(path: Path, coef: Scalar) -> Scalar:
 
 
 def _one_number(path: Path, n: Scalar) -> Scalar:
-    """Return a number that is finite if and only if all norms in `n` are finite."""
+    """Return a number that is finite only if all norms in `n` are finite."""
     if not getattr(n, "ndim", 0):
         return n
     xp = path.xp

@@ -13,7 +13,7 @@ ParamGrads = list[tuple[Any, Any]]
 
 
 def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[int]]:
-    """Return (the gradients, the index 0 or 1 of the parameter in each tuple)."""
+    """Return (gradients, index of the parameter in each tuple)."""
     if (
         backend.is_tensor(params_grads)
         or isinstance(params_grads, dict | str)

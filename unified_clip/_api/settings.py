@@ -1,4 +1,4 @@
-"""The bodies of `set_gradient_clip` and `append_gradient_clip_ops`, which set and apply clips in Paddle 1.x."""
+"""`set_gradient_clip` and `append_gradient_clip_ops` of Paddle 1.x."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class ClipSettings:
                 f"the clip of {parameter!r} is unknown, because set_gradient_clip has set clips of single parameters "
                 "(param_list). Pass the parameter in place of the name"
             )
-        own = self._own.get(id(parameter))  # removed with the parameter, so no other one has this id
+        own = self._own.get(id(parameter))  # a freed parameter loses its clip, so a reused id finds nothing
         return self.default if own is None else own[1]
 
 
 SETTINGS = ClipSettings()
-"""The clips that `set_gradient_clip` has set in this process, for all frameworks."""
+"""All frameworks share these clips."""
 
 
 def check_clip(clip: Any) -> None:

@@ -1,3 +1,1 @@
-"""The two paths of computation. The host path reads and writes raw memory. The device path calls the framework's
-operations.
-"""
+"""The host path, which uses raw memory, and the device path, which uses the framework's operations."""

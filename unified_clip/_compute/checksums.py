@@ -14,13 +14,13 @@ CHUNK = 2**16
 
 
 def checksum(views: Sequence[Array]) -> int:
-    """Return a 64-bit checksum of the bits and the order of numbers: a sum with fixed pseudorandom weights."""
+    """Return a 64-bit checksum that depends on the order of the numbers."""
     totals = (int(np.dot(part, weights()[: part.size])) + part.size for view in views for part in _integers(view))
     return combined(totals)
 
 
 def combined(totals: Iterable[int]) -> int:
-    """Combine the totals of several chunks. A total is a chunk's weighted sum plus the number of its integers."""
+    """Combine the totals of chunks. A total is a chunk's weighted sum plus the number of its integers."""
     checksum = 0
     for total in totals:
         checksum = (checksum * 0x9E3779B97F4A7C15 + total) % 2**64
@@ -29,7 +29,7 @@ def combined(totals: Iterable[int]) -> int:
 
 @functools.cache
 def weights() -> npt.NDArray[np.uint64]:
-    """Return the weights of a chunk's numbers. All weights are odd, so that a change of one number changes the sum."""
+    """All weights are odd, so that a change of one number changes the sum."""
     bits = np.arange(1, CHUNK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)

@@ -1,4 +1,4 @@
-"""Clip on the host path, after the compiled kernels have collected all gradients in one pass."""
+"""The host path for gradients that the compiled kernels have collected in one pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_SCOPE = nullcontext()
 
 
 class TensorListPath(HostPath):
-    """A host path on which the compiled kernels read the tensors without NumPy arrays."""
+    """A host path without NumPy arrays."""
 
     _has_complex = False
     _are_floats = True
@@ -58,7 +58,7 @@ class TensorListPath(HostPath):
         return NO_SCOPE if processor.keeps_subnormals() else processor.ieee_arithmetic()
 
     def _new(self, compute: Callable[..., Any]) -> list[Tensor]:
-        """Return the results of `compute` as new tensors. `compute` returns tensors or capsules, or fills arrays."""
+        """`compute` returns tensors or capsules, or fills arrays."""
         if self._list.makes_tensors:
             results: list[Tensor] = compute()
             return results
@@ -128,7 +128,7 @@ def collector(
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:
         return KERNELS and KERNELS.Collector(tensor, parameter, exchange, methods, recording)
-    except ValueError:  # an unknown version of DLPack's interface
+    except ValueError:  # this version of DLPack's interface is unknown
         return None
 
 

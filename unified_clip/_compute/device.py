@@ -1,7 +1,5 @@
-"""The device path. It computes in float64 with the framework's operations.
-
-Compiled graphs, GPUs and derivatives need this path.
-"""
+"""The device path, for compiled graphs, GPUs and derivatives. It computes in float64 with the framework's
+operations."""
 
 from __future__ import annotations
 
@@ -25,12 +23,11 @@ def norm_dtype(dtypes: Sequence[str]) -> str:
 
 
 def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
-    """Round `wide` to float32, and return the bits. The rounding mode is rounding to odd.
+    """Round `wide` to float32 with rounding to odd, and return the bits.
 
-    Rounding to odd sets the last bit of each number that float32 cannot represent exactly. The float32 result can then
-    be rounded to 16 bits without a double-rounding error.
-    near: `wide` rounded to float32, stored as float64.
-    bits: The bits of the float32 numbers in `near`, stored as int32.
+    The caller can round this result again, to 16 bits, without a double-rounding error.
+    near: `wide` rounded to the nearest float32, stored as float64.
+    bits: The bits of `near` as float32, stored as int32.
     """
     inexact = ((near < wide) | (near > wide)) & (abs(near) < math.inf)
     bits = where(inexact & (abs(near) > abs(wide)), bits - 1, bits)
@@ -38,7 +35,7 @@ def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Ten
 
 
 def round_once(primitives: DevicePrimitives, bound: Tensor, dtype: str) -> Tensor:
-    """Cast a bound to a dtype, correctly rounded. Frameworks round twice from float64 to 16 bits, through float32."""
+    """Round a bound once. Frameworks round twice from float64 to 16 bits, through float32."""
     twice = primitives.cast(bound, dtype)
     if dtype not in HALF or primitives.dtype(bound) in (*HALF, "float32"):
         return twice
@@ -59,10 +56,10 @@ def relative_powers(
     log: Callable[[Tensor], Tensor],
     exp: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return (number / divisor)**p by logarithms, with derivative 0 at 0. Each number is between 0 and the divisor."""
+    """Return (number / divisor)**p by logarithms, with derivative 0 at 0."""
     zero = numbers == 0
     below = log(where(zero, divisor, numbers)) - log(divisor)
-    below = where((below > 0) & (numbers < math.inf), 0.0, below)  # above 0 only by rounding
+    below = where((below > 0) & (numbers < math.inf), 0.0, below)  # only rounding yields a result above 0
     return where(zero, 0.0, exp(p * below))
 
 
@@ -222,8 +219,7 @@ class DevicePath:
         return [self._bounds(tensor, low, high) for tensor in self._tensors]
 
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
-        """Convert bounds to the dtype of a tensor. This method rounds numbers itself, because frameworks round twice to
-        bfloat16."""
+        """Round the bounds once, because frameworks round twice to bfloat16."""
         dtype = self._backend.dtype(tensor)
         rounded = [nearest(b, dtype) if dtype in FORMATS and isinstance(b, int | float) else b for b in bounds]
         return [self._backend.bound(bound, tensor) for bound in rounded]
@@ -235,7 +231,7 @@ class DevicePath:
         return self._backend.stop_gradient(usable)
 
     def _root(self, total: Scalar, p: float, divisor: Scalar | None) -> Scalar:
-        """Return the norm for a power sum, rounded to `norm_dtype`. For a sum of 0, the norm's derivative is 0."""
+        """For a sum of 0, the derivative of the norm is 0."""
         xp = self.xp
         zero = total <= xp.asarray(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
         root = self._backend.root(xp.where(zero, xp.asarray(1.0), total), p)

@@ -8,16 +8,17 @@ import numpy.typing as npt
 from .._core.exact import BLOCK, Accumulator
 
 CHUNK = 16 * BLOCK
-"""The number of elements that are converted to float64 at once. The converted elements fit into the cache."""
+"""So many float64 numbers fit into the cache."""
 
 LIMB = 18
-"""A mantissa of 53 bits is split into three limbs of 18, 18 and 17 bits. For one element, the sum of all products of
-limbs is below 2**37. For CHUNK elements, the sum is below 2**53.
+"""A mantissa of 53 bits is split into three limbs of 18, 18 and 17 bits.
+
+For one element, the sum of all products of limbs is below 2**37. For CHUNK elements, the sum is below 2**53.
 """
 
 
 def sum_exactly(values: npt.NDArray[np.float64], p: int) -> Accumulator:
-    """Return the exact sum of |x|**p of finite float64 numbers, for p of 1 or 2."""
+    """Return the exact sum of |x|**p of finite numbers, for p of 1 or 2."""
     total = 0
     for start in range(0, values.size, CHUNK):
         bits = np.ascontiguousarray(values[start : start + CHUNK]).view(np.uint64)

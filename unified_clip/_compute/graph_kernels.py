@@ -12,20 +12,13 @@ from .device import DevicePath
 
 
 class GraphKernels(Protocol):
-    def supports(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether the kernels can compute on these tensors in the traced graph."""
+    def supports(self, tensors: Sequence[Tensor]) -> bool: ...
 
     def norm(self, tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
-        """Return the p-norm over all tensors as a float64, for p of 1 or 2.
-
-        If `per_tensor` is True, return a vector with one norm for each tensor.
-        """
+        """p is 1 or 2. If `per_tensor` is True, return a vector with one norm for each tensor."""
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-        """Return the product of each tensor with `coef`.
-
-        If `per_tensor` is True, `coef` is a vector with one coefficient for each tensor.
-        """
+        """If `per_tensor` is True, `coef` is a vector with one coefficient for each tensor."""
 
     def ndim(self, scalar: Scalar) -> int | None: ...
 

@@ -1,7 +1,4 @@
-"""The host path, which reads and writes the raw memory of eager tensors through NumPy views.
-
-All frameworks share this code, so results have the same bits on every framework. Subnormal numbers are kept.
-"""
+"""The host path, which reads and writes the memory of eager tensors. Results have the same bits on every framework."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ class HostPath:
         return self._backend.name
 
     _square_sums: tuple[list[float], list[float]] | None = None
-    """The sums of squares from `tensor_norms`, and their relative errors. The next call of `norm` uses these sums."""
+    """(sums of squares, relative errors) from `tensor_norms`, which the next call of `norm` uses."""
 
     def norm(self, p: float) -> Scalar:
         if p == 2 and self._square_sums is not None:
@@ -220,11 +217,7 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 
 
 def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
-    """Return whether compiled graphs can call the compiled kernels.
-
-    Return False if UNIFIED_CLIP_PATH is set. Otherwise, return True for UNIFIED_CLIP_GRAPH=kernels, and False for
-    UNIFIED_CLIP_GRAPH=framework. If neither variable is set, return `by_default`.
-    """
+    """Return whether compiled graphs on a CPU can call the compiled kernels."""
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework", "kernels"):
         raise ValueError(f"UNIFIED_CLIP_GRAPH is {choice!r}. Set it to 'framework' or 'kernels', or leave it unset")
@@ -232,7 +225,7 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
 
 def forced_path(*own: str) -> str:
-    """Return the value of UNIFIED_CLIP_PATH, or ''. Tests on a CPU set the variable to force a device path.
+    """Return UNIFIED_CLIP_PATH, or ''. Tests on a CPU set this variable to force a device path.
 
     own: Additional values that only this framework supports.
     """

@@ -1,7 +1,6 @@
-"""The arithmetic of the host path on lists of arrays: exact norms, scaling and clamping.
+"""The arithmetic of the host path. It works on a `TensorList` of the compiled kernels, or on an `ArrayList` of NumPy.
 
-A list is a `TensorList` of the compiled kernels, or an `ArrayList` of NumPy. Both classes return equal bits. NumPy has
-no bfloat16, so arrays of uint16 contain the bits of bfloat16 numbers.
+Both classes return equal bits. NumPy has no bfloat16, so arrays of uint16 contain the bits of bfloat16 numbers.
 """
 
 from __future__ import annotations
@@ -28,15 +27,13 @@ CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "compl
 FORMAT_NAMES = tuple(FORMATS)
 
 ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
-"""A framework can share the memory of an array with this alignment and at least this size, both in bytes."""
+"""In bytes. TensorFlow and JAX can share the memory of arrays with this alignment and at least this size."""
 
 
 Part = tuple[Array, str]
 
 
 class ArrayList:
-    """A list of NumPy arrays that supports all dtypes and byte orders."""
-
     is_short = True  # NumPy uses one thread
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -87,7 +84,7 @@ def array_list(parts: Sequence[Part]) -> Any:
 
 
 def power_sum(arrays: Any, p: int, dtype: str, threads: int, exactly: bool) -> Accumulator:
-    """Return the sum of |g|**p, exactly or with the precision that a norm in `dtype` needs."""
+    """If not `exactly`, the sum is precise enough for a norm in `dtype`."""
     method = sum_method(dtype, exactly)
     limbs, nan, infinite = arrays.power_sum(p, method, threads)
     sums = SUMS[method](int.from_bytes(limbs, "little"))
@@ -138,10 +135,7 @@ def _exact_sum(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
 
 
 def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield all elements as float64, in chunks of CHUNK elements.
-
-    All chunks use the same buffer, and zeros fill the last block.
-    """
+    """Yield all elements in one buffer that each chunk overwrites. Zeros fill the last block."""
     buffer = np.empty(CHUNK)
     filled = 0
     for view, dtype in parts:
@@ -182,9 +176,9 @@ def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tu
 
 
 def general_root(total: tuple[float, float], p: float, top: float, dtype: str) -> float:
-    """Return the p-norm in `dtype`. `total` is the result of `relative_sum` for `top`."""
+    """`total` is the result of `relative_sum` for `top`."""
     root = np.longdouble(top) * (np.longdouble(total[0]) + np.longdouble(total[1])) ** (1 / np.longdouble(p))
-    with np.errstate(over="ignore"):  # the scope of a device path has no NumPy settings
+    with np.errstate(over="ignore"):  # otherwise NumPy warns of the overflow
         return float(np.float64(root) if dtype == "float64" else np.float32(root))
 
 
@@ -254,7 +248,7 @@ def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array
 
 
 def certified_root(total: float, lost: float) -> float | None:
-    """Return the square root of a number, rounded to float32, or None if the root might be rounded wrongly."""
+    """Return the square root in float32, or None if it might be rounded wrongly."""
     if not 1e-70 < total < 1e76:  # the root is a normal float32
         return None
     lost += 2.0**-50  # for the product and the root below
@@ -263,7 +257,7 @@ def certified_root(total: float, lost: float) -> float | None:
 
 
 def wider_than(dtype: str) -> type[np.floating[Any]] | None:
-    """Return a NumPy dtype with more precision than `dtype`, or None if the processor has none."""
+    """Return a dtype with more precision, or None if the processor has none."""
     wide = np.longdouble if dtype == "float64" else np.float64
     return wide if np.finfo(wide).eps < np.finfo("float32" if dtype == "bfloat16" else dtype).eps else None
 
@@ -295,7 +289,7 @@ def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
 
 
 def shareable_empty_like(view: Array) -> Array:
-    """Return a new array with an alignment that lets TensorFlow and JAX share its memory."""
+    """Return a new array whose memory TensorFlow and JAX can share."""
     if view.nbytes < MIN_SHARED_BYTES or not view.flags.c_contiguous:
         return np.empty_like(view)
     memory = np.empty(view.nbytes + ALIGNMENT, np.uint8)
@@ -311,15 +305,12 @@ def part_dtype(dtype: str) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is a NumPy array or scalar.
-
-    Masked arrays are rejected, because a clip would include the masked elements.
-    """
+    """Masked arrays are rejected, because a clip would include the masked elements."""
     return isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.ma.MaskedArray)
 
 
 def own_copy(value: Any) -> Array:
-    """Copy an array or a NumPy scalar, in the machine's byte order."""
+    """Copy in the machine's byte order."""
     return np.array(value, dtype=value.dtype.newbyteorder("="))
 
 
@@ -341,10 +332,7 @@ def decode(array: Array, dtype: str) -> Array:
 
 
 def encode(values: Array, dtype: str) -> Array:
-    """Round float32 numbers to float16 or bfloat16, with ties to even. Other dtypes stay unchanged.
-
-    bfloat16 numbers are returned as uint16 bits.
-    """
+    """Round float32 numbers to float16 or bfloat16, with ties to even. bfloat16 is returned as uint16 bits."""
     if dtype == "float16":
         return values.astype(np.float16, copy=False)
     if dtype != "bfloat16":
@@ -355,7 +343,7 @@ def encode(values: Array, dtype: str) -> Array:
 
 
 def round_to(values: Array, dtype: str) -> Array:
-    """Round float64 numbers once to a dtype. Numbers rounded to bfloat16 are returned as float32."""
+    """Round float64 numbers once to a dtype. bfloat16 is returned as float32."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     near = values.astype(np.float32)

@@ -1,4 +1,4 @@
-"""View the memory at an address as an array, and find aliases among tensors."""
+"""View raw memory as arrays, and find aliases among tensors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from .kernels import Array
 
 
 def view_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> Array:
-    """Return the memory at an address as an array.
-
-    The strides are numbers of elements. The caller must keep the memory alive.
-    """
+    """`strides` counts elements. The caller must keep the memory alive."""
     numpy_dtype = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
     if math.prod(shape) == 0:
         return np.empty(shape, numpy_dtype)
@@ -33,7 +30,6 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
     """For each tensor, return the index of the first tensor in the same memory.
 
     Raise ValueError if two tensors share only a part of their memory, or if a tensor is read-only.
-    describe: A function that returns the name of the tensor at an index, for error messages.
     """
     seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}
     owners = [seen[id(tensor)] for tensor in tensors]
@@ -70,10 +66,7 @@ def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
 
 
 def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Yield groups of arrays that can overlap.
-
-    For example, the columns of a matrix interleave in memory without an overlap, so they are in different groups.
-    """
+    """Yield groups of arrays that can overlap. Columns of a matrix interleave in memory without an overlap."""
     layouts = {index: _parts(view) for index, view in views.items()}
     step = math.gcd(*(step for _, step in layouts.values()))
     lows = {index: np.lib.array_utils.byte_bounds(view)[0] for index, view in views.items()}
@@ -100,10 +93,8 @@ def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def _parts(view: Array) -> tuple[int, int]:
-    """Return (size, step) for an array with contiguous parts of `size` bytes.
-
-    The distance between two parts is a multiple of `step`.
-    """
+    """Return (size, step). The contiguous parts of the array have `size` bytes, at multiples of `step` from each
+    other."""
     size, step = view.itemsize, 0
     for stride, length in _steps(view):
         if stride == size:

@@ -1,8 +1,7 @@
 """The exact sum and the correctly rounded maximum of the moduli |x + yj| of complex numbers.
 
-A modulus is a square root, so one float64 is not precise enough. Two float64 numbers together have a relative error
-below 2**-95. If two numbers are not enough, the modulus is rounded down to an integer number of units (see
-`Accumulator`).
+Two float64 numbers represent a modulus with a relative error below 2**-95. If that is not enough, the modulus is
+rounded down to an integer number of units (see `Accumulator`).
 """
 
 from __future__ import annotations
@@ -24,17 +23,18 @@ SPLITTER = 2.0**27 + 1
 """The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
-"""Bounds for the error of a rounded square, relative to the largest square. Squares within the bound of the largest
-square are compared exactly. The first bound is for squares as one float64, and the second for squares as two float64.
+"""Error bounds of squares as one float64 and as two, relative to the largest square.
+
+Squares within the bound of the largest square are compared exactly.
 """
 
 
 SMALL = 2.0**-400
-"""If a modulus of `Scaled` parts is smaller than SMALL, two float64 numbers cannot represent its square precisely."""
+"""Below this modulus, two float64 numbers cannot represent the square precisely."""
 
 
 class Scaled(NamedTuple):
-    """The magnitudes of real and imaginary parts, divided by a power of two so that the largest magnitude is near 1."""
+    """The magnitudes, divided by a power of two so that the largest is near 1."""
 
     x: Float64s
     y: Float64s
@@ -96,10 +96,7 @@ def max_abs(view: Array, dtype: str) -> float:
 
 
 def _max_square(chunk: Array) -> int:
-    """Return the largest square of a modulus, in units of 2**-UNIT.
-
-    Compute approximate squares first, and then the exact squares near the maximum.
-    """
+    """Return the largest square of a modulus, in units of 2**-UNIT."""
     x, y, _ = _scaled(chunk)
     high, low = _sum_of_squares(x, y)
     near = np.flatnonzero(high >= high.max() * (1 - NEAR[0]))

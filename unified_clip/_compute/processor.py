@@ -24,16 +24,16 @@ def default_threads() -> int:
 
 
 def keeps_subnormals() -> bool:
-    """Return whether this thread computes with subnormal numbers, instead of replacing them by 0."""
+    """Return whether this thread keeps subnormal numbers instead of replacing them by 0."""
     return bool(SMALLEST != 0.0)  # equal to zero if the processor flushes subnormal numbers
 
 
 @contextmanager
 def ieee_arithmetic() -> Iterator[None]:
-    """Inside the `with` block, keep subnormal numbers and silence NumPy's warnings.
+    """Keep subnormal numbers, and silence NumPy's warnings.
 
-    Outside the block, the processor can replace subnormal numbers by 0, for example after `torch.set_flush_denormal`
-    and in TensorFlow's `py_function`.
+    The processor can replace subnormal numbers by 0 after `torch.set_flush_denormal`, and in TensorFlow's
+    `py_function`.
     """
     with np.errstate(all="ignore"):
         if keeps_subnormals() or LIBM is None:
@@ -48,12 +48,11 @@ def ieee_arithmetic() -> Iterator[None]:
             LIBM.fesetenv(saved)
 
 
-(SMALLEST,) = struct.unpack("<d", bytes([1, 0, 0, 0, 0, 0, 0, 0]))  # Python may parse a literal as 0 in that mode
+(SMALLEST,) = struct.unpack("<d", bytes([1, 0, 0, 0, 0, 0, 0, 0]))  # in that mode, Python may parse a literal as 0
 
 
 def _libm() -> Any:
-    """Return the C library on Linux on x86-64. On other systems, return None, because the value of FE_DFL_ENV is
-    unknown."""
+    """Return None except on Linux on x86-64, because the value of FE_DFL_ENV is unknown elsewhere."""
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         return None
     return ctypes.CDLL(None)

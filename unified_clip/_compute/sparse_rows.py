@@ -14,7 +14,7 @@ from .processor import ieee_arithmetic
 
 
 def merge_rows(indices: npt.NDArray[Any], values: Array, dtype: str) -> tuple[npt.NDArray[Any], Array]:
-    """Sum the rows of `values` that have equal indices. Return (unique indices, sums), with each sum rounded once.
+    """Sum the rows that have equal indices. Return (unique indices, sums), with each sum rounded once.
 
     indices: An array of shape (k, n), with k indices for each row.
     values: An array of shape (n, ...).
@@ -32,7 +32,7 @@ def unique_row(indices: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray
 
 
 def sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Array:
-    """Sum the rows from each index in `starts` to the next index, and return the correctly rounded sums."""
+    """Sum the rows from each index in `starts` to the next index. Each sum is correctly rounded."""
     if dtype.startswith("complex"):
         result = np.empty((len(starts), *rows.shape[1:]), rows.dtype)
         result.real, result.imag = (sum_segments(part, starts, part_dtype(dtype)) for part in (rows.real, rows.imag))

@@ -1,7 +1,4 @@
-"""The interface of a framework: `Backend`, and one base class for each optional capability.
-
-Dtypes are names, such as "float32" and "bfloat16".
-"""
+"""The interface of a framework: `Backend`, and one base class for each optional capability."""
 
 from __future__ import annotations
 
@@ -16,10 +13,9 @@ from .types import CoalescedSparse, Leaf, Tensor
 
 
 class Backend(Protocol):
-    """The interface of a framework.
+    """A backend defines the methods without a body and the attributes without a value.
 
-    A backend defines each method that has no body here, and each attribute that has no value. For an optional
-    capability, such as sparse gradients, the backend also inherits the class of the capability.
+    For an optional capability, such as sparse gradients, the backend also inherits the class of the capability.
     """
 
     name: str
@@ -27,7 +23,7 @@ class Backend(Protocol):
 
     writable: bool
     donates: bool = False
-    """Whether a compiled function of the framework can reuse the memory of its arguments (in JAX: `donate_argnums`).
+    """Whether compiled functions can reuse the memory of their arguments (`donate_argnums` in JAX).
 
     JAX deletes all tensors that share the reused memory. So functions that return new tensors also copy unchanged
     gradients.
@@ -46,19 +42,19 @@ class Backend(Protocol):
         """Return whether a value is a dense or sparse tensor, a variable, or a NumPy array."""
 
     def as_tensor(self, value: Any) -> Tensor:
-        """Convert a NumPy array or a variable to a tensor of the framework. Return a tensor unchanged.
+        """Convert a NumPy array or a variable to a tensor. Return a tensor unchanged.
 
-        Share the array's memory if the in-place functions of the namespace write into NumPy arrays.
+        If the in-place functions of the namespace write into NumPy arrays, the tensor must share the array's memory.
         """
 
     def as_bound(self, value: Any) -> Tensor:
-        """Convert a bound, threshold or total norm to a tensor, without changing its dtype."""
+        """Convert a bound, threshold or total norm to a tensor with the same dtype."""
         return self.as_tensor(value)
 
     def dtype(self, tensor: Any) -> str: ...
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
-        """Return the shape of a tensor, with None for an unknown length. For an unknown number of axes, return None."""
+        """An unknown length is None. For an unknown number of axes, return None."""
         return tuple(tensor.shape)
 
     def detached(self, parameter: Any) -> Tensor:
@@ -72,11 +68,11 @@ class Backend(Protocol):
         return None
 
     def unsupported(self, gradient: Any) -> str | None:
-        """Return the reason and the remedy if the framework cannot clip a gradient."""
+        """If the framework cannot clip a gradient, return the reason and the remedy."""
         return None
 
     def check_hook(self, gradient: Any) -> None:
-        """Raise TypeError for a tensor that cannot occur in a hook, such as a variable of a static program."""
+        """Raise TypeError for a tensor that a hook never gets, such as a variable of a static program."""
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:
@@ -85,81 +81,64 @@ class Backend(Protocol):
     # -- paths
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        """Return the host path if all tensors and extra inputs support the host path, else the device path.
+        """Return the host path if all tensors and extra inputs support it, else the device path.
 
         extra_inputs: Other tensors that the call reads, such as bounds.
-        differentiable: Whether the framework can record a derivative. In-place functions have no derivative.
         """
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        """Collect the tensors of a list in one pass, and return a path for them. Items can be None.
-
-        Return None if a tensor is not plain, for example sparse. The caller has to check the tensors one by one.
-
-        in_place: Whether the call overwrites the tensors.
-        """
+        """Collect tensors in one pass. Return None if a tensor is not plain, for example sparse. Items can be None."""
         return None
 
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
-        """Convert a NumPy array of float64 to a tensor with the same bits, in the layout of `DevicePrimitives.pack`.
+        """Convert a NumPy array of float64 to a tensor on the device of `like`.
 
-        like: A tensor on the device of the result. None means the framework's default device.
+        The tensor has the same bits, in the layout of `DevicePrimitives.pack`. Without `like`, use the default device.
         """
         return self.as_tensor(values)
 
     def has_values(self, vector: Tensor) -> bool:
-        """Return whether the values of a vector can be read without waiting for a device. Values in a compiled graph
-        cannot be read."""
+        """Return whether the vector can be read without waiting for a device. Return False in a compiled graph."""
         return self.read(vector[0]) is not None
 
     def read(self, scalar: Tensor) -> float | int | None:
-        """Return the value of a one-element tensor. Return None in a graph, or if the device has not computed the
-        value."""
+        """Return the value of a one-element tensor, or None in a graph or if the device is still computing."""
 
     def wants_derivative(self, scalar: Tensor) -> bool:
         """Return whether the framework records a derivative with respect to an eager tensor."""
         return False
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """For each gradient, return the index of the first gradient in the same memory. A clip changes only the first
-        gradient.
+        """For each gradient, return the index of the first gradient in the same memory.
 
-        Raise ValueError if two gradients overlap in part, or if the memory cannot be written.
-
-        describe: A function that returns the name of the gradient at an index, for error messages.
+        Raise ValueError if two gradients overlap in part, or if the memory cannot be written. `describe` returns the
+        name of a gradient for error messages.
         """
 
     # -- memory, for the host path
 
     def host_view(self, tensor: Tensor) -> Any:
-        """Return the tensor's memory as a NumPy array. The array of a bfloat16 tensor has the dtype uint16."""
+        """Return the tensor's memory as a NumPy array. bfloat16 becomes uint16."""
 
     def from_host(self, array: Any, dtype: str) -> Tensor:
-        """Return a tensor with the values of an array. An array of uint16 has the bits of bfloat16 numbers.
-
-        The tensor can share the memory of the array.
-        """
+        """Convert an array to a tensor, which can share its memory. An array of uint16 has the bits of bfloat16
+        numbers."""
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
-        """Convert each array by `from_host`. The method can remove arrays from the list to free memory early."""
+        """The method can remove arrays from the list to free memory early."""
         return list(map(self.from_host, arrays, dtypes))
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         """Return a norm as a 0-d tensor."""
 
     def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
-        """Return tensors that share the memory of DLPack capsules.
-
-        This method is called only if `takes_capsules` is True.
-        """
+        """Return tensors that share the memory of DLPack capsules. Only called if `takes_capsules` is True."""
         return []
 
     def products(self, tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-        """Return the product of each tensor with its coefficient as a new tensor.
+        """Return the product of each tensor with its coefficient. A single coefficient is for all tensors.
 
         Return None if `from_capsules` or `list_from_host` is as fast as this method.
-
-        coefs: One coefficient for each tensor, or a single coefficient for all tensors.
         """
         return None
 
@@ -168,7 +147,7 @@ class Backend(Protocol):
         return results
 
     def threads(self) -> int | None:
-        """Return the number of CPU threads that the framework uses. None means that the number is unknown."""
+        """Return the number of CPU threads that the framework uses, or None if it is unknown."""
         return None
 
     def bump_versions(self, tensors: Sequence[Any]) -> None:
@@ -176,7 +155,7 @@ class Backend(Protocol):
         return
 
     def to_numpy(self, tensor: Tensor) -> Any:
-        """Copy a dense eager tensor to a NumPy array. The array of a bfloat16 tensor has the dtype uint16."""
+        """Copy a dense eager tensor to a NumPy array. bfloat16 becomes uint16."""
         return self.host_view(tensor)
 
     # -- capabilities
@@ -206,7 +185,7 @@ class Parameters(ABC):
     """The capability of frameworks that store gradients in `.grad`. In-place functions take parameters."""
 
     main_gradient_remedy: str
-    """A text for error messages: the remedy if a parameter has a gradient only in `main_grad`."""
+    """A sentence for the error if a parameter has a gradient only in `main_grad`."""
 
     @abstractmethod
     def gradient_of(self, parameter: Any) -> Any | None: ...
@@ -224,18 +203,12 @@ class Parameters(ABC):
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of parameters in one pass. Return the path that clips these gradients.
-
-        Return None if a gradient needs separate checks, for example because it is sparse.
-        """
+        """Collect the gradients in one pass. Return None if a gradient needs separate checks, for example because it is
+        sparse."""
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of (parameter, gradient) tuples in one pass. Return the path that clips these
-        gradients.
-
-        Return None if a gradient is not plain, for example sparse. The gradient in a tuple can be None.
-        """
+        """Collect the gradients in one pass. Return None if a gradient is not plain. A gradient can be None."""
 
     @abstractmethod
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
@@ -245,12 +218,12 @@ class Parameters(ABC):
         return id(parameter)
 
     def retained(self, gradient: Any) -> Any:
-        """Return a gradient that remains valid if code replaces or removes the parameter's `.grad`."""
+        """Return a gradient that stays valid if code replaces or removes the parameter's `.grad`."""
         return gradient
 
 
 class Variables(ABC):
-    """The capability of frameworks that have a separate type for parameters, such as `tf.Variable`."""
+    """The capability of frameworks with a separate type for parameters, such as `tf.Variable`."""
 
     @abstractmethod
     def is_variable(self, value: Any) -> bool: ...
@@ -272,8 +245,6 @@ class Pytree(ABC):
 
 
 class Sparse(ABC):
-    """The capability of clipping sparse gradients."""
-
     @abstractmethod
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
         """Sum the repeated rows of a sparse gradient. Return None for a dense gradient."""
@@ -291,16 +262,14 @@ class Distributed(ABC):
     def shards(
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
     ) -> Shards | None:
-        """Return the shards of a call's gradients. Return None if no gradient is distributed.
+        """Return the shards of a call's gradients, or None if no gradient is distributed.
 
-        parameters: All parameters of the call, including parameters without a gradient.
-        differentiable: Whether the framework can record a derivative. In-place functions have no derivative.
+        `parameters` also includes the parameters without a gradient.
         """
 
     @abstractmethod
     def has_ranks(self) -> bool:
-        """Return whether the program can have several ranks. The result is False while PyTorch or Paddle builds a
-        graph."""
+        """Return whether the program can have several ranks. Return False while PyTorch or Paddle builds a graph."""
 
     def with_spec(self, spec: DistributedSpec) -> Backend:
         return cast(Backend, self)
@@ -309,5 +278,4 @@ class Distributed(ABC):
         return
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        """Return an object that computes sums over the local tensors of this rank."""
         return cast(PartialSums, cast(Backend, self).path(tensors, differentiable=False))

@@ -1,4 +1,4 @@
-"""Clipping changes gradients by a product, a clamp or zeros. Each class prepares one of these changes."""
+"""The changes that clipping makes to gradients: a product, a clamp or zeros."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Find the gradients in a caller's argument.
-
-If all gradients are plain (dense and not distributed), the gradients are collected in one pass. Otherwise, each
-gradient is checked separately.
-"""
+"""Find the gradients in a caller's argument. If all are plain, one pass collects them."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from .writers import Functional, InPlace
 AnyWriter = TypeVar("AnyWriter", Functional, InPlace)
 
 Arrange = Callable[[Sequence[Leaf]], list[Leaf]]
-"""A function that selects gradients, and returns the selected gradients in the order of clipping."""
+"""Selects gradients, and returns them in the order of clipping."""
 
 
 def wants_clipping(parameter: Any) -> bool:
@@ -40,7 +36,7 @@ def collect_in_place(
     spec: DistributedSpec = INFERRED,
     **options: Any,
 ) -> tuple[GradientList, Functional | InPlace]:
-    """Return (the gradients to clip in place, the writer of the clipped values).
+    """Return (gradients to clip in place, writer of the clipped values).
 
     plain: Whether to try to collect all gradients in one pass.
     """
@@ -72,7 +68,7 @@ def in_place(
     measures: Measures | None = None,
     **options: Any,
 ) -> tuple[GradientList, InPlace]:
-    """Check gradients one by one. Return (the gradients to clip in place, the writer of the clipped values)."""
+    """Check gradients one by one. Return (gradients to clip in place, writer of the clipped values)."""
     expected = prepare_rejection(backend, spec, measures, in_place=True, keep=keep) if measures else None
     tree = containers.flatten(backend, container, expected)
     _warn_if_used_up(tree, function)
@@ -117,7 +113,7 @@ def collect(
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = "total",
 ) -> tuple[GradientList, Functional]:
-    """Return (the gradients to clip into new tensors, the writer that rebuilds the caller's container)."""
+    """Return (gradients to clip into new tensors, writer that rebuilds the caller's container)."""
     container = listed(container)
     plain = plain and not observer.needs_leaves() and not spec.is_given
     plain_items = containers.plain_items(container) if plain else None
@@ -176,7 +172,7 @@ def _gradients_of_parameters(
 ) -> list[Leaf]:
     """Return the gradients of the parameters. A parameter that is listed twice gives one gradient.
 
-    If no tensor can have a gradient, issue a ClipWarning: the user has probably passed gradients instead of parameters.
+    If no tensor can have a gradient, issue a ClipWarning, because the caller probably passed gradients.
     """
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
@@ -203,12 +199,12 @@ def _check_main_gradients(
     hidden = [leaf._replace(tensor=on_parameters.main_gradient_of(leaf.tensor)) for leaf in without]
     hidden = [leaf for leaf in hidden if leaf.tensor is not None and keep(leaf.parameter)]
     positions = {leaf.position for leaf in hidden}
-    for leaf in arrange([*gradients, *hidden]) if hidden else ():  # all leaves: `arrange` rejects unused patterns
+    for leaf in arrange([*gradients, *hidden]) if hidden else ():
         if leaf.position in positions:
             raise validation.main_grad_only(leaf, on_parameters.main_gradient_remedy)
 
 
-# -- errors before the gradients are checked: other ranks already wait for this rank, so they have to raise, too
+# -- errors before the checks of gradients. Other ranks already wait for this rank, so they also have to raise
 
 
 def prepare_rejection(
@@ -219,10 +215,9 @@ def prepare_rejection(
     in_place: bool,
     keep: Callable[[Any], bool] = wants_clipping,
 ) -> list[Leaf]:
-    """Prepare to send an error of this call to the waiting ranks.
+    """Return an empty list, which the caller fills with the leaves of the call.
 
-    Return an empty list, which the caller fills with the leaves of the call. The ranks with shards or copies of these
-    leaves get the error.
+    If the call fails, the ranks with shards or copies of these leaves get the error.
     """
     leaves: list[Leaf] = []
     if backend.distributed is not None and backend.distributed.has_ranks():
@@ -234,7 +229,7 @@ def prepare_rejection(
 def prepare_rejection_for(
     backend: Backend, container: Any, spec: DistributedSpec, measures: Measures, *, in_place: bool
 ) -> None:
-    with suppress(TypeError):  # the error is about an entry that is not a tensor
+    with suppress(TypeError):  # the error of the call is about the same entry
         containers.flatten(backend, container, prepare_rejection(backend, spec, measures, in_place=in_place))
 
 
@@ -254,7 +249,7 @@ def _send_rejection(
     assert backend.distributed is not None, "bug in unified_clip: the backend has no ranks"
     distributed = backend.distributed.with_spec(spec).distributed
     assert distributed is not None, "bug in unified_clip: the backend has no ranks"
-    with suppress(Exception):  # the error of the call is the one to raise
+    with suppress(Exception):  # the error of the call matters more
         shards = distributed.shards(gradients, parameters, spec, differentiable=on_parameters is None)
         if shards is not None:
             shards.send_rejection(measures, error)

@@ -13,7 +13,7 @@ from .backend import Backend
 from .types import Leaf, Write, with_article
 
 framework_of: Callable[[type], str | None] = dict[type, str]().get
-"""The function that returns the name of the framework that defines a type, or None. `_dispatch` sets this function."""
+"""Returns the name of the framework that defines a type, or None. `_dispatch` sets this function."""
 
 Rebuild = Callable[[Iterator[Any]], Any]
 
@@ -22,14 +22,13 @@ class Tree(NamedTuple):
     leaves: list[Leaf]
     rebuild: Callable[[list[Any]], Any]
     used_up: bool = False
-    """Whether the container is an iterator without items. The caller probably read all items before the call."""
+    """Whether the container is an iterator that was read before the call."""
 
 
 def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
-    """Flatten a container. For a flat tuple or an iterator, `Tree.rebuild` returns a list.
+    """For a flat tuple or an iterator, `Tree.rebuild` returns a list.
 
-    into: An empty list, to which the leaves are appended. After an error, the list contains the leaves of all valid
-        entries.
+    into: An empty list for the leaves. After an error, it contains the leaves of all valid entries.
     """
     used_up = False
     if isinstance(container, Iterator):
@@ -87,10 +86,9 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
 
 
 def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -> list[Leaf]:
-    """Assign a parameter to each gradient, and return the gradients.
+    """Assign a parameter to each gradient, by name or by position.
 
-    Gradients and parameters are matched by name if `parameters` is a dict and all gradients have names. Otherwise,
-    gradients and parameters are matched by position.
+    Names decide if `parameters` is a dict and all gradients have names.
     """
     parameter_leaves = flatten(backend, parameters).leaves
     if len(parameter_leaves) != len(leaves):
@@ -113,10 +111,8 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
 
 
 def plain_items(node: Any) -> tuple[Sequence[Any], Rebuild] | None:
-    """Return (items, rebuild) for a list, a tuple or nested dicts. `rebuild` makes a container from results.
-
-    The items are not checked. For other containers, return None.
-    """
+    """Return (items, rebuild) for a list, a tuple or nested dicts, and None for other containers. Items are not
+    checked."""
     if type(node) in (list, tuple):
         return node, list
     if type(node) is not dict:
@@ -252,7 +248,7 @@ def sequence(like: Any, items: list[Any]) -> Any:
 
 
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any], kept: Iterable[Any]) -> Any:
-    """Return a mapping of the type of `node` with the new items, or a dict if `node` is immutable.
+    """Return a mapping of the type of `node`, or a dict if `node` is immutable.
 
     kept: Objects that must not be copied.
     """
@@ -273,7 +269,7 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     if isinstance(value, numbers.Number):
         return TypeError(f"{leaf.place} is the plain number {value!r}. Pass {accepted(backend)}")
-    is_masked = _is_array_like(value) and callable(getattr(value, "filled", None))  # as NumPy's masked arrays
+    is_masked = _is_array_like(value) and callable(getattr(value, "filled", None))  # such as a masked array of NumPy
     if not is_masked and (framework := other_framework(backend, value)):
         return TypeError(f"{leaf.place} is {describe_other(backend, framework)}")
     remedy = "Pass tensors of one framework, or a list, a dict or an iterator of tensors"

@@ -1,4 +1,4 @@
-"""Distributed gradients: the declaration of the caller, and the interface of the shards."""
+"""Distributed gradients: the caller's declaration, and the interface of shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .types import Leaf, Scalar, Tensor
 REPLICATED, DISTINCT = "replicated", "distinct"
 
 Measures = Literal["total", "each"]
-"""The norms that a call measures over ranks: the total norm, or the norm of each gradient."""
+"""Whether a call measures one norm of all gradients, or a norm of each gradient."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,7 @@ class DistributedSpec:
         return list(self.ownership.values()) if isinstance(self.ownership, Mapping) else [self.ownership]
 
     def ownership_of(self, leaf: Leaf) -> Any:
-        """Return the ownership that the caller declared for a gradient, or None.
-
-        If `ownership` has patterns, the first pattern that matches the gradient's name decides.
-        """
+        """If `ownership` has patterns of names, the first matching pattern decides."""
         if not isinstance(self.ownership, Mapping):
             return self.ownership
         if leaf.name is None:
@@ -66,8 +63,8 @@ class DistributedSpec:
     def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
         """Return warnings about patterns that have no effect on this rank.
 
-        A pattern has no effect if earlier patterns declare another ownership for all names that it matches. Raise
-        ValueError if a pattern cannot have an effect on any rank.
+        Such a pattern matches only names for which earlier patterns declare another ownership. Raise ValueError if a
+        pattern has no effect on any rank.
         """
         if not isinstance(self.ownership, Mapping):
             return []
@@ -97,12 +94,11 @@ class DistributedSpec:
         return warnings
 
     def __deepcopy__(self, memo: object) -> DistributedSpec:
-        """Return `self`, because a process group cannot be copied."""
+        """A process group cannot be copied."""
         return self
 
     @property
     def is_given(self) -> bool:
-        """Whether the caller declared anything. None, False and 'auto' declare nothing."""
         is_counted = self.check_numel is not None and self.check_numel is not False
         has_group = not (self.process_group is None or _is_auto(self.process_group))
         return has_group or self.ownership is not None or is_counted or self.check_replicas
@@ -113,7 +109,7 @@ class DistributedSpec:
         return count() if self.check_numel is True else int(self.check_numel)
 
     def comparable(self, parameters: Sequence[Any]) -> int | None:
-        """Return the number of parameters that all ranks must have. None means that the number can differ."""
+        """Return the number of parameters that all ranks must have, or None if ranks can have different numbers."""
         return len(parameters) if all(owner in (None, REPLICATED) for owner in self.owners) else None
 
 
@@ -123,9 +119,8 @@ def _is_auto(process_group: Any) -> bool:
 
 @cache
 def _covers(pattern: str, narrower: str) -> bool:
-    """Return whether `pattern` matches all names that `narrower` matches. Return False if the patterns differ and one
-    of them has `?` or `[`.
-    """
+    """Return whether `pattern` matches all names that `narrower` matches. The result is False for different patterns
+    with `?` or `[`."""
     if pattern == narrower:
         return True
     if any(mark in pattern + narrower for mark in "?["):
@@ -136,10 +131,7 @@ def _covers(pattern: str, narrower: str) -> bool:
 
 
 INFERRED = DistributedSpec()
-"""The declaration of a caller who passes no arguments.
-
-Without a declaration, gradients are complete on this rank or have placements.
-"""
+"""For a caller who passes no arguments. Gradients are complete on this rank, or have placements."""
 
 
 def declared(
@@ -152,7 +144,7 @@ def declared(
 
 
 class PartialSums(Protocol):
-    """Sums over the local tensors of this rank. The ranks add up their sums, and then compute the norm."""
+    """Sums over the local tensors of this rank. The ranks add up these sums."""
 
     norm_dtype: str
 
@@ -162,7 +154,7 @@ class PartialSums(Protocol):
         """Return the largest magnitude, rounded to `dtype`. Return NaN if any element is NaN."""
 
     def checksum(self) -> int:
-        """Return a 64-bit checksum of all values. The checksum depends on the order of the values."""
+        """Return a 64-bit checksum that depends on the order of the values."""
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         """Return the sum of (|g| / top)**p as two floats, because one float is not precise enough.
@@ -175,17 +167,16 @@ Measure = Callable[[Sequence[Tensor]], PartialSums]
 
 
 class Shards(Protocol):
-    """The distributed gradients of one call. `_distributed.norm` implements this interface."""
+    """The distributed gradients of one call."""
 
     values: list[Tensor]
-    """The local tensors of the gradients.
+    """The local tensors, which share the memory of the gradients.
 
-    A local tensor shares the memory of the gradient. For a sparse gradient, the caller replaces the local tensor by a
-    tensor with summed rows.
+    For a sparse gradient, the caller replaces the local tensor by a tensor with summed rows.
     """
 
     stored_rows: Mapping[int, Callable[[], Any]]
-    """Maps the position of each sparse gradient to a function that returns the indices of the stored rows."""
+    """Maps the index of each sparse gradient to a function that returns the indices of its stored rows."""
 
     def norm(
         self,
@@ -200,31 +191,23 @@ class Shards(Protocol):
     ) -> Scalar:
         """Return the p-norm over the complete gradients at `indices`, and set `path.norm_dtype`.
 
-        All ranks have to call this method.
-
-        measure: A function that returns the sums over local tensors.
-        must_match: Values that must be equal on all ranks. The all-reduce of the norm compares them.
+        All ranks have to call this method. Raise ValueError if another rank sent an error, or if ranks differ in
+        `must_match`.
         is_first: Whether this is the first norm of the call.
-
-        ValueError: another rank sent an error, ranks differ in a value of `must_match`, or the norm cannot be computed.
         """
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
         """For each other rank with NaN or inf, return a tuple such as ("rank 3", number of NaN, number of inf).
 
-        All ranks have to call this method.
-
-        path: The path that was passed to an earlier call of `norm`.
+        All ranks have to call this method, with the path of an earlier call of `norm`.
         """
 
     def tensor_norms(
         self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool, function: str
     ) -> dict[int, float]:
-        """Return the norm of each gradient over all its shards, by index of the gradient.
+        """Return {index of a gradient: norm over all its shards}.
 
-        All ranks have to call this method.
-
-        known_only: Leave out norms that cannot be computed, instead of raising ValueError.
+        All ranks have to call this method. With `known_only`, leave out unknown norms instead of raising ValueError.
         """
 
     def check_by_value(self) -> None:
@@ -233,22 +216,19 @@ class Shards(Protocol):
     def metadata(self) -> dict[str, Any]:
         """Return the fields `ranks` (world size), `rank` and `layout` of a clip event.
 
-        `layout` contains the number of gradients for each placement.
+        `layout` has the number of gradients for each placement.
         """
 
     def restored(self, index: int, value: Tensor) -> Any:
         """Convert a new local value to a tensor with the placements of the gradient."""
 
     def send_rejection(self, measures: Measures, error: Exception) -> None:
-        """Send an error to the ranks that wait for this rank, so that these ranks raise an error, too.
-
-        measures: The norms that the call measures. These norms decide which ranks wait.
-        """
+        """Raise this error also on the ranks that wait for this rank. `measures` decides which ranks wait."""
 
 
 class Awaited(threading.local):
     send_rejection: Callable[[Exception], None] | None = None
-    """A function that sends an error of this call to the waiting ranks, or None if no rank waits for this call."""
+    """Sends an error of this call to the waiting ranks. None if no rank waits."""
 
 
 AWAITED = Awaited()

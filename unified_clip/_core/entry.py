@@ -1,4 +1,4 @@
-"""Run the body of a public function. A compiler either traces the whole body, or leaves the body out of its graphs."""
+"""Run the body of a public function. Compilers trace the whole body, or leave it out of their graphs."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ def run_eagerly(body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R
             AWAITED.send_rejection = None
 
 
-def break_nothing(message: str) -> None:
-    """Do nothing, because no compiler traces this call."""
+def break_nothing(message: str) -> None: ...
 
 
 run: Run = run_eagerly
-"""The function that runs the body of every public function. `register_compiler` replaces this function."""
+"""Runs the body of every public function."""
 
 break_graph: Callable[[str], None] = break_nothing
-"""A function that makes the compiler end its graph before an operation that graphs do not support."""
+"""Makes the compiler end its graph before an unsupported operation."""
 
 
 def register_compiler(compiler_run: Run, compiler_break_graph: Callable[[str], None]) -> None:
-    """Replace `run` and `break_graph` by functions of a compiler, such as `torch.compile`."""
+    """A compiler such as `torch.compile` replaces `run` and `break_graph`."""
     global run, break_graph
     run, break_graph = compiler_run, compiler_break_graph

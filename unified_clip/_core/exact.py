@@ -1,8 +1,8 @@
 """The exact sum of a norm, and the rounding of the norm.
 
-Kernels return sums as integers in units of 2**-UNIT, with an error bound for each sum. Sums of these integers over
-blocks, tensors, threads or ranks are exact. The method `root` rounds both ends of the error interval. If the two
-rounded numbers are equal, the norm is correctly rounded (Ziv's test). Otherwise, the caller computes the exact sum.
+Kernels return sums as integers in units of 2**-UNIT, with an error bound for each sum. So the order in which blocks,
+tensors, threads or ranks are added does not matter. The method `root` rounds both ends of the error interval. If both
+results are equal, the norm is correctly rounded (Ziv's test). Otherwise, the caller computes the exact sum.
 """
 
 from __future__ import annotations
@@ -15,23 +15,20 @@ from fractions import Fraction
 from typing import NamedTuple
 
 UNIT = 2148
-"""Accumulators count units of 2**-2148, the square of the smallest float64. The exponent is even, so that the square
-root of a unit is a power of two.
-"""
+"""2**-2148 is the square of the smallest float64. The exponent is even, so the square root of a unit is a power of
+two."""
 
 BLOCK = 4096
-"""A kernel adds at most this many elements in float64 before the sum goes into an accumulator."""
+"""A kernel adds at most this many elements in float64 before it adds the sum to an accumulator."""
 
 BLOCK_ERROR_SHIFT = 40
-"""A block is a float64 sum of at most 4096 non-negative numbers. Its relative error is below 2**-40.
+"""The relative error of a block sum is below 2**-40.
 
-In any order, the 4095 additions lose about 4095 * 2**-53, which is less than 2**-40.
+In any order, 4095 additions of non-negative float64 numbers lose about 4095 * 2**-53.
 """
 
 COMPENSATED_ERROR_SHIFT = 80
-"""The relative error of a compensated sum is below 2**-80. A compensated sum is stored as two float64 numbers.
-`_native/kernels.cpp` explains this bound.
-"""
+"""The relative error of a sum of two float64 numbers is below 2**-80 (see `_native/kernels.cpp`)."""
 
 LIMBS = 138
 """The number of 32-bit words in a sum, as in `_native/accumulator.hpp`.
@@ -43,8 +40,6 @@ WORDS = LIMBS + 5
 
 
 class Format(NamedTuple):
-    """A binary floating-point format, with the exponents of its smallest and largest normal numbers."""
-
     precision: int
     min_exponent: int
     max_exponent: int
@@ -64,7 +59,7 @@ class Accumulator:
 
     total: int = 0
     blocks: int = 0
-    """The number of block sums in `total`. Each block sum has a relative error below 2**-BLOCK_ERROR_SHIFT."""
+    """The number of block sums in `total`. Each has a relative error below 2**-BLOCK_ERROR_SHIFT."""
 
     compensated: int = 0
     """The number of compensated sums in `total`."""
@@ -100,9 +95,7 @@ class Accumulator:
         return blocks + compensated
 
     def to_words(self) -> list[int]:
-        """Return the accumulator as WORDS integers below 2**32. Sums of these integers over up to 2**31 ranks fit into
-        int64.
-        """
+        """Return WORDS integers below 2**32. Their sums over up to 2**31 ranks fit into int64."""
         limbs = struct.unpack(f"<{LIMBS}I", self.total.to_bytes(4 * LIMBS, "little"))
         return [*limbs, self.blocks, self.compensated, self.roots, self.nan, self.infinite]
 
@@ -113,10 +106,8 @@ class Accumulator:
         return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
-        """Return the correctly rounded p-th root for p of 1 or 2.
-
-        Return None if two different results are possible within the error bound.
-        """
+        """Return the correctly rounded p-th root, for p of 1 or 2. Return None if the error bound allows two
+        results."""
         if self.nan:
             return math.nan
         if self.infinite:
@@ -131,10 +122,7 @@ class Accumulator:
 
 
 def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> float:
-    """Return the correctly rounded norm.
-
-    sums: A function that returns the fast sum, or the exact sum for the argument True.
-    """
+    """`sums` returns the fast sum, or the exact sum for the argument True."""
     n = sums(False).root(p, dtype)
     n = sums(True).root(p, dtype) if n is None else n
     assert n is not None, "bug in unified_clip: the exact sum has a rounding error"
@@ -142,7 +130,7 @@ def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> flo
 
 
 def nearest(value: float | Fraction, dtype: str) -> float:
-    """Round a number once to `dtype`, ties to even. The denominator of a fraction must be a power of two."""
+    """Round once, ties to even. The denominator of a fraction must be a power of two."""
     if value == 0 or (isinstance(value, float) and not math.isfinite(value)):
         return float(value)
     ratio = Fraction(value)
@@ -181,7 +169,7 @@ def _round(mantissa: int, exponent: int, sticky: bool, target: Format) -> float:
         mantissa, exponent = kept + (rest > half or (rest == half and kept & 1)), last
     if exponent + mantissa.bit_length() - 1 > target.max_exponent:
         return math.inf
-    if mantissa.bit_length() > target.precision:  # trailing zeros only: ldexp needs a float
+    if mantissa.bit_length() > target.precision:  # these bits are zeros. Drop them, because ldexp needs a float
         spare = mantissa.bit_length() - target.precision
         mantissa, exponent = mantissa >> spare, exponent + spare
     return math.ldexp(mantissa, exponent)

@@ -1,4 +1,4 @@
-"""The gradients of one call, checked one by one (`GradientList`) or collected in one pass (`CollectedGradients`)."""
+"""The gradients of one call, checked one by one or collected in one pass."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from .writers import Writer
 
 
 class GradientList:
-    """The checked gradients of a call.
-
-    `values` contains one dense tensor for each gradient. For a sparse gradient, this tensor contains the stored rows,
-    with repeated rows summed.
-    """
+    """`values` has one dense tensor for each gradient. For a sparse gradient, it contains the rows, with repeated rows
+    summed."""
 
     def __init__(
         self,
@@ -37,9 +34,8 @@ class GradientList:
     ) -> None:
         """Check the gradients.
 
-        parameters: The parameters of the call, with or without a gradient, or None for a call with only gradients.
-        measures: The norms that the call measures over ranks. If this rank fails, the ranks that wait for a norm get
-            the error.
+        parameters: All parameters of the call, or None for a call with only gradients.
+        measures: The norms that the call measures. If this rank fails, the ranks that wait for a norm get the error.
         """
         self._writer, self.function, self._differentiable = writer, function, differentiable
         self._spec = spec = spec or INFERRED  # torch.compile does not support INFERRED as a default
@@ -84,15 +80,11 @@ class GradientList:
 
     shards: Shards | None = None
     is_collected = False
-    """Whether all gradients were collected in one pass. If so, the gradients are dense and not distributed, and share
-    no memory.
-    """
+    """True for dense gradients that are not distributed and share no memory, which one pass has collected."""
     places: list[int] | None = None
-    """The position of each gradient in the argument of the call, or None if the positions are unknown or equal the
-    indices.
-    """
+    """The position of each gradient in the caller's argument. None if unknown or equal to the index."""
     entries = 0
-    """The number of entries in the argument of the call, or 0 if this number equals the number of gradients."""
+    """The number of entries in the caller's argument, or 0 for the number of gradients."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
@@ -103,7 +95,7 @@ class GradientList:
         self._writer.change(self, group, path, change)
 
     def set_consensus_fields(self, fields: Mapping[str, Any]) -> None:
-        """Set the values that must be equal on all ranks. The all-reduce of the norm compares these values."""
+        """The all-reduce of the norm compares these values between ranks."""
         norms = observer.active is not None and observer.active.norms  # norms per tensor need all ranks
         self._must_match = {**fields, "norms= of unified_clip.record": norms}
 
@@ -123,8 +115,7 @@ class GradientList:
         return self.backend.path([parameter], differentiable=self._differentiable, extra_inputs=inputs)
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
-        """Return the p-norm over a group of gradients. For distributed gradients, all ranks have to call this
-        method."""
+        """Return the p-norm over a group. For distributed gradients, all ranks have to call this method."""
         if self.shards is None:
             return path.norm(p)
         is_first, self._is_measured = not self._is_measured, True
@@ -137,7 +128,7 @@ class GradientList:
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
         """Return {index of a gradient: norm over all its shards}, or None if no gradient is distributed.
 
-        known_only: Leave out norms that cannot be computed, instead of raising ValueError.
+        With `known_only`, leave out unknown norms instead of raising ValueError.
         """
         if self.shards is None:
             return None
@@ -158,7 +149,7 @@ class GradientList:
         return None if self.shards is not None else self.path(group).per_tensor()
 
     def restored(self, index: int, value: Tensor) -> Any:
-        """Convert a dense local value to a tensor like the gradient, with the same sparsity and placements."""
+        """Convert a dense local value to a tensor with the sparsity and placements of the gradient."""
         sparse = self._coalesced[index]
         if sparse is not None:
             value = sparse.restore(value)
@@ -168,12 +159,12 @@ class GradientList:
         return self._coalesced[index] is not None
 
     def shape(self, index: int) -> tuple[int | None, ...] | None:
-        """Return the shape of a gradient, with None for the length of a sparse axis."""
+        """The length of a sparse axis is None."""
         shape, sparse = self.backend.shape(self.values[index]), self._coalesced[index]
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Return the slices of a gradient along `axes`. Axes in the result are axes of the tensor `values[index]`."""
+        """Axes in the result are axes of the tensor `values[index]`."""
         if self.shards is not None:
             raise ValueError(
                 "`axes` is not supported for distributed gradients, since a slice may be sharded. Leave out `axes`, "
@@ -202,11 +193,11 @@ class CollectedGradients(GradientList):
         self._norms: dict[tuple[int, int, float], Scalar] = {}
 
     def check_total_norm(self) -> None:
-        """Do nothing: the total norm of plain gradients can always be computed."""
+        """The total norm of plain gradients can always be computed."""
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
         norm = self._norms.get((group.start, group.stop, p))
-        if norm is None:  # the total norm may be needed twice
+        if norm is None:
             norm = self._norms[group.start, group.stop, p] = path.norm(p)
         return norm
 

@@ -12,9 +12,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Rule = Literal["global", "each", "slices", "value"]
-""""global" clips by one norm over all gradients. "each" clips each gradient by its own norm. "slices" is for one
-gradient, and clips each slice by the norm of the slice. "value" clips each element to bounds.
-"""
+""""global" clips by the total norm, "each" by the norm of each gradient, and "slices" by the norm of each slice."""
 
 
 class Clip(NamedTuple):
@@ -31,12 +29,12 @@ class Clip(NamedTuple):
 
     n: Scalar | None = None
     coef: Scalar | None = None
-    """The coefficient, or None if the rule is "value" or the threshold is inf."""
+    """None if the rule is "value" or the threshold is inf."""
 
     p: float | None = None
     eps: float | None = None
     measured: bool = True
-    """Whether the clip measured the norm `n`. False if the caller passed the norm."""
+    """False if the caller passed the norm."""
 
 
 class Observer(Protocol):
@@ -45,8 +43,7 @@ class Observer(Protocol):
 
     norms: bool
 
-    def run(self, body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the body of a public function, and return its result."""
+    def run(self, body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     def on_clip(self, clip: Clip) -> None: ...
 
@@ -56,7 +53,7 @@ class Observer(Protocol):
 
 
 active: Observer | None = None
-"""The observer of all threads of this process."""
+"""All threads of this process share this observer."""
 
 
 def emit(*fields: Any, **more: Any) -> None:
@@ -66,5 +63,5 @@ def emit(*fields: Any, **more: Any) -> None:
 
 
 def needs_leaves() -> bool:
-    """Return whether the observer needs the gradients one by one. Return False in graphs of `torch.compile`."""
+    """Return False in graphs of `torch.compile`."""
     return active is not None and active.needs_leaves

@@ -15,12 +15,10 @@ class Scalars(Protocol):
     def asarray(self, value: Any) -> Scalar:
         """Convert a number, or a tensor with one element, to a scalar."""
 
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        """Return `yes` where a condition is true, and `no` elsewhere."""
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
 
     def is_true(self, condition: Any) -> bool:
-        """Return whether a condition is true everywhere. Return False for a condition on a device, because its value is
-        unknown."""
+        """Return whether a condition is true everywhere. On a device, its value is unknown, so return False."""
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 
@@ -39,92 +37,80 @@ class Scalars(Protocol):
     def sort(self, vector: Scalar) -> Scalar: ...
 
     def total(self, vector: Scalar) -> Scalar:
-        """Return the sum of a vector in which only one element is not 0."""
+        """Return the sum of a vector. At most one element is not 0."""
 
     def least(self, numbers: Scalar) -> Scalar:
-        """Return the smallest number of an array. The array must not contain NaN."""
+        """The array must not contain NaN."""
 
     def pinned(self, scalar: Scalar) -> Scalar:
         """Return a finite number unchanged. Compilers do not merge the operations before and after this call."""
 
     def stop_gradient(self, scalar: Scalar) -> Scalar:
-        """Return the scalar as a constant, which has no derivative."""
+        """Return the scalar as a constant without a derivative."""
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        """Return one tensor with all bits of these numbers and vectors. A compiled graph can return the tensor."""
+        """Return one tensor with the bits of these numbers and vectors, which a compiled graph can return."""
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
-        """Return the scalars from a tensor that `pack` returned.
+        """Reverse `pack`.
 
         lengths: The length of each vector, or None for a number.
         """
 
 
 class Change(Protocol):
-    """A change of gradients. An example is `changes.Scaled`."""
-
     def is_identity(self, path: Path) -> bool:
-        """Return whether the change leaves all elements unchanged. Return False if the device has not computed the
-        answer."""
+        """Return whether all elements stay unchanged. Return False if the device is still computing."""
 
     def results(self, path: Path) -> list[Tensor]:
-        """Return the changed values as new tensors."""
+        """Return new tensors."""
 
     def writes(self, path: Path) -> list[Write]:
         """Return the writes that make the change in place."""
 
 
 class Path(Protocol):
-    """A list of dense tensors, and computations with them.
-
-    `HostPath` reads and writes raw memory. `DevicePath` uses the framework's operations.
-    """
+    """A list of dense tensors, and computations with them: `HostPath` or `DevicePath`."""
 
     on_host: bool
 
     @property
-    def xp(self) -> Scalars:
-        """The functions for scalars."""
+    def xp(self) -> Scalars: ...
 
     @property
     def framework(self) -> str: ...
 
     norm_dtype: str
-    """The dtype of the norm is float64 if any tensor is float64 or complex128, and otherwise float32."""
+    """"float64" if any tensor is float64 or complex128, else "float32"."""
 
     def norm(self, p: float) -> Scalar:
-        """Return the p-norm over all tensors, rounded to `norm_dtype`. The result is a float64."""
+        """Return the p-norm over all tensors, rounded to `norm_dtype` and stored as float64."""
 
     def tensor_norms(self, p: float) -> list[float] | None:
-        """Return the p-norm of each tensor. Return None if each tensor needs a separate path."""
+        """Return the p-norm of each tensor, or None if each tensor needs a separate path."""
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         """Return the 2-norm of each slice of the path's only tensor.
 
         A slice extends along `axes`. These axes have the length 1 in the result.
 
-        groups: For each row, the number of its slice. If you pass `groups`, the result has one norm for each row.
+        groups: For each row, the number of its slice. With `groups`, the result has one norm for each row.
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         """Return g * coef as new tensors, or `unchanged()` for the coefficient 1."""
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        """Return functions that later multiply the tensors by `coef` in place, or an empty list if `coef` is known to
-        be 1.
-        """
+        """Return writes that multiply the tensors by `coef`. Return no writes if `coef` is known to be 1."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether any lower bound is above its upper bound. In a graph, the result is None."""
+        """Return whether any lower bound is above its upper bound, or None in a graph."""
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        """Return new tensors with every element clamped to the bounds.
-
-        A bound is a number, or a tensor that broadcasts to the shape of each tensor.
-        """
+        """Return new tensors. A bound is a number, or a tensor that broadcasts to the shape of each tensor."""
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        """Return functions that later clamp the tensors in place."""
+        """Return writes that clamp the tensors."""
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         """Return `results` if the condition `keep` is true, else zeros."""
@@ -139,16 +125,16 @@ class Path(Protocol):
         """Return the norm as a 0-d tensor in `norm_dtype`, as public functions do."""
 
     def is_one(self, coef: Scalar) -> bool:
-        """Return whether the coefficient is 1. Return False if the device has not computed the coefficient."""
+        """Return False if the device is still computing the coefficient."""
 
     def is_finite(self, n: Scalar) -> bool | None:
-        """Return whether the norm is finite, or None inside a compiled graph."""
+        """Return None in a compiled graph."""
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
         """Return (number of NaN, number of inf) for each tensor."""
 
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
-        """Return (number of NaN, number of inf) over all tensors as scalars. The call does not wait for a device."""
+        """Return (number of NaN, number of inf) over all tensors. The call does not wait for a device."""
 
     def in_graph(self, scalars: Sequence[Scalar]) -> bool:
         """Return whether the path's tensors or these scalars are traced."""
@@ -157,13 +143,10 @@ class Path(Protocol):
         """Start to read eager scalars, without waiting for a device."""
 
     def graph_callback(self) -> GraphCallback | None:
-        """Return the `GraphCallback` of the traced graph, or None if the graph cannot call Python functions."""
+        """Return None if the traced graph cannot call Python functions."""
 
     def per_tensor(self) -> Path | None:
-        """Return a path that computes one norm and one coefficient for each tensor.
-
-        Return None if each tensor needs a separate path.
-        """
+        """Return a path with one norm and one coefficient per tensor, or None if each tensor needs a separate path."""
 
     def scope(self) -> AbstractContextManager[Any]:
         """Return the context manager for the computations of this path."""
@@ -231,7 +214,7 @@ class DevicePrimitives(Protocol):
         """Convert a tensor to a dtype. Rounding from float64 to 16 bits in two steps is allowed."""
 
     def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Read the bits of float32 numbers as int32 numbers, or the bits of int32 numbers as float32 numbers."""
+        """Reinterpret the bits of float32 numbers as int32, or the reverse."""
         raise TypeError(f"bug in unified_clip: the backend of {self.name} has no bitcast")
 
     def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
@@ -245,19 +228,18 @@ class DevicePrimitives(Protocol):
         """Return g * coef, or g itself if coef is 1. For gradients of up to 32 bits, coef is rounded to float32."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Run all checks before the first write, so that no write raises an error. Only a check that needs memory for
-        all results can run later."""
+        """Run all checks now, because a later write must not raise. Only a check that needs memory for all results can
+        run later."""
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         """Convert a bound to the tensor's dtype. Round a tensor only once. Numbers are already rounded."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether a lower bound is above its upper bound, or whether a bound is NaN. In a compiled graph, the
-        result is None."""
+        """Return whether a lower bound is above its upper bound, or a bound is NaN. Return None in a graph."""
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        """Clamp the elements to bounds that `bound` returned.
+        """Clamp to bounds that `bound` returned.
 
         The bits of NaN, and of elements that are equal to a bound, do not change.
         """
@@ -308,10 +290,10 @@ class DevicePrimitives(Protocol):
         """Copy an unchanged gradient for a result."""
 
     def is_finite(self, scalar: Scalar) -> bool | None:
-        """Wait for the device, and return whether a scalar is finite. Return None in a compiled graph."""
+        """Wait for the device. Return None in a compiled graph."""
 
     def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (number of NaN, number of inf). The numbers are 0-d tensors on the device of the tensor."""
+        """Return (number of NaN, number of inf) as 0-d tensors on the device of the tensor."""
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         """Return whether any of these tensors and scalars is traced."""
@@ -326,4 +308,4 @@ class DevicePrimitives(Protocol):
         return None
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
-        """Return a context manager for a computation. Derivatives are recorded only if `differentiable` is True."""
+        """Return a context manager, which records derivatives only if `differentiable` is True."""

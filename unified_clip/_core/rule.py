@@ -4,8 +4,7 @@ n    = (sum of |g|**p)**(1/p)         rounded once
 coef = min(1, c / (n + eps))          float64
 g'   = g * coef, and g itself where coef is 1
 
-`measure` computes n and coef for a group of gradients, and `apply` computes g'. A call measures all groups before it
-changes any gradient.
+A call measures all groups before it changes any gradient.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ TENSORFLOW = PADDLE
 TENSORFLOW_GLOBAL = ClipConvention(eps=0.0, infinite_norm_gives_nan=True)
 
 Kind = Literal["value", "norm", "global_norm"]
-""""value" clips each element to bounds. "norm" clips each tensor by its own norm. "global_norm" clips all tensors by
-one norm.
-"""
+""""value" clips each element, "norm" each tensor by its own norm, and "global_norm" all tensors by one norm."""
 
 
 class StepThreshold(NamedTuple):
@@ -50,7 +47,7 @@ class StepThreshold(NamedTuple):
 
 
 class AdaptiveThreshold:
-    """A threshold that depends on the norm and on the norms of earlier steps."""
+    """A threshold that depends on the norms of this step and earlier steps."""
 
     __slots__ = ("limit",)
 
@@ -83,14 +80,14 @@ class ClipRule(NamedTuple):
     convention: ClipConvention = PADDLE
     threshold: Scalar | StepThreshold | AdaptiveThreshold | OwnThresholds = math.inf
     bounds: tuple[Any, Any] | None = None
-    """The bounds of each element if the kind is "value". None means -threshold and threshold."""
+    """Only for the kind "value". None means -threshold and threshold."""
 
     p: float = 2.0
     axes: Sequence[int] | None = None
-    """If the rule clips slices of one gradient, the axes of each norm. None means all axes."""
+    """The axes of each norm, for a clip of slices. None means all axes."""
 
     given_norm: Scalar | None = None
-    """The total norm that the caller measured before the call, or None."""
+    """The total norm that the caller passed, or None."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -107,17 +104,14 @@ class Norm(NamedTuple):
     """The threshold, or (low, high) if the group is clipped by value."""
 
     coef: Scalar | None = None
-    """The coefficient, or None if the threshold is inf or the group is clipped by value."""
+    """None if the threshold is inf or the group is clipped by value."""
 
     total: Tensor | None = None
     state: Any = None
 
 
 def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor | None:
-    """Clip all gradients by one rule, and return the total norm or None.
-
-    The results are written later, when the caller calls `result` or `finish` of the writer.
-    """
+    """Return the total norm or None. The writer's `result` or `finish` writes the clipped gradients later."""
     everything = range(len(gradients.values))
     if gradients.shards is not None:
         gradients.set_consensus_fields(_must_match(rule, error_if_nonfinite))
@@ -156,7 +150,7 @@ def measure(
 ) -> list[Norm]:
     """Return one `Norm` for the group, or several if the rule clips per tensor.
 
-    Norms on devices come first, because writes on devices can fail and must run before writes on the host.
+    Norms on devices come first. Writes on devices can fail, so they must run before writes on the host.
     scalars: If false, a `Norm` can have a vector with one number per tensor.
     """
     if rule.kind == "value":
@@ -171,7 +165,7 @@ def measure(
             if path is not None:
                 with path.scope():
                     return [_decided(group, path, path.norm(2), rule)]
-        gradients.tensor_norms(rule.p)  # a collective, for ranks without a gradient too
+        gradients.tensor_norms(rule.p)  # a collective, so ranks without a gradient take part
     norms = [measure_one(gradients, range(index, index + 1), rule, inputs) for index in group]
     return sorted(norms, key=lambda norm: norm.path.on_host)
 
@@ -198,11 +192,11 @@ def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
     threshold, state = _threshold(path.xp, n, rule.threshold)
     total = path.as_norm(n) if rule.kind == "global_norm" else None
     if isinstance(threshold, float) and threshold == math.inf:
-        coef = None  # even if the norm is NaN
+        coef = None  # also for a norm of NaN
     elif rule.given_norm is not None and not _tensors(threshold, rule.given_norm) and threshold == 0 == rule.given_norm:
-        coef = path.xp.asarray(0.0)  # the gradients may differ from 0, although the passed norm is 0
+        coef = path.xp.asarray(0.0)  # the passed norm is 0, but gradients may differ from 0
     else:
-        # A tensor may have one element in any shape and dtype.
+        # A tensor with one element can have any shape and dtype.
         known = threshold if isinstance(threshold, int | float) else path.xp.asarray(threshold)
         coef = coefficient(path.xp, n, known, rule.convention)
     return Norm(group, path, n, threshold, coef, total, state)
@@ -229,8 +223,8 @@ def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Sca
 def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
     """Return min(1, threshold / (n + eps)) in float64, or NaN if the norm is NaN.
 
-    For an array of norms, return an array. If no norm exceeds its threshold, return the number 1. The result and its
-    derivative are computed without a division by zero.
+    For an array of norms, return an array, or the number 1 if no norm exceeds its threshold. Neither the result nor its
+    derivative divides by zero.
     """
     unchanged, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
     threshold = xp.asarray(threshold) if is_known else threshold
@@ -241,7 +235,7 @@ def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConve
     coef = xp.where(is_within, unchanged, threshold / xp.where(is_within, unchanged, denominator))
     if convention.infinite_norm_gives_nan:
         coef = xp.where(n >= xp.asarray(math.inf), xp.asarray(math.nan), coef)
-    # A threshold of inf only measures, for any norm. A known inf never gets here.
+    # A threshold of inf clips no norm. A known inf never gets here.
     return coef if is_known else xp.where(threshold >= xp.asarray(math.inf), unchanged, coef)
 
 
@@ -269,10 +263,7 @@ def _tensors(*scalars: Scalar | None) -> list[Tensor]:
 
 
 def apply(gradients: GradientList, rule: ClipRule, norms: Sequence[Norm], *, keep: Scalar | None = None) -> None:
-    """Clip a group by the norms that `measure` returned.
-
-    keep: If this condition is false, set all elements to 0.
-    """
+    """Clip a group by the norms that `measure` returned. If `keep` is false, set all elements to 0."""
     for norm in norms:
         with norm.path.scope():
             notify(gradients, rule, norm)

@@ -1,4 +1,4 @@
-"""Types that the core shares. This module imports no other module of the package."""
+"""Types that the core shares."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ Tensor = Any
 """A dense tensor of a framework."""
 
 Scalar = Any
-"""A float64 number, or an array with one number for each slice.
-
-The host path uses scalars of NumPy, and the device path uses scalars of the framework.
-"""
+"""A float64 number or array. The host path uses NumPy's scalars, and the device path the framework's scalars."""
 
 
 Receive = Callable[[Sequence[Any]], None]
-"""A function that gets the values of scalars. Each value is a float or a nested list of floats."""
+"""Gets the values of scalars: floats or nested lists of floats."""
 
 GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
-"""A function that makes the traced graph call `Receive` with the values of the scalars in each run.
+"""Makes the traced graph pass the values of the scalars to `Receive` in each run.
 
-The function returns a second function, which waits for the calls of all earlier runs.
+Returns a function that waits for the calls of all earlier runs.
 """
 
 
@@ -29,7 +26,7 @@ class Deferred(NamedTuple):
     """Numbers that a device might still be computing."""
 
     values: Callable[[], list[Any]]
-    """A function that waits for the numbers, and returns each number as a float or a nested list of floats."""
+    """Waits for the numbers. Returns floats or nested lists of floats."""
 
     ready: Callable[[], bool] = lambda: True
 
@@ -44,7 +41,7 @@ class Leaf(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Text for messages, such as "position 3 (parameter 'bias')"."""
+        """Return a text such as "position 3 (parameter 'bias')"."""
         return f"position {self.position}" + (f" (parameter {self.name!r})" if self.name else "")
 
 
@@ -53,10 +50,10 @@ class CoalescedSparse(NamedTuple):
 
     values: Tensor
     restore: Callable[[Tensor], Any]
-    """A function that returns the sparse gradient with new values."""
+    """Returns the sparse gradient with new values."""
 
     sparse_axes: int
-    """The number of leading axes for which the sparse gradient has indices."""
+    """The sparse gradient has indices for this number of leading axes."""
 
     indices: Tensor
 
@@ -74,7 +71,7 @@ class Write(NamedTuple):
     make: Callable[[], object]
 
     undo: Callable[[], object] | None = None
-    """A function that restores the state before the change, or None if the change cannot be undone."""
+    """Restores the state before the change. None if the change cannot be undone."""
 
 
 def with_article(name: str) -> str:

@@ -32,7 +32,7 @@ INTEGER_RANGES = {
 
 def threshold(backend: Backend, value: Any, name: str, *, differentiable: bool) -> Scalar:
     number, scalar = _number(backend, value, name, differentiable)
-    if number is not None and not number >= 0:  # false for NaN too; PyTorch cannot trace math.isnan
+    if number is not None and not number >= 0:  # also false for NaN. PyTorch cannot trace math.isnan
         raise ValueError(f"{name} is {number}. Pass 0 or more (inf clips nothing)")
     return scalar + 0.0 if isinstance(scalar, float) else scalar  # -0.0 would change the signs of all gradients
 
@@ -144,7 +144,7 @@ def supported(backend: Backend, leaf: Leaf) -> None:
 
 
 def gradient_dtype(dtype: str, leaf: Leaf, *, extra_dtypes: Iterable[str] = (), reject_complex: bool = False) -> None:
-    """Raise TypeError for a gradient of integers or booleans if its dtype is not in `extra_dtypes`."""
+    """Raise TypeError for integers and booleans whose dtype is not in `extra_dtypes`."""
     if dtype in FLOATING or dtype in extra_dtypes:
         return
     if dtype in COMPLEX:
@@ -158,7 +158,7 @@ def gradient_dtype(dtype: str, leaf: Leaf, *, extra_dtypes: Iterable[str] = (), 
 
 
 def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[Any, Any]:
-    """Return the checked bounds of `clip_by_value`. For integers, the bounds are clamped to the range of the dtype."""
+    """Return the checked bounds of `clip_by_value`. For integers, clamp the bounds to the range of the dtype."""
     dtype, shape = backend.dtype(tensor), backend.shape(tensor)
     for value, name in ((low, "clip_value_min"), (high, "clip_value_max")):
         if not isinstance(value, int | float):
@@ -241,7 +241,7 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
 
 
 def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
-    """Return the axes as sorted ints. Negative axes are converted if the number of axes is known."""
+    """Return sorted axes. Negative axes are converted if the number of axes is known."""
     rank = None if shape is None else len(shape)
     items = value.tolist() if hasattr(value, "tolist") else value
     normalized = []
@@ -259,7 +259,7 @@ def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
 
 
 def bounds_of_shards(backend: Backend, bounds: Sequence[Tensor]) -> None:
-    """Raise ValueError for a bound with several elements, because the shards of the bound are unknown."""
+    """Raise ValueError for a bound with several elements, because its shards are unknown."""
     for bound in bounds:
         shape = backend.shape(bound)
         if shape is None or any(length != 1 for length in shape):
@@ -279,7 +279,7 @@ def finite(
 ) -> None:
     """Raise NonFiniteNormError if the norm is NaN or inf.
 
-    elsewhere: A function that returns (rank, number of NaN, number of inf) for all ranks except this rank.
+    `elsewhere` returns (rank, number of NaN, number of inf) for the other ranks.
     """
     is_finite = path.is_finite(n)
     if is_finite is None:
@@ -335,7 +335,7 @@ def parameter_list(backend: Backend, param_list: Any) -> list[Any]:
 
 
 def warn(message: str) -> None:
-    """Issue a ClipWarning. Under `torch.compile`, the warning breaks the graph."""
+    """Under `torch.compile`, the warning breaks the graph."""
     entry.break_graph(message)
     warn_at_call(message)
 
@@ -343,7 +343,7 @@ def warn(message: str) -> None:
 def warn_at_call(message: str) -> None:
     """Issue a ClipWarning that points at the user's call of a public function."""
     frame, level = sys._getframe(), 1
-    # Skip the frames up to `run`, then those of a compiler around it, then those of the public function.
+    # Skip the frames up to `run`, then the frames of a compiler, then the frames of the public function.
     for has_left in (_is_run, _calls_run, lambda frame: not _is_in_package(frame)):
         while frame.f_back is not None and not has_left(frame):
             frame, level = frame.f_back, level + 1

@@ -40,9 +40,7 @@ class Functional:
         reuse_unchanged: bool = False,
         into: list[Any] | None = None,
     ) -> None:
-        """Prepare to collect one result for each tensor in `items`.
-
-        rebuild: A function that returns the container with new items.
+        """rebuild: Returns the container with new items.
         reuse_unchanged: Whether to return unchanged gradients without a copy.
         into: A list that `finish` overwrites with the results.
         """
@@ -164,12 +162,11 @@ class InPlace:
         self._writes.add(Write(make, undo))
 
 
-def nothing() -> None:
-    """Do nothing, because the change had no visible effect."""
+def nothing() -> None: ...
 
 
 def make_all(writes: Sequence[Write]) -> None:
-    """Make all changes, first the changes that can be undone. After an error, undo the changes.
+    """Make the changes, first those that can be undone. After an error, undo the changes.
 
     Raise PartlyClippedError if memory was overwritten, or if a change cannot be undone.
     """

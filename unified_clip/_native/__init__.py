@@ -1,5 +1,4 @@
-"""The compiled kernels of eager calls on a CPU, if they were built. `_compute/kernels.py` has the same functions in
-NumPy.
+"""Load the compiled kernels of eager calls on a CPU. `_compute/kernels.py` has the same functions in NumPy.
 
 UNIFIED_CLIP_NATIVE=0 disables the kernels. With UNIFIED_CLIP_NATIVE=1, missing kernels are an error, also during
 installation.
@@ -69,4 +68,4 @@ def _installed_kernels() -> Path | None:
 
 
 KERNELS = _load()
-"""The extension module with the compiled kernels, or None to use NumPy."""
+"""None if there are no compiled kernels. NumPy computes then."""
