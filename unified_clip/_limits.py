@@ -69,10 +69,10 @@ def check_expanded(count: int, file_size: int) -> None:
     if count > most:
         unit = next((unit for unit in ("TiB", "GiB") if count >= UNITS[unit]), "MiB")
         setting = f"{MAX_BYTES}='{math.ceil(count / UNITS[unit])} {unit}'"
-        higher = f", or set {setting} if you trust the file" if count < 2**62 else ""
+        remedies = ("Choose fewer tensors", f"Choose fewer tensors, or set {setting} if you trust the file")
         raise LimitError(
             f"the tensors take {size_text(count)}, and the limit for this file is {size_text(most)}. "
-            f"Choose fewer tensors{higher}"
+            f"{remedies[count < 2**62]}"
         )
 
 

@@ -118,11 +118,11 @@ def test_unsharded_gradients_of_sharded_parameters_are_copies(worlds: Worlds) ->
         ("one checks", "the number of gradient elements: .*24 on rank 0"),
         (
             "another name",
-            r"eps(?=.* 1e-06 on rank 0)(?=.* 0.0 on rank 1)(?=.* rank 1.* called G.*\.clip_).* called clip_g",
+            r"eps(?=.* 1e-06 on rank 0)(?=.* 0.0 on rank 1)(?=.* G\S*\.clip_ on rank 1).* clip_g\S* on rank 0",
         ),
         (
             "norms of single gradients",
-            "norm_type(?=.* 2 of each gradient on rank 0).* 2.0 on rank 1.* called Gr.*ByNorm",
+            "norm_type(?=.* 2 of each gradient on rank 0).* 2.0 on rank 1.* called .*Gr.*ByNorm",
         ),
         ("another rule of a configuration", "rules(?=.* norm with .* on rank 0).* global_norm with .* on rank 1"),
         ("another family of a configuration", "rules(?=.*, eps 1e-06, .* on rank 0).*, eps 0.0, .* on rank 1"),
@@ -216,7 +216,7 @@ def test_equal_sums_of_ranks_that_all_count_are_a_warning(worlds: Worlds) -> Non
         ("plain in a group", 2, "ValueError", ["position 0 is a plain tensor. Pass ownership='replicated'"]),
         ("plain beside some, in a group", 4, "ValueError", ["position 3 is a plain tensor. Pass ownership"]),
         ("plain, and ownership without a group", 2, "ValueError", ["no tensor has a mesh. Pass process_group as well"]),
-        ("local shards in param_grads", 2, "ValueError", ["position 0 is a plain tensor, and smaller than its par"]),
+        ("local shards in param_grads", 2, "ValueError", ["position 0 is a plain tensor that is smaller than its par"]),
         (
             "local shards in param_grads, by their own norms",
             2,

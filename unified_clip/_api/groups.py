@@ -26,9 +26,10 @@ Nonfinite = Literal["family", "raise", "skip", "zero"]
 """
 
 IN_GRAPHS = {
-    "raise": "raise from inside a graph. Use 'zero' or 'family' in graphs, and check the norm outside the graph",
-    "skip": "skip a step from inside a graph. Use 'zero' to set all gradients to 0, or skip steps with attach_to() "
-    "(Keras) or as_optax() (JAX)",
+    "raise": "nonfinite = 'raise' cannot raise from inside a graph. Use 'zero' or 'family' in graphs, and check the "
+    "norm outside the graph",
+    "skip": "nonfinite = 'skip' cannot skip a step from inside a graph. Use 'zero' to set all gradients to 0, or skip "
+    "steps with attach_to() (Keras) or as_optax() (JAX)",
 }
 
 
@@ -143,7 +144,7 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
             norm = norm._replace(n=_one_number(norm.path, norm.n))
             is_finite = norm.path.is_finite(norm.n)
             if is_finite is None:
-                raise TypeError(f"nonfinite = {nonfinite!r} cannot {IN_GRAPHS[nonfinite]}")
+                raise TypeError(IN_GRAPHS[nonfinite])
             if nonfinite == "raise":
                 rule.check_finite(gradients, norm, p, "the configuration has nonfinite = 'raise'")
             elif not is_finite:

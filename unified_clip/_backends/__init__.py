@@ -1,1 +1,1 @@
-"""The backends of the frameworks. Each backend is a module or a folder that imports only its own framework."""
+"""The backends of the frameworks. Each backend imports only its own framework."""

@@ -1,7 +1,7 @@
 """The backend of MLX.
 
-In-place functions assign by `gradient[...] = value`, which changes only the array object `gradient`. MLX arrays often
-share memory, for example an array and its slices. So the host path only reads memory.
+MLX arrays often share memory, for example an array and its slices. So the host path only reads memory, and in-place
+functions assign by `gradient[...] = value`, which changes only the object `gradient`.
 
 Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path computes on the CPU stream, because MLX supports float64
 only on the CPU.
@@ -31,7 +31,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class MlxBackend(Backend, DevicePrimitives):
-    """The backend of MLX arrays and NumPy arrays. NumPy arrays are read and written in place."""
+    """NumPy arrays are read and written in place."""
 
     name = "mlx"
     writable = True
@@ -146,7 +146,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return tensor.view(DTYPES[dtype])
 
     def cos(self, scalar: Scalar) -> Scalar:
-        """Return the cosine of a scalar between 0 and pi / 2, in float64. On a CPU, `mx.cos` computes in float32."""
+        """Return the cosine of a scalar between 0 and pi / 2. On a CPU, `mx.cos` computes in float32."""
         square = scalar * scalar
         return reduce(lambda sum_, term: 1.0 - square * sum_ * (1.0 / term), SERIES, mx.array(1.0, mx.float64))
 
@@ -204,10 +204,7 @@ class AssigningPath(host.HostPath):
 
 
 def _is_traced(values: Sequence[Any]) -> bool:
-    """Return whether a transformation traces any of the values.
-
-    If no value is traced, start to evaluate the values asynchronously.
-    """
+    """Return whether a transformation traces any value. If not, start to evaluate the values asynchronously."""
     probe = mx.depends(NOTHING, [value for value in values if isinstance(value, mx.array)])
     return _is_rejected(mx.async_eval, probe)  # mx.eval evaluates what mx.grad traces
 
@@ -226,7 +223,7 @@ def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
 def _as_mlx(value: Any) -> mx.array:
     if isinstance(value, mx.array):
         return value
-    return mx.array(kernels.own_copy(value), DTYPES[value.dtype.name])  # else float64 becomes float32
+    return mx.array(kernels.own_copy(value), DTYPES[value.dtype.name])  # otherwise, float64 becomes float32
 
 
 def _wide(value: Any) -> mx.array:
@@ -276,10 +273,7 @@ def _product(tensor: mx.array, coef: Scalar) -> mx.array:
 
 
 def _as_complex(real: mx.array, imaginary: mx.array) -> mx.array:
-    """Join real and imaginary parts to complex numbers.
-
-    The expression `real + imaginary * 1j` would turn infinite parts into NaN.
-    """
+    """`real + imaginary * 1j` would turn infinite parts into NaN."""
     return mx.stack([real, imaginary], axis=-1).view(mx.complex64).squeeze(-1)
 
 

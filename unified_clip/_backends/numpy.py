@@ -1,4 +1,4 @@
-"""The backend of NumPy. This is the smallest backend: read this module first if you want to add a framework."""
+"""The backend of NumPy. To add a framework, read this module first, because it is the smallest backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._core.types import Tensor
 
 
 class NumpyBackend(Backend):
-    """The backend of NumPy. NumPy scalars become read-only 0-d arrays."""
+    """NumPy scalars become read-only 0-d arrays."""
 
     name = "numpy"
     writable = True

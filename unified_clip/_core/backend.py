@@ -13,27 +13,22 @@ from .types import CoalescedSparse, Leaf, Tensor
 
 
 class Backend(Protocol):
-    """A backend defines the methods without a body and the attributes without a value.
-
-    For an optional capability, such as sparse gradients, the backend also inherits the class of the capability.
-    """
+    """A backend defines the methods without a body and the attributes without a value."""
 
     name: str
     """The name of the namespace, such as "torch" for `unified_clip.torch`."""
 
     writable: bool
     donates: bool = False
-    """Whether compiled functions can reuse the memory of their arguments (`donate_argnums` in JAX).
+    """In JAX, compiled functions can reuse the memory of their arguments (`donate_argnums`).
 
-    JAX deletes all tensors that share the reused memory. So functions that return new tensors also copy unchanged
+    JAX then deletes all tensors that share this memory, so functions that return new tensors also copy unchanged
     gradients.
     """
 
     takes_capsules: bool = False
-    """Whether `from_capsules` returns tensors that share the memory of DLPack capsules."""
 
     def kernels_in_graphs(self) -> bool:
-        """Return whether compiled graphs on a CPU call the compiled kernels."""
         return False
 
     # -- tensors
@@ -48,7 +43,7 @@ class Backend(Protocol):
         """
 
     def as_bound(self, value: Any) -> Tensor:
-        """Convert a bound, threshold or total norm to a tensor with the same dtype."""
+        """Keep the dtype."""
         return self.as_tensor(value)
 
     def dtype(self, tensor: Any) -> str: ...
@@ -58,7 +53,7 @@ class Backend(Protocol):
         return tuple(tensor.shape)
 
     def detached(self, parameter: Any) -> Tensor:
-        """Return the values of a parameter as a tensor without derivatives."""
+        """The result has no derivative."""
         return self.as_tensor(parameter)
 
     def is_parameter(self, value: Any) -> bool:
@@ -68,7 +63,7 @@ class Backend(Protocol):
         return None
 
     def unsupported(self, gradient: Any) -> str | None:
-        """If the framework cannot clip a gradient, return the reason and the remedy."""
+        """Return the reason and the remedy if the framework cannot clip a gradient."""
         return None
 
     def check_hook(self, gradient: Any) -> None:
@@ -81,31 +76,24 @@ class Backend(Protocol):
     # -- paths
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        """Return the host path if all tensors and extra inputs support it, else the device path.
-
-        extra_inputs: Other tensors that the call reads, such as bounds.
-        """
+        """Return the host path if all tensors and extra inputs support it, else the device path."""
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        """Collect tensors in one pass. Return None if a tensor is not plain, for example sparse. Items can be None."""
+        """Return None if a tensor is not plain, for example sparse. Items can be None."""
         return None
 
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
-        """Convert a NumPy array of float64 to a tensor on the device of `like`.
-
-        The tensor has the same bits, in the layout of `DevicePrimitives.pack`. Without `like`, use the default device.
-        """
+        """Convert float64 numbers to a tensor with the same bits, in the layout of `DevicePrimitives.pack`."""
         return self.as_tensor(values)
 
     def has_values(self, vector: Tensor) -> bool:
-        """Return whether the vector can be read without waiting for a device. Return False in a compiled graph."""
+        """Return False in a compiled graph, or if reading the vector would wait for a device."""
         return self.read(vector[0]) is not None
 
     def read(self, scalar: Tensor) -> float | int | None:
-        """Return the value of a one-element tensor, or None in a graph or if the device is still computing."""
+        """Return None in a graph, or if the device is still computing."""
 
     def wants_derivative(self, scalar: Tensor) -> bool:
-        """Return whether the framework records a derivative with respect to an eager tensor."""
         return False
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
@@ -118,28 +106,23 @@ class Backend(Protocol):
     # -- memory, for the host path
 
     def host_view(self, tensor: Tensor) -> Any:
-        """Return the tensor's memory as a NumPy array. bfloat16 becomes uint16."""
+        """bfloat16 becomes uint16."""
 
     def from_host(self, array: Any, dtype: str) -> Tensor:
-        """Convert an array to a tensor, which can share its memory. An array of uint16 has the bits of bfloat16
-        numbers."""
+        """The tensor can share the array's memory. An array of uint16 has the bits of bfloat16 numbers."""
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
         """The method can remove arrays from the list to free memory early."""
         return list(map(self.from_host, arrays, dtypes))
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
-        """Return a norm as a 0-d tensor."""
+        """Return a 0-d tensor."""
 
     def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
-        """Return tensors that share the memory of DLPack capsules. Only called if `takes_capsules` is True."""
         return []
 
     def products(self, tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-        """Return the product of each tensor with its coefficient. A single coefficient is for all tensors.
-
-        Return None if `from_capsules` or `list_from_host` is as fast as this method.
-        """
+        """A single coefficient is for all tensors. Return None if `from_capsules` or `list_from_host` is as fast."""
         return None
 
     def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
@@ -147,7 +130,6 @@ class Backend(Protocol):
         return results
 
     def threads(self) -> int | None:
-        """Return the number of CPU threads that the framework uses, or None if it is unknown."""
         return None
 
     def bump_versions(self, tensors: Sequence[Any]) -> None:
@@ -155,7 +137,7 @@ class Backend(Protocol):
         return
 
     def to_numpy(self, tensor: Tensor) -> Any:
-        """Copy a dense eager tensor to a NumPy array. bfloat16 becomes uint16."""
+        """bfloat16 becomes uint16."""
         return self.host_view(tensor)
 
     # -- capabilities
@@ -182,7 +164,7 @@ class Backend(Protocol):
 
 
 class Parameters(ABC):
-    """The capability of frameworks that store gradients in `.grad`. In-place functions take parameters."""
+    """For frameworks that store gradients in `.grad`. In-place functions take parameters."""
 
     main_gradient_remedy: str
     """A sentence for the error if a parameter has a gradient only in `main_grad`."""
@@ -192,7 +174,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def main_gradient_of(self, parameter: Any) -> Any | None:
-        """Return the `main_grad` of a trainable parameter, or None."""
+        """Return None for a frozen parameter."""
 
     @abstractmethod
     def set_gradient(self, parameter: Any, gradient: Any) -> None: ...
@@ -203,16 +185,14 @@ class Parameters(ABC):
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients in one pass. Return None if a gradient needs separate checks, for example because it is
-        sparse."""
+        """Return None if a gradient needs separate checks, for example because it is sparse."""
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients in one pass. Return None if a gradient is not plain. A gradient can be None."""
+        """Return None if a gradient is not plain. A gradient can be None."""
 
     @abstractmethod
-    def any_sharded(self, parameters: Sequence[Any]) -> bool:
-        """Return whether any parameter has a distributed type, such as DTensor."""
+    def any_sharded(self, parameters: Sequence[Any]) -> bool: ...
 
     def identity(self, parameter: Any) -> Hashable:
         return id(parameter)
@@ -223,7 +203,7 @@ class Parameters(ABC):
 
 
 class Variables(ABC):
-    """The capability of frameworks with a separate type for parameters, such as `tf.Variable`."""
+    """For frameworks with a separate type for parameters, such as `tf.Variable`."""
 
     @abstractmethod
     def is_variable(self, value: Any) -> bool: ...
@@ -247,7 +227,7 @@ class Pytree(ABC):
 class Sparse(ABC):
     @abstractmethod
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
-        """Sum the repeated rows of a sparse gradient. Return None for a dense gradient."""
+        """Sum repeated rows. Return None for a dense gradient."""
 
     @abstractmethod
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
@@ -262,14 +242,11 @@ class Distributed(ABC):
     def shards(
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
     ) -> Shards | None:
-        """Return the shards of a call's gradients, or None if no gradient is distributed.
-
-        `parameters` also includes the parameters without a gradient.
-        """
+        """Return None if no gradient is distributed. `parameters` includes parameters without a gradient."""
 
     @abstractmethod
     def has_ranks(self) -> bool:
-        """Return whether the program can have several ranks. Return False while PyTorch or Paddle builds a graph."""
+        """Return False for a program with one rank, and while PyTorch or Paddle builds a graph."""
 
     def with_spec(self, spec: DistributedSpec) -> Backend:
         return cast(Backend, self)

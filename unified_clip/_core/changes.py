@@ -47,8 +47,6 @@ class Clamped(NamedTuple):
 
 
 class OrZero(NamedTuple):
-    """Apply `change` if `condition` is true. Otherwise set all elements to 0."""
-
     change: Change
     condition: Scalar
 

@@ -13,7 +13,7 @@ from .backend import Backend
 from .types import Leaf, Write, with_article
 
 framework_of: Callable[[type], str | None] = dict[type, str]().get
-"""Returns the name of the framework that defines a type, or None. `_dispatch` sets this function."""
+"""`_dispatch` sets this function, which returns the name of a type's framework or None."""
 
 Rebuild = Callable[[Iterator[Any]], Any]
 
@@ -190,10 +190,7 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
 
 
 def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
-    """Return (new node, writes). The writes change lists, mutable dicts and variables in place.
-
-    results: One result for each leaf, in the order of `flatten`.
-    """
+    """The writes change lists, mutable dicts and variables in place. `results` are in the order of `flatten`."""
     variables = backend.variables
     if variables is not None and variables.is_variable(node):
         new = next(results)
@@ -248,10 +245,7 @@ def sequence(like: Any, items: list[Any]) -> Any:
 
 
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any], kept: Iterable[Any]) -> Any:
-    """Return a mapping of the type of `node`, or a dict if `node` is immutable.
-
-    kept: Objects that must not be copied.
-    """
+    """Return a dict if `node` is immutable. Objects in `kept` must not be copied."""
     if type(node) is dict or not isinstance(node, MutableMapping):
         return items
     # A shallow copy of an object around a dict would share this dict, and the items would change `node`.
@@ -290,7 +284,7 @@ def accepted(backend: Backend) -> str:
 
 
 def other_framework(backend: Backend, value: Any) -> str | None:
-    """Return the framework of a tensor that does not belong to `backend`, and None for other values."""
+    """Return None for values that are not tensors of another framework."""
     framework = framework_of(type(value))
     return framework if _is_array_like(value) and framework != backend.name else None
 

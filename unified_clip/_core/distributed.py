@@ -16,7 +16,7 @@ from .types import Leaf, Scalar, Tensor
 REPLICATED, DISTINCT = "replicated", "distinct"
 
 Measures = Literal["total", "each"]
-"""Whether a call measures one norm of all gradients, or a norm of each gradient."""
+""""total" measures the total norm, and "each" measures the norm of each gradient."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class DistributedSpec:
         return count() if self.check_numel is True else int(self.check_numel)
 
     def comparable(self, parameters: Sequence[Any]) -> int | None:
-        """Return the number of parameters that all ranks must have, or None if ranks can have different numbers."""
+        """Return None if ranks can have different numbers of parameters."""
         return len(parameters) if all(owner in (None, REPLICATED) for owner in self.owners) else None
 
 
@@ -144,14 +144,14 @@ def declared(
 
 
 class PartialSums(Protocol):
-    """Sums over the local tensors of this rank. The ranks add up these sums."""
+    """Sums over the local tensors of this rank."""
 
     norm_dtype: str
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator: ...
 
     def max_abs(self, dtype: str) -> float:
-        """Return the largest magnitude, rounded to `dtype`. Return NaN if any element is NaN."""
+        """Round to `dtype`. Return NaN if any element is NaN."""
 
     def checksum(self) -> int:
         """Return a 64-bit checksum that depends on the order of the values."""
@@ -167,10 +167,8 @@ Measure = Callable[[Sequence[Tensor]], PartialSums]
 
 
 class Shards(Protocol):
-    """The distributed gradients of one call."""
-
     values: list[Tensor]
-    """The local tensors, which share the memory of the gradients.
+    """They share the memory of the gradients.
 
     For a sparse gradient, the caller replaces the local tensor by a tensor with summed rows.
     """
@@ -189,12 +187,8 @@ class Shards(Protocol):
         function: str,
         is_first: bool,
     ) -> Scalar:
-        """Return the p-norm over the complete gradients at `indices`, and set `path.norm_dtype`.
-
-        All ranks have to call this method. Raise ValueError if another rank sent an error, or if ranks differ in
-        `must_match`.
-        is_first: Whether this is the first norm of the call.
-        """
+        """Return the p-norm over the complete gradients, and set `path.norm_dtype`. All ranks have to call this
+        method."""
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
         """For each other rank with NaN or inf, return a tuple such as ("rank 3", number of NaN, number of inf).
@@ -214,10 +208,7 @@ class Shards(Protocol):
         """Raise ValueError for gradients that cannot be clipped by value, such as `Partial` gradients."""
 
     def metadata(self) -> dict[str, Any]:
-        """Return the fields `ranks` (world size), `rank` and `layout` of a clip event.
-
-        `layout` has the number of gradients for each placement.
-        """
+        """Return the fields `ranks` (world size), `rank` and `layout` of a clip event."""
 
     def restored(self, index: int, value: Tensor) -> Any:
         """Convert a new local value to a tensor with the placements of the gradient."""

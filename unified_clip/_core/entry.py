@@ -34,7 +34,6 @@ def break_nothing(message: str) -> None: ...
 
 
 run: Run = run_eagerly
-"""Runs the body of every public function."""
 
 break_graph: Callable[[str], None] = break_nothing
 """Makes the compiler end its graph before an unsupported operation."""

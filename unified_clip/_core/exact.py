@@ -62,7 +62,6 @@ class Accumulator:
     """The number of block sums in `total`. Each has a relative error below 2**-BLOCK_ERROR_SHIFT."""
 
     compensated: int = 0
-    """The number of compensated sums in `total`."""
 
     roots: int = 0
     """The number of inexact square roots in `total`."""

@@ -32,10 +32,9 @@ class GradientList:
         measures: Measures | None = None,
         function: str = "",
     ) -> None:
-        """Check the gradients.
+        """`parameters` is None for a call with only gradients.
 
-        parameters: All parameters of the call, or None for a call with only gradients.
-        measures: The norms that the call measures. If this rank fails, the ranks that wait for a norm get the error.
+        If this rank fails, the ranks that wait for one of the norms `measures` get the error.
         """
         self._writer, self.function, self._differentiable = writer, function, differentiable
         self._spec = spec = spec or INFERRED  # torch.compile does not support INFERRED as a default
@@ -115,7 +114,7 @@ class GradientList:
         return self.backend.path([parameter], differentiable=self._differentiable, extra_inputs=inputs)
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
-        """Return the p-norm over a group. For distributed gradients, all ranks have to call this method."""
+        """For distributed gradients, all ranks have to call this method."""
         if self.shards is None:
             return path.norm(p)
         is_first, self._is_measured = not self._is_measured, True
@@ -126,7 +125,7 @@ class GradientList:
         return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
 
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
-        """Return {index of a gradient: norm over all its shards}, or None if no gradient is distributed.
+        """Return None if no gradient is distributed.
 
         With `known_only`, leave out unknown norms instead of raising ValueError.
         """

@@ -16,7 +16,7 @@ Rule = Literal["global", "each", "slices", "value"]
 
 
 class Clip(NamedTuple):
-    """A clip of a group of gradients. The observer gets the clip before the gradients change."""
+    """The observer gets this before the gradients change."""
 
     rule: Rule
     gradients: Any

@@ -10,7 +10,7 @@ from .types import Deferred, GraphCallback, Scalar, Tensor, Write
 
 
 class Scalars(Protocol):
-    """Functions for scalars. Scalars also have the operators `+ - * / < <= > >=`."""
+    """Scalars also have the operators `+ - * / < <= > >=`."""
 
     def asarray(self, value: Any) -> Scalar:
         """Convert a number, or a tensor with one element, to a scalar."""
@@ -18,7 +18,7 @@ class Scalars(Protocol):
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
 
     def is_true(self, condition: Any) -> bool:
-        """Return whether a condition is true everywhere. On a device, its value is unknown, so return False."""
+        """Return whether a condition is true everywhere. For a condition on a device, return False."""
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 
@@ -29,10 +29,10 @@ class Scalars(Protocol):
     def floor(self, scalar: Scalar) -> Scalar: ...
 
     def vector(self, values: Sequence[float]) -> Scalar:
-        """Convert numbers to a vector of float64."""
+        """The vector is float64."""
 
     def indices(self, length: int) -> Scalar:
-        """Return the numbers from 0 to `length - 1` as a vector of float64."""
+        """Return the numbers from 0 to `length - 1` as float64."""
 
     def sort(self, vector: Scalar) -> Scalar: ...
 
@@ -45,28 +45,22 @@ class Scalars(Protocol):
     def pinned(self, scalar: Scalar) -> Scalar:
         """Return a finite number unchanged. Compilers do not merge the operations before and after this call."""
 
-    def stop_gradient(self, scalar: Scalar) -> Scalar:
-        """Return the scalar as a constant without a derivative."""
+    def stop_gradient(self, scalar: Scalar) -> Scalar: ...
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        """Return one tensor with the bits of these numbers and vectors, which a compiled graph can return."""
+        """Return one tensor with the bits of all scalars and vectors, for the result of a compiled graph."""
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
-        """Reverse `pack`.
-
-        lengths: The length of each vector, or None for a number.
-        """
+        """`lengths` has None for a number."""
 
 
 class Change(Protocol):
     def is_identity(self, path: Path) -> bool:
-        """Return whether all elements stay unchanged. Return False if the device is still computing."""
+        """Return False if the device is still computing."""
 
-    def results(self, path: Path) -> list[Tensor]:
-        """Return new tensors."""
+    def results(self, path: Path) -> list[Tensor]: ...
 
-    def writes(self, path: Path) -> list[Write]:
-        """Return the writes that make the change in place."""
+    def writes(self, path: Path) -> list[Write]: ...
 
 
 class Path(Protocol):
@@ -84,45 +78,42 @@ class Path(Protocol):
     """"float64" if any tensor is float64 or complex128, else "float32"."""
 
     def norm(self, p: float) -> Scalar:
-        """Return the p-norm over all tensors, rounded to `norm_dtype` and stored as float64."""
+        """Return a float64, rounded to `norm_dtype`."""
 
     def tensor_norms(self, p: float) -> list[float] | None:
-        """Return the p-norm of each tensor, or None if each tensor needs a separate path."""
+        """Return None if each tensor needs a separate path."""
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        """Return the 2-norm of each slice of the path's only tensor.
-
-        A slice extends along `axes`. These axes have the length 1 in the result.
+        """Return the 2-norm of each slice of the path's only tensor. In the result, `axes` have the length 1.
 
         groups: For each row, the number of its slice. With `groups`, the result has one norm for each row.
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        """Return g * coef as new tensors, or `unchanged()` for the coefficient 1."""
+        """Return new tensors, or `unchanged()` for the coefficient 1."""
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        """Return writes that multiply the tensors by `coef`. Return no writes if `coef` is known to be 1."""
+        """Return no writes if `coef` is known to be 1."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether any lower bound is above its upper bound, or None in a graph."""
+        """Return None in a graph."""
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        """Return new tensors. A bound is a number, or a tensor that broadcasts to the shape of each tensor."""
+        """A bound is a number, or a tensor that broadcasts to the shape of each tensor."""
 
-    def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        """Return writes that clamp the tensors."""
+    def prepare_clamp(self, low: float, high: float) -> list[Write]: ...
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
-        """Return `results` if the condition `keep` is true, else zeros."""
+        """Return zeros if the condition `keep` is false."""
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Prepare to write the results of a change, or zeros if the condition `keep` is false."""
+        """Write zeros if the condition `keep` is false."""
 
     def unchanged(self) -> list[Tensor]:
-        """Return the unchanged tensors as results. Copy tensors that can be written."""
+        """Copy tensors that can be written."""
 
     def as_norm(self, n: Scalar) -> Tensor:
-        """Return the norm as a 0-d tensor in `norm_dtype`, as public functions do."""
+        """Return a 0-d tensor in `norm_dtype`."""
 
     def is_one(self, coef: Scalar) -> bool:
         """Return False if the device is still computing the coefficient."""
@@ -146,18 +137,16 @@ class Path(Protocol):
         """Return None if the traced graph cannot call Python functions."""
 
     def per_tensor(self) -> Path | None:
-        """Return a path with one norm and one coefficient per tensor, or None if each tensor needs a separate path."""
+        """Return None if each tensor needs a separate path."""
 
-    def scope(self) -> AbstractContextManager[Any]:
-        """Return the context manager for the computations of this path."""
+    def scope(self) -> AbstractContextManager[Any]: ...
 
 
 class CollectedPath(Path, Protocol):
     @property
     def tensors(self) -> list[Tensor]: ...
 
-    def part(self, group: range) -> CollectedPath:
-        """Return a path with the tensors at the indices in `group`."""
+    def part(self, group: range) -> CollectedPath: ...
 
 
 def not_adaptive(device: str) -> TypeError:
@@ -172,38 +161,35 @@ class DevicePrimitives(Protocol):
     def dtype(self, tensor: Tensor) -> str: ...
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Convert a number or a one-element tensor to a float64 scalar on the device of the tensors `like`."""
+        """Return a float64 scalar on the device of the tensors `like`."""
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        """Return the float64 sum of |g / divisor|**p over all elements. The derivative at zero must be finite.
+        """Return the float64 sum of |g / divisor|**p. The derivative at zero must be finite.
 
         If p is neither 1 nor 2, compute the power by logarithms, because the quotient can underflow although its power
         does not.
         """
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        """Return the largest |g| in float64. Return 0 if there are no elements, and NaN if any element is NaN."""
+        """Return float64: 0 if there are no elements, and NaN if any element is NaN."""
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        """Return the sums of |g / divisor|**2 over `axes`. These axes have the length 1 in the result."""
+        """Return the sums of |g / divisor|**2. In the result, `axes` have the length 1."""
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """For each row, return the sum of all rows in its group.
-
-        groups: The result of `Sparse.row_groups`.
-        """
+        """For each row, return the sum of its group. `groups` is a result of `Sparse.row_groups`."""
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """For each row, return the maximum over all rows in its group. No number in `rows` is negative."""
+        """For each row, return the maximum of its group. No number is negative."""
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
 
     def times_divisor(self, scalar: Scalar, divisor: Scalar) -> Scalar:
-        """Multiply a root by the divisor that was passed to `power_sum`."""
+        """`divisor` was passed to `power_sum`."""
         return scalar * divisor
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
@@ -211,38 +197,34 @@ class DevicePrimitives(Protocol):
     def stop_gradient(self, scalar: Scalar) -> Scalar: ...
 
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Convert a tensor to a dtype. Rounding from float64 to 16 bits in two steps is allowed."""
+        """Rounding from float64 to 16 bits in two steps is allowed."""
 
     def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
         """Reinterpret the bits of float32 numbers as int32, or the reverse."""
         raise TypeError(f"bug in unified_clip: the backend of {self.name} has no bitcast")
 
     def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
-        """Round a scalar to `dtype`, and return the result as float64."""
+        """Return the rounded number as float64."""
         return self.cast(self.cast(scalar, dtype), "float64")
 
     def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
         return self.cast(scalar, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        """Return g * coef, or g itself if coef is 1. For gradients of up to 32 bits, coef is rounded to float32."""
+        """Return g itself if coef is 1. For gradients of up to 32 bits, coef is rounded to float32."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Run all checks now, because a later write must not raise. Only a check that needs memory for all results can
-        run later."""
+        """Run all checks now, because a later write must not raise."""
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Convert a bound to the tensor's dtype. Round a tensor only once. Numbers are already rounded."""
+        """Round a tensor once to the dtype. Numbers are already rounded."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether a lower bound is above its upper bound, or a bound is NaN. Return None in a graph."""
+        """Also return True for a NaN bound. Return None in a graph."""
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        """Clamp to bounds that `bound` returned.
-
-        The bits of NaN, and of elements that are equal to a bound, do not change.
-        """
+        """Do not change the bits of NaN, or of elements that are equal to a bound."""
         return self.where(tensor < low, low, self.where(tensor > high, high, tensor))
 
     def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
@@ -250,7 +232,7 @@ class DevicePrimitives(Protocol):
         return self.prepare_write(tensors, results)
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
-        """Return the tensors if the condition `keep` is true, else zeros."""
+        """Return zeros if the condition `keep` is false."""
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         raise TypeError(f"tensors of {self.name} cannot be changed in place")
@@ -261,7 +243,7 @@ class DevicePrimitives(Protocol):
         raise not_adaptive(self.name)
 
     def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
-        """Convert numbers to a vector of float64, on the device of the tensors `like`."""
+        """The vector is float64, on the device of the tensors `like`."""
         raise not_adaptive(self.name)
 
     def indices(self, length: int, like: Sequence[Tensor]) -> Scalar:
@@ -286,20 +268,17 @@ class DevicePrimitives(Protocol):
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
         raise not_adaptive(self.name)
 
-    def copy(self, tensor: Tensor) -> Tensor:
-        """Copy an unchanged gradient for a result."""
+    def copy(self, tensor: Tensor) -> Tensor: ...
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         """Wait for the device. Return None in a compiled graph."""
 
     def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (number of NaN, number of inf) as 0-d tensors on the device of the tensor."""
+        """Return (number of NaN, number of inf) as 0-d tensors."""
 
-    def in_graph(self, values: Sequence[Any]) -> bool:
-        """Return whether any of these tensors and scalars is traced."""
+    def in_graph(self, values: Sequence[Any]) -> bool: ...
 
-    def to_numpy(self, scalar: Scalar) -> Any:
-        """Return an eager scalar as a NumPy array."""
+    def to_numpy(self, scalar: Scalar) -> Any: ...
 
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
         return Deferred(lambda: [self.to_numpy(scalar).tolist() for scalar in scalars])
@@ -308,4 +287,4 @@ class DevicePrimitives(Protocol):
         return None
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
-        """Return a context manager, which records derivatives only if `differentiable` is True."""
+        """Derivatives are recorded only if `differentiable` is True."""

@@ -41,7 +41,7 @@ Kind = Literal["value", "norm", "global_norm"]
 
 
 class StepThreshold(NamedTuple):
-    """A threshold that a compiled graph computes from the number of the training step."""
+    """A compiled graph computes the threshold from the number of the training step."""
 
     compute: Callable[[Scalars], Scalar]
 
@@ -57,7 +57,7 @@ class AdaptiveThreshold:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return the settings and the state as a text, which must be equal on all ranks."""
+        """Return a text that must be equal on all ranks."""
         raise NotImplementedError
 
 

@@ -214,8 +214,12 @@ def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
 def ordered(bounds_inverted: bool | None, low: Any, high: Any) -> None:
     if bounds_inverted:
         known = isinstance(low, int | float) and isinstance(high, int | float)
-        remedy = ". Swap them" if known else " for some elements, or a bound is NaN. Swap or correct the bounds"
-        raise ValueError(f"the lower bound ({low}) is above the upper bound ({high}){remedy}")
+        if known:
+            raise ValueError(f"the lower bound ({low}) is above the upper bound ({high}). Swap them")
+        raise ValueError(
+            f"the lower bound ({low}) is above the upper bound ({high}) for some elements, or a bound is NaN. Correct "
+            "the bounds"
+        )
 
 
 def _broadcasts_to(shape: Sequence[int | None] | None, target: Sequence[int | None] | None, name: str) -> None:

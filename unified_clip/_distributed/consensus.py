@@ -1,8 +1,8 @@
 """Compare the calls of all ranks in the all-reduce that sums the norm.
 
-Ranks send only integers. Sums of integers do not depend on the order, so the norm has the same bits for every
-distribution of the gradients. Ranks send digests of the values that must match. If digests differ, the ranks exchange
-readable texts, and all ranks raise an error.
+Ranks send only integers. Their sums do not depend on the order, so the norm has the same bits for every distribution of
+the gradients. Ranks also send digests of the values that must match. If digests differ, the ranks exchange readable
+texts, and all ranks raise an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .replicas import ReplicaSet, contents
 from .uncounted import SharedGradients
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
-"""The tags of collectives. If two ranks send different tags, the sum of an all-reduce differs from `tag * size`."""
+"""Tags of collectives. If two ranks send different tags, the sum differs from `tag * size`."""
 
 CHECKED = 5 + 3 * PIECES
 """The number of integers that the method `_checked` returns."""
@@ -44,12 +44,12 @@ class Call:
     """The values that ranks compare when they compute a norm."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments by name, with None for arguments that the caller did not pass."""
+    """The value is None for an argument that the caller did not pass."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
     """A (parameter, text) tuple for each parameter. The text has the name, the shape and the placements.
 
-    The value is None if ranks can have different parameters, or if a shape is unknown.
+    None if ranks can have different parameters, or if a shape is unknown.
     """
 
     copies: Sequence[tuple[Leaf, Callable[[], int]]] = ()
@@ -61,11 +61,11 @@ class Call:
     """The gradients whose copies are compared between ranks."""
 
     terms: Sequence[ReplicaSet] = ()
-    """The `Partial` gradients. The ranks compare the layouts in this all-reduce, and sum the gradients later."""
+    """The `Partial` gradients. The ranks first compare their layouts in this all-reduce."""
 
     shared: SharedGradients = field(default_factory=SharedGradients)
     remarks: Callable[[], Mapping[str, str]] = dict
-    """A function that returns more text for error messages. Ranks do not compare this text."""
+    """Returns more text for error messages. Ranks do not compare this text."""
 
     def digests(self) -> list[int | None]:
         arguments = sorted(
@@ -89,8 +89,7 @@ _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class Consensus:
-    """The collectives of one call over a process group. All ranks of the group must call the collectives in the same
-    order."""
+    """The collectives of one call. All ranks of the group must call the collectives in the same order."""
 
     def __init__(self, group: ProcessGroup, call: Call, place: int = 0) -> None:
         """`place` is the index of this norm among the norms of the call."""
@@ -109,12 +108,10 @@ class Consensus:
         before: Consensus | None,
         find_terms: Callable[[], on_device.Terms | None],
     ) -> tuple[Scalar, str] | None:
-        """Return (the norm over all ranks on the device, the dtype of the norm).
+        """Return (norm over all ranks on the device, dtype of the norm), or None if the host reads the norm.
 
-        Return None if the host reads the norm.
-
-        find_terms: A function that returns the `Partial` gradients, or None if this rank lacks a partial sum.
-        before: The `Consensus` of the call's first norm, or None if this norm is the first.
+        find_terms: Returns the `Partial` gradients, or None if this rank lacks a partial sum.
+        before: The `Consensus` of the call's first norm, or None for the first norm.
         """
         group, arguments = self.group, self._call.arguments
         is_checked = arguments.get(ELEMENTS) is not None or bool(arguments.get(replicas.CHECK))
@@ -122,7 +119,7 @@ class Consensus:
             return None
         listed: Any = self._call.digests()[1] if before is None else before.parameters
         if before is None and arguments.get(PARAMETERS) is None:
-            listed = "lists that may differ"  # so all such lists share one agreement
+            listed = "lists that may differ"  # all such lists share one agreement
         if not listed:  # this rank lacks a shape
             return None
         # A rank that lacks a term has another digest, so it does not leave its norm on the device.
@@ -135,7 +132,7 @@ class Consensus:
         if dtype is None:
             return None
         first, layout, copies = self._begin()
-        if layouts:  # with several agreed lists of terms, all ranks have to use the same list
+        if layouts:  # several agreed lists are possible, but all ranks must use the same list
             copies = digest((copies, layouts))
         compared = [word for value in (first, layout, copies) for word in integers.summands(value)]
         numbers = [*[0] * (WORDS + 1), *self._checked(stays=True), ADDS, 0, *compared]
@@ -145,11 +142,11 @@ class Consensus:
         return result.norm, dtype
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
-        """Return (the sum of |g|**p over all ranks, the dtype of the norm). All ranks have to call this method."""
+        """Return (sum of |g|**p over all ranks, dtype of the norm). All ranks have to call this method."""
         return integers.from_words(self._checked_sum(integers.to_words((own, dtype)), ADDS))
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
-        """Call `compare` first, which checks that all ranks have the same number of sums."""
+        """Call `compare` first, because all ranks must have the same number of sums."""
         words = self.all_reduce_sum([word for power_sum in own for word in integers.to_words(power_sum)])
         step = WORDS + 1
         return [integers.from_words(words[start : start + step]) for start in range(0, len(words), step)]
@@ -166,7 +163,7 @@ class Consensus:
         self._texts(rejects=True)
 
     def max_abs(self, own: PartialSums, p: float) -> tuple[float, str]:
-        """Return (the largest magnitude over all ranks, the dtype of the norm).
+        """Return (largest magnitude over all ranks, dtype of the norm).
 
         Ranks send the bits of float64 magnitudes as integers. The integer of NaN is larger than the integers of all
         numbers. For p = inf, the magnitude is rounded to the dtype of the norm.
@@ -177,7 +174,7 @@ class Consensus:
         words = [integers.bits(math.nan if math.isnan(top) else top) for top in (wide, narrow)]
         words.insert(1, int(own.norm_dtype == "float64"))
         words.append(int(bool(self._call.terms)))
-        words += [0] * (WORDS + 1 + CHECKED - len(words))  # a rank with another p sends as many words, for a sum
+        words += [0] * (WORDS + 1 + CHECKED - len(words))  # a rank with another p sends as many words
         words[on_device.FLAGS] = int(not self._can_stay)
         sent = [*words, MAXIMUM, 0, *(word for value in digests for word in integers.bounds(value))]
         maxima = self._all_reduce(self.group.all_reduce_max, sent)
@@ -261,7 +258,7 @@ class Consensus:
             on_device.agree(self.group.key, self.parameters, agreement if can_all_stay else None)
 
     def _reject_mixed(self, reduced: Sequence[int]) -> None:
-        """Raise ValueError if the norm stays on the device on some ranks, but not on this rank.
+        """Raise ValueError if the norm stays on the device only on other ranks.
 
         Before the error, this rank takes part in the all-reduces that the other ranks still make.
         """
@@ -283,17 +280,13 @@ class Consensus:
         tags, rejected, compared = reduced[0], reduced[1], reduced[2:]
         length = len(compared) // 3
         digests = [compared[start : start + length] for start in range(0, len(compared), length)]
-        if is_nan:  # the bits of NaN may differ between copies; the norm is NaN on all ranks
+        if is_nan:  # the bits of NaN may differ between copies, but the norm is NaN on all ranks
             digests.pop()
         if rejected or tags != tag * self.group.size or not all(map(equal, digests)):
             raise ValueError(differences.describe(self._texts()))
 
     def _texts(self, rejects: bool = False) -> list[tuple[list[int], dict[str, Any]]]:
-        """Exchange at most MAX_TEXTS texts about the call. Return a tuple (global ranks that sent the text, text) for
-        each text.
-
-        The texts of ranks that reject the call come first.
-        """
+        """Exchange at most MAX_TEXTS texts. Return (global ranks, text) tuples, first of ranks that reject the call."""
         own = self._call.text()
         marks = self.all_gather(digest(json.dumps(own).encode()) >> 2 << 1 | rejects)
         ranks: dict[int, list[int]] = {}
@@ -335,20 +328,17 @@ class Consensus:
 
 
 def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessGroup]]) -> None:
-    """Send an error to the ranks that wait for this rank, so that these ranks raise an error, too.
-
-    find_groups: A function that returns the process groups of the waiting ranks.
-    """
+    """Raise this error also on the ranks that wait for this rank. `find_groups` returns their process groups."""
     if hasattr(error, "raises_alone"):
         return
     try:
         groups = [group for group in find_groups() if group.size > 1]
-    except Exception:  # no group can be inferred, so no rank waits; `error` has the remedy
+    except Exception:  # no group can be inferred, so no rank waits. `error` has the remedy
         return
     note = f"unified_clip waits for the other ranks of the process group, to raise this error on all ranks: {error!r}"
     try:
         with waiting.logged(waiting.REJECTION_PATIENCE, logging.ERROR, lambda: note):
             for group in groups:
                 Consensus(group, Call()).reject(error)
-    except Exception as failure:  # the error of the call is the one to raise
+    except Exception as failure:  # the error of the call matters more
         error.add_note(f"Sending this error to the other ranks failed: {type(failure).__name__}: {failure}")

@@ -19,22 +19,23 @@ REMEDY = (
 
 
 def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
-    """texts: A tuple (ranks, text) for each different text."""
+    """`texts` has a tuple (ranks, text) for each different text."""
     rejected = [(ranks, text["remarks"]["rejected"]) for ranks, text in texts if "rejected" in text["remarks"]]
     if rejected:
         reasons = "; ".join(f"{format_ranks(ranks)} rejected this call: {reason}" for ranks, reason in rejected)
         places = " and ".join(format_ranks(ranks) for ranks, _ in rejected)
         return f"{reasons}. Correct the call on {places}. No gradient was changed on any rank."
-    sentences = [*_differing_arguments(texts), *_differing_layouts(texts)]
-    if not sentences:
+    differing = [*_differing_arguments(texts), *_differing_layouts(texts)]
+    if not differing:
         return _differing_copies(texts)
+    sentences = [f"the ranks disagree about {'. The ranks also disagree about '.join(differing)}"]
     names = [(ranks, text["remarks"].get("function")) for ranks, text in texts]
     if len({name for _, name in names}) > 1:
-        sentences.append(", ".join(f"{format_ranks(ranks)} called {name}" for ranks, name in names if name))
+        sentences.append(f"The called functions are {_by_value((ranks, name) for ranks, name in names if name)}")
     if any(text["arguments"].get(ELEMENTS) != texts[0][1]["arguments"].get(ELEMENTS) for _, text in texts):
         sentences += [
-            f"{format_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'} {text['remarks']['missing']}: set gradients "
-            "of zeros for these parameters, or leave check_numel out"
+            f"There is {text['remarks']['missing']} on {format_ranks(ranks)}. Set gradients of zeros for these "
+            "parameters, or leave check_numel out"
             for ranks, text in texts
             if "missing" in text["remarks"]
         ]
@@ -47,7 +48,7 @@ def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
         )
     else:
         sentences.append("Make the same call on every rank, and list all parameters, also those without a gradient")
-    return f"the ranks disagree about {'. '.join(sentences)}. No gradient was changed."
+    return f"{'. '.join(sentences)}. No gradient was changed."
 
 
 def _differing_arguments(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> list[str]:

@@ -6,8 +6,7 @@ import hashlib
 from typing import Any
 
 PIECES = 4
-"""The number of 16-bit pieces in a digest. On up to 2**30 ranks, the sum of the squares of a piece fits into int64.
-"""
+"""A digest has four pieces of 16 bits. On up to 2**30 ranks, the sum of the squares of a piece fits into int64."""
 
 
 def digest(value: Any) -> int:

@@ -12,12 +12,10 @@ from .ranks import Ranks
 
 
 class ProcessGroup(ABC):
-    """A process group. All ranks of the group must call a collective together, with lists of the same length. A
-    subclass defines the framework's all-reduce.
-    """
+    """All ranks of the group must call a collective together, with lists of the same length."""
 
     def __init__(self, key: Any, ranks: Ranks, here: int) -> None:
-        """key: An object that identifies the process group, and lives as long as the group.
+        """key: Identifies the process group, and lives as long as the group.
         ranks: The global ranks of the processes.
         here: The global rank of this process.
         """
@@ -77,15 +75,15 @@ class NormGroup(NamedTuple):
 
     leaf: Leaf
     label: str | None = None
-    """The name and the shape of the parameter, which the ranks of `groups` compare, or None to compare nothing."""
+    """The name and shape of the parameter, which the ranks of `groups` compare. None compares nothing."""
 
 
 def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[ProcessGroup, list[int]]]:
-    """Yield (process group, indices of its parameters).
+    """Yield (process group, indices of its parameters): first the first groups of all parameters, then the second
+    groups.
 
-    The first groups of all parameters come first, then the second groups, and so on. All ranks yield their groups in
-    the same order, even if they list the parameters in different orders. Ranks with different orders would wait for
-    each other forever.
+    The order is the same on all ranks, even if they list the parameters in different orders. Otherwise, ranks could
+    wait for each other forever.
     """
     for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
         members: dict[ProcessGroup, list[int]] = {}

@@ -8,14 +8,12 @@ from .._core.exact import UNIT, WORDS, Accumulator
 from .digests import PIECES, split
 
 Sum = tuple[Accumulator, str]
-"""An accumulator with the sum of |g|**p, and the dtype of the norm. The norm is the root of the sum."""
+"""(sum of |g|**p, dtype of the norm)."""
 
 
 def summands(digest: int | None) -> list[int]:
-    """Return this rank's integers for an all-reduce with SUM, which shows whether the digests of all ranks match.
-
-    The list contains the number 1, the pieces of the digest, and the square of each piece.
-    """
+    """Return this rank's integers for an all-reduce with SUM: 1, the pieces of the digest, and the square of each
+    piece."""
     if digest is None:
         return [0] * (1 + 2 * PIECES)
     pieces = split(digest)
@@ -23,17 +21,16 @@ def summands(digest: int | None) -> list[int]:
 
 
 def equal_summands(reduced: Sequence[int]) -> bool:
-    """Return whether all ranks have the same digest. Numbers are equal if and only if count * (sum of squares) ==
-    (sum)**2.
+    """Return whether all ranks have the same digest, from the sum of `summands` over all ranks.
 
-    reduced: The sum of `summands` over all ranks.
+    Numbers are equal if and only if count * (sum of squares) == (sum)**2.
     """
     count, sums, squares = reduced[0], reduced[1 : 1 + PIECES], reduced[1 + PIECES :]
     return all(count * square == total * total for total, square in zip(sums, squares, strict=True))
 
 
 def bounds(digest: int | None) -> list[int]:
-    """Return this rank's integers for an all-reduce with MAX, which shows whether the digests of all ranks match.
+    """Return this rank's integers for an all-reduce with MAX.
 
     A rank without a digest sends numbers that do not change the maxima.
     """

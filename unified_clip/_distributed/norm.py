@@ -50,10 +50,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        """Return the local tensors that this rank owns.
-
-        Each element has exactly one owner rank.
-        """
+        """Return the local tensors that this rank owns. Each element has exactly one owner rank."""
 
     @abstractmethod
     def count_elements(self) -> int: ...
@@ -69,7 +66,7 @@ class LocalShards(ABC):
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         """Return a `NormGroup` for each parameter, in the same order on all ranks.
 
-        known_only: Leave out parameters with an unknown norm, instead of raising ValueError.
+        With `known_only`, leave out unknown norms instead of raising ValueError.
         """
 
     @abstractmethod
@@ -86,10 +83,8 @@ class LocalShards(ABC):
         return SharedGradients()
 
     def terms(self) -> list[ReplicaSet]:
-        """Return the sets of `Partial` gradients that `counted` leaves out.
-
-        The ranks compare the layouts of these gradients before a collective sums the gradients.
-        """
+        """Return the sets of `Partial` gradients that `counted` leaves out. The ranks compare their layouts before the
+        sum."""
         return []
 
     def owned_terms(self) -> list[int]:
@@ -97,20 +92,16 @@ class LocalShards(ABC):
         return []
 
     def sum_terms(self) -> list[Tensor]:
-        """Return the sums of all `terms`, including the sums that other ranks own.
-
-        All ranks have to call this method.
-        """
+        """Return the sums of all `terms`, also those that other ranks own. All ranks have to call this method."""
         return []
 
     def terms_on_device(self, measure: Measure) -> on_device.Terms | None:
-        """Return the `Partial` gradients if the norm stays on the device, or None if the host sums the gradients."""
+        """Return the `Partial` gradients if the norm stays on the device, or None if the host sums them."""
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before the collective of the norm. Until these collectives end, no rank
-        can reject a call.
-        """
+        """Return whether other collectives come before the collective of the norm. Until then, no rank can reject a
+        call."""
         return False
 
     # -- for all frameworks
@@ -126,7 +117,7 @@ class LocalShards(ABC):
 
     @property
     def parameters(self) -> int | None:
-        """The number of parameters, with or without a gradient. None means that the number can differ between ranks."""
+        """The number of parameters, or None if the number can differ between ranks."""
         return self._spec.comparable(self._parameters)
 
     def check_patterns(self) -> None:
@@ -165,7 +156,7 @@ class LocalShards(ABC):
         try:
             counted = self.counted(indices)
         except Exception as error:
-            if self._measured:  # after an earlier norm of the call, the other ranks wait for this one
+            if self._measured:  # this is not the first norm of the call, so the other ranks wait for it
                 self.send_rejection("total", error)
             raise
         self._has_counted = True
@@ -177,7 +168,9 @@ class LocalShards(ABC):
         self._measured.append((path, consensus))
         if norm is None:
             norm = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self.is_only_declared)
-            if norm[0] == 0 and self.declares_owners and not consensus.has_terms:  # equal on all ranks, by PARAMETERS
+            if (
+                norm[0] == 0 and self.declares_owners and not consensus.has_terms
+            ):  # PARAMETERS makes this value equal on all ranks
                 consensus.check_any_counted(counted, [self.values[index] for index in indices])
         n, path.norm_dtype = norm
         self._has_counted = False
@@ -202,10 +195,7 @@ class LocalShards(ABC):
     def _call_of(
         self, arguments: dict[str, Any], indices: Sequence[int], measure: Measure, function: str, is_first: bool
     ) -> Call:
-        """Return the values that the ranks compare for a norm.
-
-        For the first norm of a call, the values include all parameters and the number of elements.
-        """
+        """For the first norm of a call, the ranks also compare all parameters and the number of elements."""
         numel, copies = self.numel if is_first else None, self.copies()
 
         def checksum(gradients: Sequence[tuple[Leaf, Tensor]]) -> int:
@@ -274,7 +264,7 @@ class LocalShards(ABC):
 def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
     """Return the name, shape and placements of a parameter as text, or None for an unknown shape.
 
-    texts: Cached texts by shape and placements. Writing placements as text takes long.
+    texts: A cache, because writing placements as text takes long.
     """
     gradient, _, name, parameter = leaf
     tensor = parameter if hasattr(parameter, "shape") else gradient
@@ -329,10 +319,10 @@ WithTerms = Callable[[], tuple[PartialSums, PartialSums]]
 def _norm(
     own: PartialSums, consensus: Consensus, p: float, with_terms: WithTerms, is_only_declared: bool
 ) -> tuple[float, str]:
-    """Return (the p-norm over all ranks, the dtype of the norm).
+    """Return (p-norm over all ranks, dtype of the norm).
 
     is_only_declared: Whether `ownership` alone decides which gradients this rank owns. If so, equal sums cause a
-        warning.
+    warning.
     """
     if p in (1, 2):
         return _power_norm(own, consensus, int(p), with_terms, is_only_declared)

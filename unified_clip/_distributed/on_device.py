@@ -1,8 +1,7 @@
 """Keep the norm of a process group on the GPUs, so that no rank waits for its GPU.
 
-At the first call with a new list of parameters, the host reads the norm, and decides whether the norms of later calls
-stay on the GPU. If ranks make different calls later, the norm is NaN, and the next call raises the error. The host
-reads the comparison of the calls only at the next call, so the host does not wait for queued work.
+At the first call with a new list of parameters, the host reads the norm, and decides whether later norms stay on the
+GPU. If ranks make different calls later, the norm is NaN, and the next call raises the error.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ from .digests import PIECES
 from .integers import equal_summands
 
 FLAGS = WORDS + 1 + 3 + 3 * PIECES
-"""The first all-reduce has two flags at the indices FLAGS and FLAGS + 1.
-
-A rank sends 1 as the first flag if norms can stay on its GPU, and 1 as the second flag if this norm stays on its GPU.
-"""
+"""FLAGS and FLAGS + 1 are the indices of two flags: whether norms can stay on the rank's GPU, and whether this norm
+stays."""
 
 TAGS = FLAGS + 2
 
@@ -31,9 +28,7 @@ TAG = 1
 """The tag of the sum, equal to `consensus.ADDS`."""
 
 WINDOWS = 178
-"""The number of integers in the second all-reduce. The first integer is a flag for float64 norms. The remaining 177
-integers are an exact sum (see `STATE` in the kernels).
-"""
+"""The second all-reduce has a flag for float64 norms, and an exact sum in 177 integers (see `STATE` in the kernels)."""
 
 REMEDY = (
     "Set UNIFIED_CLIP_TRITON=0, and restart all ranks from the same checkpoint. With UNIFIED_CLIP_TRITON=0, the "
@@ -53,10 +48,10 @@ class Terms(NamedTuple):
     values: Sequence[Tensor]
     length: int
     flatten: Callable[[], Tensor]
-    """A function that returns the partial sums of this rank as one float64 tensor."""
+    """Returns the partial sums of this rank as one float64 tensor."""
 
     round: Callable[[Tensor], Sequence[Tensor]]
-    """A function that converts the sum of the tensors from `flatten` over all ranks back to gradients."""
+    """Converts the sum over all ranks back to gradients."""
 
     owned: Sequence[int]
     measure: Measure
@@ -81,7 +76,7 @@ class Agreement(NamedTuple):
 
 
 _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
-"""For each process group, a dict from the digest of a parameter list to its agreement."""
+"""For each process group, maps the digest of a parameter list to its agreement."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
 
@@ -93,10 +88,9 @@ def agreed_dtype(group: Any, parameters: int) -> str | None:
 
 
 def most_terms(group: Any) -> int:
-    """Return the largest number of `Partial` elements of any earlier call in a process group.
+    """Return the largest number of `Partial` elements of any earlier call.
 
-    Every call sums this number of elements, so that the lengths match even if ranks pass different lists of parameters
-    by mistake.
+    Every call sums this number of elements, so that the lengths match even if ranks pass different lists by mistake.
     """
     return max((agreement.terms for agreement in _AGREED.get(group, {}).values()), default=0)
 

@@ -1,4 +1,4 @@
-"""Find the owner rank of a gradient from the caller's `ownership`, and create the errors for unknown ownership."""
+"""Find the owner rank of a gradient from the caller's `ownership`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .differences import REMEDY
 
 
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
-    """Return whether `ownership` makes this rank the owner of a gradient. Return None if `ownership` declares nothing.
+    """Return whether `ownership` makes this rank the owner, or None if `ownership` declares nothing.
 
     ranks: The ranks that have the gradient.
     first: The first rank of the process group.
     """
     ownership = spec.ownership_of(leaf)
     if callable(ownership):
-        # A name, which JAX has for a parameter, has no placement.
+        # JAX's parameters are names, which have no placements.
         is_owner = ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter)
         if is_owner not in (True, False):
             raise TypeError(
@@ -37,10 +37,7 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
 
 
 def undeclared(message: str) -> ValueError:
-    """Return a ValueError about unknown ownership.
-
-    The error is not sent to other ranks, because these ranks might never start the collective that sends the error.
-    """
+    """Other ranks do not get this error, because they might never start the collective that sends errors."""
     error = ValueError(message)
     error.raises_alone = True  # type: ignore[attr-defined]
     return error

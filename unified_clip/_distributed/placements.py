@@ -46,14 +46,11 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether no earlier rank on the mesh has the elements of this rank.
-
-        Treat `Partial` like `Replicate`.
-        """
+        """Return whether no earlier rank on the mesh has the elements of this rank. `Partial` counts as `Replicate`."""
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return whether no earlier rank in a process group has the elements of this rank. Treat `Partial` like
+        """Return whether no earlier rank in a process group has the elements of this rank. `Partial` counts as
         `Replicate`.
 
         Return None if an element of the tensor might be on no rank of the group.
@@ -65,7 +62,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
-        """Return whether this rank has all elements of a distributed tensor. Return False for `Partial` placements."""
+        """Return whether this rank has all elements. Return False for `Partial` placements."""
 
     @abstractmethod
     def is_partial(self, tensor: Any) -> bool: ...
@@ -76,7 +73,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def layout(self, tensor: Any) -> str:
-        """Return the placements of a tensor as text, such as "Shard(dim=0) over dp=4"."""
+        """Return the placements as text, such as "Shard(dim=0) over dp=4"."""
 
     @abstractmethod
     def world(self) -> ProcessGroup: ...
@@ -93,7 +90,7 @@ class DistributedGradients(LocalShards):
 
     @functools.cached_property
     def layout_keys(self) -> Sequence[Hashable]:
-        """For each gradient, a key or None. Gradients with equal keys have equal meshes and equal placements."""
+        """For each gradient, a key or None. Gradients with equal keys have equal meshes and placements."""
         return [None] * len(self._gradients)
 
     def tensors_by_layout(self) -> Iterable[Any]:
@@ -105,13 +102,11 @@ class DistributedGradients(LocalShards):
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Return whether this rank owns a plain tensor, according to the framework's attributes. Return None if the
-        attributes do not show the owner."""
+        """Return whether this rank owns a plain tensor, by the framework's attributes. None means unknown."""
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
-        """Return all ranks that have a copy of a plain tensor, according to the framework's attributes. Return None for
-        unknown ranks."""
+        """Return all ranks that have a copy of a plain tensor, by the framework's attributes. None means unknown."""
         return None
 
     # -- for all frameworks
@@ -127,7 +122,7 @@ class DistributedGradients(LocalShards):
         return [replica for replica in replicas if replica is not None and replica.number > 1]
 
     def _replica(self, index: int, group: ProcessGroup, alone: Ranks) -> Replica | None:
-        """Return a gradient's `Replica`, or None if this rank is not on the gradient's mesh.
+        """Return None if this rank is not on the gradient's mesh.
 
         alone: A sequence with only this rank.
         """
@@ -257,7 +252,7 @@ class DistributedGradients(LocalShards):
         return [tensor for index, tensor in tensors.items() if self._is_counted[index]]
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the indices of the `Partial` gradients that the ranks sum later, after comparing their layouts."""
+        """Return the indices of the `Partial` gradients that the ranks sum after comparing their layouts."""
         return []
 
     def owned_terms(self) -> list[int]:
@@ -336,7 +331,7 @@ class DistributedGradients(LocalShards):
         ranks = self.ranks(gradient)
         is_first = self._check_within(self._leaves[index], gradient, group)
         if len(ranks) < group.size:
-            return self._is_owner(index, group, ranks) and is_first  # first `_is_owner`, which may raise
+            return self._is_owner(index, group, ranks) and is_first  # `_is_owner` comes first because it may raise
         self._counts_by_placement |= is_first
         if layout is not None:
             self._counted_layouts[layout] = is_first
@@ -364,7 +359,7 @@ class DistributedGradients(LocalShards):
         if declared is not None:
             return declared
         if plain and self._is_plain_shard(leaf.parameter, leaf.tensor):
-            raise ownership_unknown(group.size, leaf.place, "a plain tensor, and smaller than its parameter")
+            raise ownership_unknown(group.size, leaf.place, "a plain tensor that is smaller than its parameter")
         if plain and self._has_full_mesh:
             self._assumed_copies.append(index)  # the ranks compare these copies
             return group.rank == 0

@@ -61,7 +61,7 @@ class Ranks(Sequence[int]):
         return present
 
     def places(self, ranks: Any) -> npt.NDArray[np.intp]:
-        """For each rank in an array, return its index in this sequence, which must contain the rank."""
+        """Return the index of each rank in this sequence, which must contain all ranks."""
         places: npt.NDArray[np.intp] = self._order[np.searchsorted(self._sorted, ranks)]
         return places
 
@@ -88,8 +88,7 @@ def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ran
     """Return whether `rank` has the first copy of its elements in a process group.
 
     Return None if a rank of the group is not on the mesh, or if an element of the tensor is on no rank of the group.
-
-    is_copied: For each dimension of the mesh, whether the ranks along the dimension have copies.
+    is_copied: For each dimension of the mesh, whether the ranks along it have copies.
     """
     present, copied = group.has(mesh), tuple(dim for dim, is_along in enumerate(is_copied) if is_along)
     if np.count_nonzero(present) < len(group) or not present.any(axis=copied).all():
@@ -100,9 +99,8 @@ def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ran
 
 
 class KeptByIdentity(Generic[V]):
-    """A cache that keeps a value while an object lives. The value must not refer to the object, because the object
-    would never be freed.
-    """
+    """A cache that keeps a value while an object lives. A value that refers to the object would keep it alive
+    forever."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
@@ -116,6 +114,8 @@ class KeptByIdentity(Generic[V]):
         if entry is not None and entry[0]() is owner:
             return entry[1]
         value = compute(owner)
-        with suppress(TypeError):  # no weak reference to an int, which is PyTorch's group on ranks outside the group
+        with suppress(
+            TypeError
+        ):  # PyTorch's group is an int on ranks outside the group, and ints have no weak references
             entries[key] = weakref.ref(owner, lambda _: entries.pop(key, None)), value
         return value

@@ -1,7 +1,7 @@
 """Compare copies of a gradient between ranks: the replicas of HSDP, and copies that `ownership` declares.
 
-The ranks compare copies in the all-reduce of the norm. Suppose that n ranks have copies. The first rank that has a copy
-adds its checksum times (1 - n). The remaining ranks add their checksums. If the copies are equal, the sum is 0.
+The all-reduce of the norm compares n copies. The first rank with a copy adds its checksum times (1 - n), and the other
+ranks add their checksums. If the copies are equal, the sum is 0.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ CHECK = "check_replicas"
 class Replica(NamedTuple):
     leaf: Leaf
     label: str | None
-    """The name and the shape of the gradient as text, or None for an unknown shape. The text is equal on all ranks with
-    copies."""
+    """The name and shape of the gradient as text, equal on all ranks with copies. None for an unknown shape."""
 
     tensor: Tensor
     key: Hashable
@@ -77,18 +76,18 @@ class ReplicaSet:
     """A set of gradients whose copies are on the same ranks."""
 
     key: int
-    """The identifier of the set, an integer other than 0. All ranks with copies compute the same number."""
+    """A number other than 0, which all ranks with copies compute for this set."""
 
     number: int
     is_first: bool
     content: int
 
     text: Callable[[], dict[str, Any]]
-    """A function that returns texts for an error message."""
+    """Returns texts for an error message."""
 
 
 class SharedSet(NamedTuple):
-    """A set of gradients with copies on the same ranks. The first of these ranks owns the gradients."""
+    """Gradients with copies on the same ranks. The first of these ranks owns the gradients."""
 
     key: Hashable
     number: int
@@ -96,7 +95,7 @@ class SharedSet(NamedTuple):
 
     indices: Sequence[int]
     identities: Sequence[Hashable]
-    """A value for each gradient. All ranks with copies of the gradient compute the same value."""
+    """All ranks with copies of a gradient compute the same value for it."""
 
     @property
     def content(self) -> int:
@@ -172,7 +171,7 @@ class Exchange(Protocol):
 
 
 Position = tuple[int, int]
-"""A rank of the process group, and the index of a `ReplicaSet` on this rank."""
+"""(rank in the process group, index of a `ReplicaSet` on this rank)."""
 
 
 def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
@@ -220,19 +219,22 @@ def _describe_set(
     most, differing = (text["contents"] for text in texts)
     compared = [{key: entry[1] for key, entry in entries.items()} for entries in (differing, most)]
     keys = [key for key in {**most, **differing} if compared[0].get(key) != compared[1].get(key)]
-    places = [{**most, **differing}[key][0] for key in keys or differing]  # no key differs: the order does
+    places = [{**most, **differing}[key][0] for key in keys or differing]  # without keys, only the order differs
     more = f" and {len(places) - 4} more" if len(places) > 4 else ""
     where, elsewhere = (
         _ranks(positions, text, exchange) for positions, text in ((copies[1], texts[1]), (copies[0], texts[0]))
     )
     missing = [key for key in keys if key not in differing or key not in most]
-    note = " in their order" * (not keys)
+    sentences = [f"gradients at {', '.join(places[:4])}{more} on {where} differ {from_others} on {elsewhere}"]
+    if not keys:
+        sentences.append("Only their order differs")
     if missing:
         lacking = where if missing[0] not in differing else elsewhere
-        note = f" ({({**most, **differing})[missing[0]][0]} is missing on {lacking})"
-    rest = sum(map(len, copies[2:]))
-    further = f"; {rest} other{' differs' if rest == 1 else 's differ'}, too" if rest else ""
-    return f"gradients at {', '.join(places[:4])}{more} on {where} differ {from_others} on {elsewhere}{note}{further}"
+        sentences.append(f"The gradient at {({**most, **differing})[missing[0]][0]} is missing on {lacking}")
+    others = sorted({exchange.ranks[rank] for positions in copies[2:] for rank, _ in positions})
+    if others:
+        sentences.append(f"The gradients on {format_ranks(others)} differ, too")
+    return ". ".join(sentences)
 
 
 def _ranks(positions: Sequence[Position], text: dict[str, Any], exchange: Exchange) -> str:

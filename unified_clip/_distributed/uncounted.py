@@ -1,8 +1,8 @@
 """Find gradients that have no owner rank.
 
-The first rank with a copy of a parameter owns its gradient. If the gradient is None on the first rank, the norm does
-not include it. To detect this case, the all-reduce of the norm adds up digests of the gradients that have copies. If
-the sum is not 0, the ranks compare the gradients one by one.
+The first rank with a copy of a parameter owns its gradient. If the gradient is None on this rank, the norm does not
+include it. To detect this, the all-reduce of the norm also sums digests of the gradients with copies. If the sum is not
+0, the ranks compare the gradients one by one.
 """
 
 from __future__ import annotations
@@ -18,20 +18,17 @@ from .replicas import Exchange, SharedSet
 def place(leaf: Leaf, are_listed: bool) -> str:
     """are_listed: Whether all ranks list the same parameters."""
     is_unique = are_listed or leaf.name is not None
-    return leaf.place if is_unique else f"{leaf.place}, or another gradient with as many elements,"
+    return leaf.place if is_unique else f"{leaf.place} (or at another gradient with as many elements)"
 
 
 class SharedGradients(NamedTuple):
     sets: Sequence[SharedSet] = ()
     needed_place: Callable[[int], str | None] = lambda index: None
-    """A function that returns the place of a gradient as text, or None if the norm is right without the gradient."""
+    """Returns the place of a gradient as text, or None if the norm is right without the gradient."""
 
 
 def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
-    """Describe the gradients that no rank owns. Return None if each gradient has an owner.
-
-    All ranks have to call this function.
-    """
+    """Return None if each gradient has an owner. All ranks have to call this function."""
     own = [number for each in shared.sets if each.is_first for number, _ in each.numbers(lambda index: "")]
     others = [entry for each in shared.sets if not each.is_first for entry in each.numbers(shared.needed_place)]
     counted = set(_gathered(own, exchange))

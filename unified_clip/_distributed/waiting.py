@@ -15,7 +15,7 @@ REJECTION_PATIENCE = 10.0
 """The same as PATIENCE, for a collective that sends an error."""
 
 INTERVAL = 1.0
-"""The number of seconds between two checks of the waiting calls."""
+"""In seconds, between two checks of the waiting calls."""
 
 _WAITS: dict[object, tuple[float, int, Callable[[], str]]] = {}
 
@@ -25,9 +25,7 @@ _WATCH: list[threading.Thread] = []
 
 @contextmanager
 def logged(patience: float, level: int, message: Callable[[], str]) -> Iterator[None]:
-    """Log a message if the `with` block takes longer than `patience` seconds. One thread of the process writes all
-    messages.
-    """
+    """Log a message if the `with` block takes longer than `patience` seconds. All calls share one thread."""
     wait = object()
     _WAITS[wait] = time.monotonic() + patience, level, message
     _start()

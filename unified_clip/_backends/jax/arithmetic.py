@@ -30,17 +30,15 @@ def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def without_last_ones(tensor: Tensor) -> Tensor:
-    """Remove axes of length 1, because XLA on a CPU sums six times slower if the last axis has length 1.
-
-    The optimization barrier stops XLA from restoring these axes.
-    """
+    """XLA on a CPU sums six times slower if the last axis has length 1. The barrier stops XLA from restoring these
+    axes."""
     if tensor.shape[-1:] != (1,):
         return tensor
     return jax.lax.optimization_barrier(jnp.squeeze(tensor))
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Select elements as `jnp.where` does. For 0-d tensors, JAX traces this function faster than `jnp.where`."""
+    """Select elements as `jnp.where` does. For 0-d tensors, JAX traces this function faster."""
     return jnp.where(condition, yes, no) if condition.ndim else jax.lax.select_n(condition, no, yes)
 
 
@@ -51,8 +49,7 @@ def wide(tensor: Tensor) -> Tensor:
 def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
     """Sum the rows that have equal indices, in float64 and rounded once. Return (indices, sums).
 
-    The result has as many rows as the gradient. Unused rows have indices outside the shape of the gradient, as in
-    padded BCOO arrays.
+    The result has as many rows as the gradient. Unused rows have indices outside the shape, as in padded BCOO arrays.
     """
     outside = jnp.array(gradient.shape[: gradient.n_sparse], gradient.indices.dtype)
     inside = (gradient.indices < outside).all(axis=1)
@@ -74,7 +71,7 @@ def magnitudes(tensor: Tensor) -> Tensor:
     """Return |g| in float64. Where g is 0, the derivative is 0."""
     if not jnp.iscomplexobj(tensor):
         numbers = wide(tensor)
-        return numbers * jax.lax.stop_gradient(jnp.sign(numbers))  # JAX's own has derivative 1 at 0
+        return numbers * jax.lax.stop_gradient(jnp.sign(numbers))  # the derivative of JAX's `abs` is 1 at 0
     parts = [jnp.abs(wide(part)) for part in (tensor.real, tensor.imag)]
     max_abs = jnp.maximum(*map(jax.lax.stop_gradient, parts))
     divisor = jnp.where((max_abs > 0) & (max_abs < math.inf), max_abs, 1.0)
@@ -91,7 +88,7 @@ def divided(numbers: Tensor, divisor: Scalar) -> Tensor:
 
 
 def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
-    """Return |g / divisor|**p without `jnp.power`, because its derivative would not be in float64."""
+    """Return |g / divisor|**p without `jnp.power`, whose derivative would not be in float64."""
     if p == 2 and jnp.iscomplexobj(tensor):
         return powers(tensor.real, 2, divisor) + powers(tensor.imag, 2, divisor)
     numbers = wide(tensor) if p == 2 else magnitudes(tensor)
@@ -107,7 +104,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return the maximum, or 0 for an empty array. If a value is NaN, return NaN, because `jnp.max` can ignore NaN."""
+    """Return 0 for an empty array. If a value is NaN, return NaN, which `jnp.max` can ignore."""
     largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)
 

@@ -1,6 +1,4 @@
-"""The backend of JAX. Arrays are immutable, so in-place functions update the list or dict that contains them. All
-pytrees are containers.
-"""
+"""The backend of JAX. Arrays are immutable, so in-place functions update the list or dict that contains them."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return host.kernels_in_graphs() and kernel_custom_call.register()
 
     _axes: tuple[str, ...] | None = None
-    """The `shard_map` axes in the caller's `process_group`, or None if `process_group` names no axes."""
+    """The `shard_map` axes in the caller's `process_group`, or None if it names no axes."""
 
     def with_spec(self, spec: DistributedSpec) -> Self:
         if isinstance(spec.process_group, str) and spec.process_group == "auto":
@@ -68,7 +66,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jax.lax.stop_gradient(self.as_tensor(parameter))
 
     def as_bound(self, value: Any) -> Tensor:
-        """Copy a NumPy array without a conversion to JAX, because JAX without x64 would convert float64 to float32."""
+        """Keep a NumPy array, because JAX without x64 would convert float64 to float32."""
         return kernels.own_copy(value) if kernels.is_array(value) else value
 
     def dtype(self, tensor: Any) -> str:
@@ -78,7 +76,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if isinstance(node, str) or jax.tree_util.all_leaves([node]):
             return None
         if type(node) in (dict, list, tuple) or hasattr(node, "_fields"):
-            return None  # Python's containers, which may have (name, gradient) tuples
+            return None  # lists, tuples and dicts may have (name, gradient) tuples
         children, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda child: child is not node)
         return {jax.tree_util.keystr(path, simple=True): child for path, child in children}
 
@@ -106,7 +104,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
             indices, data = merged_rows(gradient)
         else:
             rows = np.asarray(gradient.indices)
-            inside = (rows < np.array(gradient.shape[: gradient.n_sparse])).all(axis=1)  # other rows are BCOO's padding
+            inside = (rows < np.array(gradient.shape[: gradient.n_sparse])).all(axis=1)  # all other rows are padding
             dtype = self.dtype(gradient)
             unique, array = sparse_rows.merge_rows(rows[inside].T, self.host_view(gradient.data)[inside], dtype)
             merged = [jnp.asarray(unique.T), self.from_host(array, dtype)]
@@ -183,7 +181,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
         collector = None if host.forced_path() else _collector(kind)  # type: ignore[arg-type]  # it is hashable
         if collector and jax.process_count() > 1 and any(map(sharded.is_multi_process, tensors)):
-            return None  # else the collector may take a shard for the array
+            return None  # the collector could take a shard for the array
         return collected.path_over(self, collector.of_tensors(tensors, False, False)) if collector else None
 
     def takes_host(self, tensors: Sequence[Tensor]) -> bool:
@@ -227,7 +225,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return np.asarray(scalar).item() if is_concrete(scalar) else None
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        # Arrays are not written, and two gradients may be one array, as those of a + b are.
+        # No array is overwritten. Two gradients may be one array, such as the gradients of a + b.
         return list(range(len(tensors)))
 
     # -- primitives of the device path, in a scope where JAX has float64
@@ -313,7 +311,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jnp.minimum(scalar, sys.float_info.max)
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        """Pack scalars as int32 words, because the state of an optimizer cannot have float64 arrays without x64."""
+        """Pack int32 words, because an optimizer's state cannot have float64 arrays without x64."""
         return self.bitcast(jnp.concatenate([jnp.reshape(scalar, -1) for scalar in scalars]), "int32")
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
@@ -356,7 +354,7 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
         receive([np.asarray(words).view(np.float64)[..., 0].tolist() for words in bits])
 
     with jax.enable_x64(True):
-        # Pass bits: without x64 a callback receives float32.
+        # Pass bits, because without x64 a callback receives float32.
         wide = [jnp.asarray(scalar, jnp.float64) for scalar in scalars]
         jax.debug.callback(receive_bits, *(jax.lax.bitcast_convert_type(number, jnp.uint32) for number in wide))
     wait: Callable[[], object] = jax.effects_barrier

@@ -22,9 +22,8 @@ class JaxPrimitives(DevicePrimitives, Protocol):
 
 
 class JaxPath(DevicePath):
-    """The device path of JAX. Norms of order 1 and 2 are correctly rounded, except for float64 gradients on several
-    devices.
-    """
+    """On several devices, norms of float64 gradients are not correctly rounded. All other norms of order 1 and 2
+    are."""
 
     _backend: JaxPrimitives
 
@@ -45,7 +44,7 @@ class JaxPath(DevicePath):
     def scale(self, coef: Scalar) -> list[Tensor]:
         tensors = self._tensors
         if host.kernels_in_graphs() and self._backend.in_graph(tensors):
-            # Else XLA may first multiply `coef` by a factor of a gradient, and return 0 for inf * 0.
+            # Otherwise, XLA may first multiply `coef` by a factor of a gradient, and return 0 for inf * 0.
             tensors = list(map(jax.lax.optimization_barrier, tensors))  # one barrier for all would join their `vma`
         if not self._is_per_tensor:
             return self._backend.scale(tensors, coef)
@@ -69,10 +68,7 @@ class JaxPath(DevicePath):
         return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
 
     def is_certain(self, p: float) -> bool:
-        """Return whether to round norms by exact sums.
-
-        Return False on one device, because compiling an exact sum would take too long.
-        """
+        """Return whether to round norms by exact sums. On one device, compiling an exact sum would take too long."""
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (
             jax.device_count() > 1

@@ -41,9 +41,8 @@ def structure_of(arrays: Sequence[Any]) -> Structure:
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
     """Convert NumPy arrays to uncommitted JAX arrays on the default device.
 
-    Large arrays share the memory of the NumPy arrays, if possible. Small arrays are copied by a compiled function,
-    which is faster than `jax.device_put`. XLA compiles this function at the second call with the same shapes and
-    dtypes.
+    Large arrays share their memory if possible. A compiled function copies small arrays, which is faster. XLA compiles
+    this function at the second call with the same shapes and dtypes.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True
@@ -69,7 +68,7 @@ def may_compile() -> bool:
     config = jax.config
     return (
         not (config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs)
-        and jax.sharding.get_abstract_mesh().empty  # else results are on all devices of the mesh that is set
+        and jax.sharding.get_abstract_mesh().empty  # otherwise, results are on all devices of the mesh that is set
     )
 
 
@@ -90,8 +89,7 @@ def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
 
 
 class Exporter:
-    """A DLPack capsule as an argument for `np.from_dlpack`. `jax.dlpack.from_dlpack` would commit the array to a
-    device."""
+    """A DLPack capsule for `np.from_dlpack`. `jax.dlpack.from_dlpack` would commit the array to a device."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule

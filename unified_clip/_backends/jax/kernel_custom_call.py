@@ -47,7 +47,7 @@ def _is_supported(tensor: Tensor) -> bool:
 
 
 def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Scalar]:
-    """Return a function that applies the primitive. Its callers need `jax.enable_x64(True)`."""
+    """Callers of the result need `jax.enable_x64(True)`."""
     primitive = Primitive(TARGET)
 
     def bind(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
@@ -57,7 +57,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
         compute = functools.partial(_from_arguments, by_operations, norm)
         for _ in range(batches):
             compute = jax.vmap(compute)
-        with jax.enable_x64(True):  # JAX calls this outside of the scope too
+        with jax.enable_x64(True):  # JAX also calls this outside of the scope
             return compute(*tensors)
 
     @functools.cache
@@ -112,7 +112,7 @@ def _from_arguments(by_operations: ByOperations, norm: Norm, *tensors: Tensor) -
 
 
 def _is_for_one_device(module: Any) -> bool:
-    """Return whether a program is for one device. On several devices, XLA would gather the shards for the kernels."""
+    """On several devices, XLA would gather the shards for the kernels."""
     return not module.lowering_parameters.for_export and getattr(module.axis_context, "num_devices", None) == 1
 
 
@@ -131,7 +131,7 @@ def rejection() -> str:
 
 @functools.cache
 def register() -> bool:
-    """Return whether XLA accepts the kernels. If XLA rejects the kernels, warn once."""
+    """Return whether XLA accepts the kernels. If not, warn once."""
     error = rejection()
     if error:
         warnings.warn(
@@ -144,4 +144,4 @@ def register() -> bool:
     return not error
 
 
-rejection()  # when imported: compiled programs that this process loads need the functions
+rejection()  # register at import, because compiled programs that this process loads need the functions

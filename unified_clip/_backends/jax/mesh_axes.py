@@ -1,4 +1,4 @@
-"""Find the axes of `shard_map` over which an array is sharded, and exchange values along these axes."""
+"""Find the axes of `shard_map` over which an array is sharded, and exchange values along them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .norms_over_devices import Axes, counted
 
 
 def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
-    """Return the axes over which an array is sharded. `declared` is None if the caller does not pass process_group."""
+    """`declared` is None if the caller does not pass process_group."""
     manual = sorted(_manual_axes())
     if unknown := [axis for axis in declared or () if axis not in manual]:
         raise ValueError(
@@ -49,10 +49,7 @@ def reject_unreduced(tensor: Tensor) -> None:
 
 
 def any_device(flags: Sequence[tuple[Tensor, Axes]]) -> Tensor:
-    """Return whether a flag is true on any device.
-
-    flags: Tuples (flag, axes over which the flag is sharded).
-    """
+    """Return whether a flag is true on any device. `flags` has tuples (flag, axes over which the flag is sharded)."""
     all_axes = tuple(sorted({axis for _, axes in flags for axis in axes}))
     local = functools.reduce(jnp.logical_or, (flag for flag, _ in flags))
     return jax.lax.psum(local.astype(jnp.int32), all_axes) > 0 if all_axes else local

@@ -1,8 +1,7 @@
 """Correctly rounded norms of traced and sharded JAX arrays, over all devices.
 
 A float64 sum with an error bound is enough to round nearly every norm correctly. A norm is in doubt if a midpoint
-between two float32 numbers is inside the error interval of the sum. In this case, a loop compares the exact sum with
-the midpoint.
+between two float32 numbers is inside the error interval. In this case, a loop compares the exact sum with the midpoint.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from ..._core.types import Scalar, Tensor
 Axes = tuple[str, ...]
 
 LOWEST, WIDTH, WINDOWS = -300, 16, 38
-"""A sum is split into 38 windows of 16 bits, from 2**-300 to 2**308. The square of the smallest float32 number is above
-2**-300. The float64 sum of up to 2**37 values of one window is exact.
+"""38 windows of 16 bits represent a sum from 2**-300 to 2**308.
+
+The square of the smallest float32 number is above 2**-300. The float64 sum of up to 2**37 values of one window is
+exact.
 """
 
 BASE = 2.0**WIDTH
@@ -32,9 +33,7 @@ UNITS = np.ldexp(1.0, -(LOWEST + WIDTH * np.arange(WINDOWS + 1)))
 
 
 def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Tensor], Axes]) -> Scalar:
-    """Return the norm of each group of real arrays, for p = 1 or 2. The norms are float64 numbers that are correctly
-    rounded to float32.
-    """
+    """Return the norm of each group of real arrays, for p = 1 or 2. The norms are float64, but rounded to float32."""
     axes_of = [[sharded_axes(tensor) for tensor in group] for group in groups]
     all_axes = tuple(sorted({axis for group in axes_of for axes in group for axis in axes}))
     owned = tuple(tuple(tuple(a for a in all_axes if a not in axes) for axes in group) for group in axes_of)
@@ -50,8 +49,7 @@ def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Te
 
 
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
-    """Return the sum of |g|**p, and a bound on its relative error in units of 2**-53. The bound is the maximum number
-    of additions between an element and the sum."""
+    """Return (sum of |g|**p, number of additions). In units of 2**-53, this number bounds the relative error."""
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:
         return jnp.sum(powers), tensor.size
@@ -68,10 +66,7 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the scalar, multiplied and divided by the same factor, so that the value does not change.
-
-    Without the division, XLA would repeat the computation of the scalar for each product that needs the scalar.
-    """
+    """Multiply and divide by the same factor, so that XLA does not repeat the computation for each product."""
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)
 
@@ -92,8 +87,7 @@ def counted(value: Scalar, axes: Axes) -> Scalar:
 
 
 def _over_devices(own: Scalar, axes: Axes) -> Scalar:
-    """Return the sums over all devices along the axes. A collective adds up integers, so the order of the devices does
-    not matter."""
+    """Return the sums over all devices. A collective adds integers, so the order of the devices does not matter."""
     if not axes:
         return computed_once(own)
     fixed = jax.lax.stop_gradient(own)
@@ -143,10 +137,8 @@ def _nearest(
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
-    """Return the windows of the exact sums of |g|**p over all devices.
-
-    Carries are not added to the next window, so a window can have more than 16 bits.
-    """
+    """Return the windows of the exact sums of |g|**p. A window can have more than 16 bits, because it keeps its
+    carries."""
 
     def window(_: None, units: tuple[Scalar, Scalar]) -> tuple[None, Scalar]:
         return None, _stacked([[jnp.sum(_window(_powers(g, p), *units)) for g in group] for group in groups], owned)

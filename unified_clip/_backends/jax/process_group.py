@@ -29,9 +29,7 @@ class JaxGroup(ProcessGroup):
 
 
 Job = tuple[Any, int]
-"""The device client of JAX, and the rank of this process. A new initialization of `jax.distributed` changes both
-values.
-"""
+"""The device client of JAX, and the rank of this process. A new `jax.distributed.initialize` changes both."""
 
 
 def _job() -> Job:
@@ -77,7 +75,7 @@ def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor], job: Job) -
 
 
 def declared_axes(process_group: Any) -> tuple[str, ...] | None:
-    """Return the names of mesh axes, or None if `process_group` is a mesh or has process indices."""
+    """Return the names of mesh axes, or None for a mesh or process indices."""
     if process_group is None:
         return ()
     if isinstance(process_group, str):

@@ -13,10 +13,7 @@ from . import exchange, kernel_custom_call
 
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-    """Return the products, or None if the caller has to compute the products in another way.
-
-    XLA can take seconds to compile `_scaled`, so the first call with new shapes and dtypes returns None.
-    """
+    """Return None at the first call with new shapes and dtypes, because XLA can take seconds to compile `_scaled`."""
     if any(getattr(tensor, "committed", True) for tensor in tensors) or not _on_cpu():
         return None
     structure = exchange.structure_of(tensors)

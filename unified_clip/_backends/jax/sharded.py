@@ -31,7 +31,7 @@ def is_multi_device(tensor: Any) -> bool:
 
 
 class MultiDevicePath(host.HostPath):
-    """The path for arrays on several devices. The norm includes only one copy of each shard."""
+    """The norm includes only one copy of each shard."""
 
     def __init__(self, backend: Any, tensors: Sequence[Tensor]) -> None:
         self._arrays = list(tensors)
@@ -91,7 +91,7 @@ def _join(like: Any, shards: dict[Any, Tensor]) -> Tensor:
 
 
 def put_replicated(value: Tensor, sharding: Any) -> Tensor:
-    """Put a value on all devices of a sharding. Each process has the value, so no communication is needed."""
+    """Each process has the value, so no communication is needed."""
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
     local = np.asarray(value)
@@ -189,7 +189,7 @@ class JaxShards(LocalShards):
         return self._first_copies(index) if is_multi_process(self.values[index]) else self._local(index)
 
     def check_by_value(self) -> None:
-        """Accept every array, because JAX has no `Partial` placement."""
+        """JAX has no `Partial` placement, so every array is supported."""
 
     def layouts(self) -> Iterable[str]:
         return (str(getattr(value.sharding, "spec", "on one device")) for value in self.values)
@@ -201,10 +201,8 @@ class JaxShards(LocalShards):
         return list(_local_shards(self.values[index]).values())
 
     def _first_copies(self, index: int) -> list[Tensor]:
-        """Return the shards that this process owns.
-
-        A shard belongs to the process of its first device in the process group.
-        """
+        """Return the shards that this process owns: those whose first device in the process group is on this
+        process."""
         value = self.values[index]
         if self._is_within_group(value):
             return [shard.data for shard in value.addressable_shards if shard.replica_id == 0]
@@ -239,7 +237,7 @@ class JaxShards(LocalShards):
             kind = f"only on devices of rank {', '.join(map(str, ranks))}"
             raise ownership_unknown(group.size, leaf.place, kind)
         if is_owner is None:
-            self._copies.append(index)  # JAX takes an uncommitted array for a copy; the ranks compare copies
+            self._copies.append(index)  # JAX takes an uncommitted array for a copy. The ranks compare copies
             is_owner = group.ranks[0] in ranks
         return shards if is_owner else []
 

@@ -1,13 +1,13 @@
-"""The backend of Paddle. In-place functions take parameters. Dense gradients keep their memory when they are clipped.
+"""The backend of Paddle. In-place functions take parameters. Dense gradients keep their memory.
 
 The code depends on three properties of Paddle:
 
-- Static programs round Python numbers to float32. Also, `-x` and `x * 1.0` lose the sign of zero. So constants are 0-d
-  tensors.
+- Static programs round Python numbers to float32. `-x` and `x * 1.0` lose the sign of zero. So constants are 0-d
+tensors.
 - On the CPU, Paddle lacks most float16 operations, so `Dense` converts tensors. Paddle also cannot add two float16
-  derivatives, so `Dense` converts each tensor only once.
+derivatives, so `Dense` converts each tensor only once.
 - While a static program is built, an operation on an eager tensor ends the process. So `check_mode` rejects eager
-  tensors first.
+tensors first.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return tuple(None if length < 0 else length for length in tensor.shape)
 
     def parameter_name(self, parameter: Any) -> str | None:
-        if isinstance(parameter, paddle.pir.Value) and parameter.has_name:  # else `name` raises ValueError
+        if isinstance(parameter, paddle.pir.Value) and parameter.has_name:  # otherwise, `name` raises ValueError
             return str(parameter.name)
         return str(parameter.name) if isinstance(parameter, PARAMETER) else None
 
@@ -127,8 +127,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a value is a parameter. Only the type decides, because some gradients also have
-        stop_gradient=False."""
+        """Only the type decides, because some gradients also have stop_gradient=False."""
         return isinstance(parameter, PARAMETER)
 
     def check_hook(self, gradient: Any) -> None:
@@ -230,15 +229,12 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return not any(not is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors)
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
-        """Return an array that shares memory with a tensor.
-
-        Callers must not keep the array, because `p.grad = None` frees the memory.
-        """
+        """Return an array that shares memory with a tensor. Do not keep it: `p.grad = None` frees the memory."""
         # An empty tensor has the address None or 0.
         return memory.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
 
     def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
-        # Share the array's memory; uint16 becomes bfloat16. to_tensor takes ten times as long as a copy.
+        # Share the array's memory. uint16 becomes bfloat16. to_tensor takes ten times as long as a copy.
         return paddle.Tensor(value=array, place=CPU, persistable=False, zero_copy=True, name="", stop_gradient=True)
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
@@ -358,7 +354,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     # -- for a recording
 
     def to_numpy(self, tensor: Tensor) -> kernels.Array:
-        array: kernels.Array = tensor.numpy()  # a copy: the memory of `tensor.cpu()` would be freed
+        array: kernels.Array = tensor.numpy()  # a copy, because the memory of `tensor.cpu()` would be freed
         return array
 
     def in_graph(self, values: Sequence[Any]) -> bool:
@@ -371,8 +367,7 @@ def _collector() -> Any | None:
 
 
 def _run_as_written() -> None:
-    """Stop `paddle.jit.to_static` from translating `entry.run`, because Paddle cannot translate functions that are
-    passed as arguments.
+    """Stop `paddle.jit.to_static` from translating `entry.run`. Paddle cannot translate functions passed as arguments.
 
     By default, `to_static` ends its graph before the clip, so the clip runs on the host path. With `full_graph=True`,
     Paddle traces the clip.
@@ -380,7 +375,7 @@ def _run_as_written() -> None:
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))
     package = str(FilePath(__file__).parents[2]) + os.sep
-    with suppress(AttributeError):  # a private setting, which keeps the translator out of the package
+    with suppress(AttributeError):  # this private setting keeps the translator out of the package
         paddle.framework.core.eval_frame_skip_file_prefix((package,))
 
 

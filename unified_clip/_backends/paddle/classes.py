@@ -35,14 +35,16 @@ class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
 Program = Any
 
 PROGRAMS: WeakKeyDictionary[Program, dict[str | None, classes.GradientClip]] = WeakKeyDictionary()
-"""The clips of each static program, by parameter name. The default clip has the key None. Parameters cannot be keys,
-because each access creates a new object."""
+"""The clips of each static program, by parameter name. The default clip has the key None.
+
+Parameters cannot be keys, because each access creates a new object.
+"""
 
 
 def set_gradient_clip(
     backend: Backend, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
 ) -> None:
-    """Set a clip for parameters, or for all parameters. In static mode, the clip belongs to a program."""
+    """In static mode, the clip belongs to a program."""
     if in_to_static_mode():
         raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside the graph")
     static = program is not None or in_static_mode()
@@ -145,10 +147,9 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 
 @functools.cache
 def _have_optimizers_apply_it() -> None:
-    """Make optimizers apply the clips of `set_gradient_clip`, because Paddle 3 ignores these clips.
+    """Make optimizers apply the clips of `set_gradient_clip`, which Paddle 3 ignores.
 
-    The function replaces `Optimizer.append_regularization_ops`, which `minimize` and `apply_gradients` call after the
-    optimizer's clip.
+    `minimize` and `apply_gradients` call the replaced `append_regularization_ops` after the optimizer's clip.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops
 

@@ -33,10 +33,8 @@ OLD_IR = (paddle.base.framework.Variable, paddle.base.framework.Program)
 
 
 def is_of_old_ir(value: Any) -> bool:
-    """Return whether a variable or a program has the intermediate representation (IR) of Paddle before 3.0.
-
-    unified_clip does not support this IR.
-    """
+    """Return whether a variable or program has Paddle's intermediate representation (IR) before 3.0, which is not
+    supported."""
     return issubclass(type(value), OLD_IR)  # isinstance with Variable accepts every eager tensor in dynamic mode
 
 
@@ -73,8 +71,8 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 
 
 def check_mode(tensors: Iterable[Any]) -> None:
-    """Reject eager tensors in static mode, because their first operation would end the process. Also reject values of
-    other programs."""
+    """Reject values of other programs. In static mode, also reject eager tensors, whose first operation would end the
+    process."""
     if in_to_static_mode():
         return
     building = None if paddle.in_dynamic_mode() else paddle.static.default_main_program()

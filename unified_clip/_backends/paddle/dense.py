@@ -20,9 +20,7 @@ SMALL_INTEGERS = (paddle.int8, paddle.int16, paddle.uint8)
 
 
 PIECE, SHORT = 2**20, 2**16
-"""Powers are computed for about PIECE numbers at once. Tensors with at most SHORT numbers are joined before their
-powers are computed.
-"""
+"""Powers are computed for about PIECE numbers at once. Tensors with at most SHORT numbers are joined first."""
 
 
 class Dense:
@@ -32,10 +30,7 @@ class Dense:
 
     @functools.cached_property
     def wide(self) -> Tensor:
-        """The tensor in a wider dtype that Paddle's operations support.
-
-        A complex number becomes two real numbers along a new last axis.
-        """
+        """The tensor in a wider dtype. A complex number becomes two real numbers along a new last axis."""
         if self.is_complex:
             return paddle.as_real(self.tensor)
         return self.tensor.astype(wide_dtype(self.dtype))
@@ -86,7 +81,9 @@ class Numbers:
         assert divisor is not None  # for p other than 1 and 2, callers pass a divisor
         zeros = (magnitudes <= filled(0.0, paddle.float64, magnitudes)).astype("float64")
         below = (magnitudes + zeros * divisor).log() - divisor.log()
-        rounding = (below > filled(0.0, paddle.float64, below)) & paddle.isfinite(magnitudes)  # by rounding alone
+        rounding = (below > filled(0.0, paddle.float64, below)) & paddle.isfinite(
+            magnitudes
+        )  # only rounding yields a number above 0
         below = select(rounding, paddle.zeros_like(below), below)
         return (below * filled(p, paddle.float64, below)).exp() - zeros
 
@@ -98,7 +95,7 @@ class Numbers:
 
     def max_abs(self) -> Scalar:
         magnitudes = self.powers(1, None)
-        if min(magnitudes.shape, default=1) < 1:  # maybe empty: amax would return uninitialized memory
+        if min(magnitudes.shape, default=1) < 1:  # amax of an empty tensor returns uninitialized memory
             magnitudes = paddle.concat([magnitudes.reshape([-1]), paddle.zeros([1], "float64")])
         return magnitudes.amax()
 
@@ -115,7 +112,7 @@ def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
     for tensor in tensors:
         wide, is_complex = tensor.wide, tensor.is_complex
         length = math.prod(wide.shape)
-        if min(wide.shape, default=1) < 0:  # unknown in a static program
+        if min(wide.shape, default=1) < 0:  # a length is unknown in a static program
             yield tensor.numbers
         elif length > PIECE and not is_recorded(wide):  # the derivative of a slice has the size of the tensor
             yield from (Numbers(part, is_complex) for part in slices(wide, length))
@@ -151,8 +148,10 @@ def is_recorded(*tensors: Tensor) -> bool:
 
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
-    """Return whether Paddle is in dynamic mode and records derivatives. If so, callers avoid operations on lists,
-    because Paddle cannot compute second derivatives for only some tensors of a list."""
+    """Return whether Paddle is in dynamic mode and records derivatives.
+
+    Callers then avoid operations on lists. Paddle cannot compute second derivatives for only some tensors of a list.
+    """
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
 
@@ -180,7 +179,7 @@ def like_tensor(condition: Tensor, tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Select elements as `paddle.where` does. In static programs, `paddle.where` turns -0.0 into 0.0."""
+    """In static programs, `paddle.where` turns -0.0 into 0.0."""
     shape = condition.shape
     if min(shape, default=1) < 0:
         shape = paddle.shape(condition)  # expand_as fails for empty tensors
@@ -193,18 +192,20 @@ def wide_dtype(dtype: Any) -> Any:
 
 
 def narrowed(wide: Tensor, dtype: Any) -> Tensor:
-    """Convert numbers to a narrower dtype, and avoid an error of Paddle 3.3.
+    """Convert numbers to a narrower dtype.
 
-    On the CPU, Paddle's own conversion returns wrong values for tiny numbers. For example, 2**-80 can become 1e-4.
+    On the CPU, the conversion of Paddle 3.3 returns wrong values for tiny numbers. For example, 2**-80 can become 1e-4.
     """
     if dtype == paddle.float16:
-        zero = wide * filled(0.0, wide.dtype, wide) - (wide.detach() - wide)  # with wide's sign and derivative 1
+        zero = wide * filled(0.0, wide.dtype, wide) - (
+            wide.detach() - wide
+        )  # with the sign and the derivative 1 of `wide`
         wide = select(wide.abs() < filled(2.0**-25, wide.dtype, wide), zero, wide)
     return wide.astype(dtype)
 
 
 def rounded_to_odd(value: Tensor) -> Tensor:
-    """Round numbers to float32 by rounding to odd, so that a second rounding to 16 bits gives the correct result."""
+    """Round to float32 with rounding to odd, so that a second rounding to 16 bits is correct."""
     if value.dtype in (*HALF, paddle.float32):
         return value.astype("float32")
     wide = value.astype("float64")

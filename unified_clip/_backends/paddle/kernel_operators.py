@@ -1,7 +1,7 @@
 """The compiled kernels as operators of Paddle's static programs, on a CPU.
 
-`assign` copies each gradient, and the operator `unified_clip_scale` multiplies the copy in place. If no other operation
-reads the gradient, Paddle skips the copy. For long gradients, Paddle's `multiply` takes three times as long.
+`assign` copies each gradient, and `unified_clip_scale` multiplies the copy in place. If no other operation reads the
+gradient, Paddle skips the copy. For long gradients, Paddle's `multiply` takes three times as long.
 """
 
 from __future__ import annotations
@@ -19,20 +19,17 @@ from .conditions import DTYPES, NAMES, in_to_static_mode
 from .dense import Dense, is_on_cpu, is_recorded, scaled
 
 LIBRARY = "libphi_core.so"
-"""The library with Paddle's list of operators. The process has already loaded this library."""
+"""The library with Paddle's list of operators. The process has already loaded it."""
 
 
 SHORT = 2**14
-"""The smallest number of elements for which `_scaled_in_place` is faster than a single operation of Paddle."""
+"""The smallest number of elements for which `_scaled_in_place` is faster than one operation of Paddle."""
 
 IN_PLACE = (paddle.float32, paddle.float64, paddle.bfloat16)
 
 
 def _register() -> bool:
-    """Register the operators when this module is imported.
-
-    A saved program with these operators can be loaded only after the registration.
-    """
+    """A saved program with these operators can be loaded only after the registration."""
     if KERNELS is None:
         return False
     codes = {int(DTYPES[name]): code for name, code in kernels.CODES.items()}
@@ -46,11 +43,8 @@ REGISTERED = _register()
 
 
 def enabled() -> bool:
-    """Return whether static programs call the kernels.
-
-    Graphs of to_static call the kernels only with UNIFIED_CLIP_GRAPH=kernels, because a saved model with kernels needs
-    unified_clip.
-    """
+    """Graphs of to_static call the kernels only with UNIFIED_CLIP_GRAPH=kernels, because loading a saved model would
+    need unified_clip."""
     return REGISTERED and host.kernels_in_graphs(by_default=not in_to_static_mode())
 
 
@@ -88,10 +82,9 @@ def _by_paddle(dense: Dense) -> bool:
 
 
 def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
-    """Multiply a copy of the tensor in place.
+    """Paddle needs a tensor with an axis, so `flatten_` adds an axis to a 0-d tensor.
 
-    Paddle needs a tensor with an axis, so `flatten_` adds an axis to a 0-d tensor. `flatten_` also changes the copy in
-    place, so that Paddle cannot merge two copies of the tensor.
+    `flatten_` also changes the copy in place, so that Paddle cannot merge two copies of the tensor.
     """
     copy = paddle._C_ops.flatten_(paddle.assign(dense.tensor), 0, 0)
     product = paddle._C_ops._run_custom_op("unified_clip_scale", copy, coef)[0]

@@ -1,4 +1,4 @@
-"""Read the placements and process groups of distributed tensors, and of plain parameters under `fleet`."""
+"""The placements and process groups of distributed tensors, and of plain parameters under `fleet`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def find(
 
 
 def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError if `fleet` shards the model and only plain gradients are passed."""
+    """Raise ValueError if `fleet` shards the model and the caller passed only plain gradients."""
     hcg = None if spec.process_group is None or any(is_dist(leaf.tensor) for leaf in gradients) else hybrid()
     if hcg is not None:
         raise ValueError(
@@ -75,7 +75,7 @@ def _with_placements(leaf: Leaf) -> Leaf:
 
 
 class PaddleGroup(ProcessGroup):
-    """A process group of Paddle. The argument None means the group of all ranks."""
+    """The argument None means the group of all ranks."""
 
     def __init__(self, group: Any) -> None:
         if group is None and paddle.distributed.is_initialized():
@@ -155,7 +155,7 @@ class PaddleShards(DistributedGradients):
         if not is_dist(gradient):
             return gradient
         if self._rank not in gradient.process_mesh.process_ids:
-            return paddle.empty([0], gradient.dtype)  # Paddle's local value has a shape, and no memory
+            return paddle.empty([0], gradient.dtype)  # Paddle's local value has a shape, but no memory
         return gradient._local_value()
 
     # -- placements
@@ -199,7 +199,7 @@ class PaddleShards(DistributedGradients):
                 "placements are only supported with the reduce type kRedSum. Call paddle.distributed.reshard first"
             )
         ranks = self._ranks_along(gradient, lambda placement: placement.is_partial())
-        if len(ranks) < 2 or 0 in self.values[index].shape:  # on all these ranks; reshard fails for no elements
+        if len(ranks) < 2 or 0 in self.values[index].shape:  # on all these ranks, because reshard fails for no elements
             return self.values[index]
         replicate = paddle.distributed.Replicate()
         placements = [replicate if placement.is_partial() else placement for placement in gradient.placements]
@@ -223,9 +223,9 @@ class PaddleShards(DistributedGradients):
         return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
 
     def _ranks_along(self, gradient: Any, is_along: Callable[[Any], bool]) -> list[int]:
-        """Return the ranks along the selected mesh dimensions, in mesh order, or [] if this rank is not on the mesh.
+        """Return the ranks along the mesh dimensions that `is_along` selects by their placements.
 
-        is_along: A function that selects a dimension by its placement.
+        The ranks are in mesh order. Return [] if this rank is not on the mesh.
         """
         mesh = _ranks_on(gradient)
         for at in np.argwhere(mesh == self._rank):
@@ -272,8 +272,7 @@ class PaddleShards(DistributedGradients):
         return self.cached_group(None if group is None else group.id, functools.partial(PaddleGroup, group))
 
     def _check_all_reduced(self) -> None:
-        """Raise ValueError if `fleet` shards optimizer states, because gradients are incomplete before the optimizer's
-        step()."""
+        """Raise ValueError if `fleet` shards optimizer states, because step() completes the gradients."""
         if self._hcg is None or any(map(is_dist, self._tensors())):
             return
         if _degree(self._hcg, "sharding_parallel") > 1 and any(
@@ -346,7 +345,7 @@ def _is_shard(parameter: Any) -> bool:
 def _existing_group(ranks: Sequence[int]) -> Any:
     """Return an existing process group with these ranks, or raise ValueError.
 
-    A new group requires a call on every rank, but this function can run on some ranks only.
+    A new group would need a call on every rank, but this function can run on some ranks only.
     """
     for group in paddle.distributed.collective._get_group_map().values():
         if sorted(group.ranks) == sorted(ranks):

@@ -1,4 +1,4 @@
-"""Float64 arithmetic on TensorFlow's tensors. The results have the same bits in eager mode and in graphs."""
+"""Float64 arithmetic on TensorFlow's tensors. Results have the same bits in eager mode and in graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EAGER = tf.__internal__.EagerTensor
 """The type of eager tensors. `type(tf.constant(0))` would start the runtime before users configure it."""
 
 PIECE = 1 << 18
-"""The number of elements of a piece of a tensor. In float64, a piece takes 2 MiB, which fits into a cache."""
+"""In float64, so many elements take 2 MiB, which fits into a cache."""
 
 
 LANES = 4
@@ -24,11 +24,11 @@ LANES = 4
 
 
 SHORT = 1 << 12
-"""The maximum length of a short tensor. Copying a short tensor is faster than starting an operation for it."""
+"""Copying a tensor up to this length is faster than starting an operation for it."""
 
 
 def constant(number: float, dtype: Any) -> Tensor:
-    """NumPy converts the number, because TensorFlow's cache for Python numbers would return 0.0 for -0.0."""
+    """TensorFlow's cache for Python numbers would return 0.0 for -0.0, so NumPy converts the number."""
     return tf.constant(np.array(number, dtype.as_numpy_dtype))
 
 
@@ -44,9 +44,9 @@ def is_for_xla() -> bool:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the scalar unchanged. In a graph for XLA, multiply and divide the scalar by the same factor.
+    """In a graph for XLA, multiply and divide by the same factor.
 
-    Without the division, XLA would repeat the computation of the scalar for each product that needs the scalar.
+    Otherwise, XLA would repeat the computation of the scalar for each product that needs it.
     """
     if not is_for_xla():
         return scalar
@@ -58,8 +58,8 @@ def computed_once(scalar: Scalar) -> Scalar:
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
     """Return True under a `tf.distribute` strategy, where the norm must have the same bits as without the strategy.
 
-    Return False for XLA, because XLA would always compute the exact norm. Return False for eager GPU tensors, because
-    `tf.cond` would wait for the GPU.
+    Return False for XLA, which would always compute the exact norm, and for eager GPU tensors, because `tf.cond` would
+    wait for the GPU.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -97,10 +97,7 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Join the short tensors of each dtype.
-
-    Return the joined tensors, and a function that splits the results for the joined tensors into results for `tensors`.
-    """
+    """Join the short tensors of each dtype. Return (joined tensors, function that splits their results again)."""
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):
@@ -154,34 +151,34 @@ def magnitude(tensor: Tensor) -> Tensor:
 def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
     """Return |x / divisor|**p. Where x is 0, the derivative is 0.
 
-    For p = 1, `divisor` is ignored, because the caller has already divided x.
+    For p = 1, the caller has already divided x.
     """
     magnitudes = tf.abs(part)
     if p == 1:
         return magnitudes
     zero = tf.equal(magnitudes, 0.0)
     below = tf.math.log(tf.where(zero, divisor, magnitudes)) - tf.math.log(divisor)
-    rounding = (below > 0.0) & (magnitudes < np.inf)  # `below` is above 0 only by rounding
+    rounding = (below > 0.0) & (magnitudes < np.inf)  # only rounding yields a result above 0
     powers = tf.exp(constant(p, tf.float64) * tf.where(rounding, tf.zeros_like(part), below))
     return tf.where(zero, tf.zeros_like(part), powers)
 
 
 def max_abs(magnitudes: Tensor, **over: Any) -> Tensor:
-    """Return the maximum, or 0 if there are no elements. If an element is NaN, the maximum is NaN."""
+    """Return 0 if there are no elements, and NaN if an element is NaN."""
     nan = tf.reduce_any(tf.math.is_nan(magnitudes), **over)
     top = tf.maximum(tf.reduce_max(magnitudes, **over), constant(0.0, tf.float64))
     return tf.where(nan, constant(np.nan, tf.float64), top)
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    if tensor.dtype.is_complex:  # separately: a complex product of inf and coef has NaN
+    if tensor.dtype.is_complex:  # separately, because a complex product of inf and coef has NaN
         return tf.complex(product(tf.math.real(tensor), coef), product(tf.math.imag(tensor), coef))
     wide = tf.float32 if is_half(tensor) else tensor.dtype
     return tf.cast(tf.cast(tensor, wide) * tf.cast(coef, wide), tensor.dtype)
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return whether all tensors are eager CPU tensors. Return False in a graph, where eager tensors are constants."""
+    """Return False in a graph, where eager tensors are constants."""
     return tf.executing_eagerly() and all(
         type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors
     )

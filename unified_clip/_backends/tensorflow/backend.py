@@ -1,5 +1,4 @@
-"""The backend of TensorFlow. Tensors are immutable, so in-place functions put new tensors into the caller's list or
-dict. Variables get new values.
+"""The backend of TensorFlow. In-place functions put new tensors into the caller's list or dict, and assign Variables.
 
 TensorFlow's compilers can lose NaN. XLA's maximum ignores NaN. Grappler replaces `not (x <= c)` by `x > c`, which is
 False for NaN. So this backend masks NaN explicitly, and never uses `not` with a comparison.
@@ -105,10 +104,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             variable.assign(value)
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Find aliases among Variables. Other tensors are never aliases.
-
-        For f(a + b), the same tensor is the gradient of a and of b, and counts twice.
-        """
+        """Only Variables can be aliases. For f(a + b), one tensor is the gradient of a and of b, and counts twice."""
         first: dict[int, int] = {}
         return [
             first.setdefault(id(tensor), index) if self.is_variable(tensor) else index
@@ -171,7 +167,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         return view
 
     def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
-        # Like tf.constant without its copy: the tensor shares the array's memory if that is aligned.
+        # Unlike tf.constant, this shares the array's memory if it is aligned.
         return EAGER(array.view(tf.bfloat16.as_numpy_dtype) if dtype == "bfloat16" else array, "", None)
 
     def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
@@ -215,7 +211,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         return tf.reduce_min(numbers)
 
     def pinned(self, scalar: Scalar) -> Scalar:
-        # XLA merges operations, and the optimizer of graphs moves constants: d * d * 0.5 becomes (d * 0.5) * d
+        # XLA merges operations, and Grappler moves constants: d * d * 0.5 becomes (d * 0.5) * d
         return scalar if tf.executing_eagerly() else tf.minimum(scalar, constant(sys.float_info.max, tf.float64))
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
@@ -234,7 +230,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         joined = list(tensors) if is_for_xla() else join_short(tensors)[0]
         sums, pieces = [self.constant(0.0, tensors)], split_long(joined)
         for piece in pieces:
-            # Each cast waits for an earlier sum, since a graph would run all of them first.
+            # Each cast waits for an earlier sum. Otherwise, a graph would run all casts first.
             with tf.control_dependencies(sums[-LANES:][:1]):
                 parts = real_parts(piece, p)
             if divisor is not None and p in (1, 2):
@@ -338,10 +334,7 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 
 
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the result of `tf.unique`.
-
-    In graphs for XLA, NumPy computes the result for constant indices, because XLA must know the length of the result.
-    """
+    """In graphs for XLA, the length of the result must be known, so NumPy computes it for constant indices."""
     constants = smart_constant_value(indices) if is_for_xla() else None
     if constants is None:
         rows, segments = tf.unique(indices)
@@ -368,7 +361,7 @@ def _run_as_written() -> None:
     """Keep AutoGraph from converting the code of unified_clip."""
     for function in {entry.run, entry.run_eagerly}:
         function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
-    with suppress(ImportError, AttributeError):  # a private setting, which saves converting the callers of entry.run
+    with suppress(ImportError, AttributeError):  # this private setting saves converting the callers of entry.run
         from tensorflow.python.autograph.core import config
 
         config.CONVERSION_RULES = (config.DoNotConvert("unified_clip"), *config.CONVERSION_RULES)

@@ -11,8 +11,7 @@ from . import kernel_operations
 
 
 class TensorflowPath(GraphPath):
-    """The device path of TensorFlow. TensorFlow's operations compute all derivatives, also of norms from the compiled
-    kernels."""
+    """TensorFlow's operations compute all derivatives, also of norms from the compiled kernels."""
 
     def __init__(
         self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False

@@ -1,8 +1,7 @@
 """Correctly rounded norms in graphs of a `tf.distribute` strategy.
 
-The relative error of a float64 sum is bounded. Usually, the roots of both ends of the error interval round to the same
-float32 number, which is the norm. Otherwise, integer operations compute the exact sum, and compare it with the midpoint
-between the two rounded roots.
+Usually, the roots of both ends of the error interval round to the same float32 number, which is the norm. Otherwise,
+integer operations compute the exact sum, and compare it with the midpoint between the two rounded roots.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ import tensorflow as tf
 from ..._core.types import Scalar, Tensor
 
 WORDS = 18
-"""The number of 32-bit words of an exact sum. The square of every float32 number, and of every midpoint between
-neighbouring float32 numbers, fits into 18 words.
-"""
+"""Squares of float32 numbers, and of midpoints between neighbouring float32 numbers, fit into 18 words of 32 bits."""
 
 LOWEST = -304
 """The exponent of the lowest bit of a sum. The square of a float32 number is 0, or at least 2**-298."""
@@ -31,7 +28,7 @@ SCALAR = tf.TensorSpec([], tf.float64)
 SIGNATURE = [SCALAR, SCALAR, tf.TensorSpec([WORDS], tf.int64), SCALAR]
 
 Powers = Callable[[Tensor, float], Tensor]
-"""A function that returns |g|**p exactly, as a flat float64 tensor. Each power is 0, or between 2**-300 and 2**256."""
+"""Returns |g|**p exactly, as a flat float64 tensor. Each power is 0, or between 2**-300 and 2**256."""
 
 
 def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, powers: Powers) -> Scalar:
@@ -64,9 +61,7 @@ def _root(total: Scalar, p: float) -> Scalar:
 
 @functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
-    """Return `low` or `high`, whichever is nearer to the root of the exact sum in `words`. In a tie, return the even
-    number.
-    """
+    """Return `low` or `high`, whichever is nearer to the root of the exact sum. In a tie, return the even number."""
     middle = (low + high) / 2.0
     words -= _words(tf.reshape(tf.where(p > 1.0, middle * middle, middle), [1]))
     carry, rest = tf.constant(0, tf.int64), tf.constant(0, tf.int64)
@@ -91,9 +86,9 @@ def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor
 
 
 def _words(powers: Tensor) -> Tensor:
-    """Split the exact sum of |g|**p into words of 32 bits, beginning with the lowest word.
+    """Split the exact sum of |g|**p into words, beginning with the lowest.
 
-    Carries are not added to the next word, so a word can have more than 32 bits.
+    A word can have more than 32 bits, because it keeps its carries.
     """
     words: list[Tensor] = []
     for exponent in range(LOWEST + 32 * (WORDS - 1), LOWEST - 1, -32):

@@ -1,7 +1,7 @@
 """The compiled kernels as a custom call (`XlaCustomCallV2`), for graphs that XLA compiles for a CPU.
 
-The custom call returns a norm with the same bits as the host path. XLA computes the coefficient and the products, and
-can fuse both with the step of an optimizer. The shapes of all tensors must be known when the function is traced.
+XLA computes the coefficient and the products, and can fuse both with the step of an optimizer. The shapes of all
+tensors must be known when the function is traced.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ def register() -> bool:
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the custom call supports these tensors.
-
-    Every device must be a CPU of this process, because only this process has registered the kernels.
-    """
+    """Every device must be a CPU of this process, because only this process has registered the kernels."""
     return bool(
         all(tensor.shape.is_fully_defined() for tensor in tensors)
         and tf.compat.v1.executing_eagerly_outside_functions()
@@ -63,7 +60,7 @@ def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool,
 
 
 def barrier(tensor: Tensor) -> Tensor:
-    """Return the tensor behind a barrier, so that XLA computes the tensor before its products."""
+    """The barrier makes XLA compute the tensor before its products."""
     return gen_xla_ops.xla_optimization_barrier([tensor])[0]
 
 
@@ -86,7 +83,7 @@ def _is_called() -> bool:
     try:
         with tf.init_scope():
             result = compiled(tf.constant([3.0, 4.0])).numpy()
-    except Exception as error:  # whatever TensorFlow raises
+    except Exception as error:  # TensorFlow can raise any error
         problem = str(error).partition("\n")[0] or type(error).__name__
     else:
         problem = "" if result == 5.0 else f"the norm of [3, 4] is {result} instead of 5"

@@ -1,8 +1,8 @@
 """The compiled kernels as operations of TensorFlow, for graphs on a CPU.
 
-The operations `UnifiedClipNorm` and `UnifiedClipScale` have the same results as the host path. The graph computes the
-coefficient from the norm. TensorFlow's operations compute the derivatives. In a graph that XLA compiles, a custom call
-computes the norm, and TensorFlow's operations compute the products.
+`UnifiedClipNorm` and `UnifiedClipScale` have the same results as the host path. TensorFlow's operations compute the
+coefficient and the derivatives. In a graph that XLA compiles, a custom call computes the norm, and TensorFlow's
+operations compute the products.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
 
 
 def _register() -> bool:
-    """Register the operations, but only once, because a second registration would end the process."""
+    """A second registration would end the process."""
     return KERNELS is not None and op_def_registry.get(NORM) is None and KERNELS.register_tensorflow()
 
 
@@ -38,10 +38,7 @@ NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operations support these tensors in the current graph.
-
-    Graphs of a `tf.distribute` strategy are not supported, because its workers might not import unified_clip.
-    """
+    """Graphs of a `tf.distribute` strategy are not supported, because its workers might not import unified_clip."""
     return bool(
         REGISTERED
         and tensors
@@ -61,9 +58,9 @@ def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
 
 
 def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-    """Multiply tensors by a coefficient. A tensor with the coefficient 1 is returned unchanged."""
+    """A tensor with the coefficient 1 is returned unchanged."""
     if is_for_xla():
-        # Else XLA may first multiply `coef` by a constant factor of a gradient, and return 0 for inf * 0.
+        # Otherwise, XLA may first multiply `coef` by a constant factor of a gradient, and return 0 for inf * 0.
         return _products(list(map(kernel_custom_call.barrier, tensors)), computed_once(coef), per_tensor)
     return list(_apply(SCALE, tensors, per_tensor=per_tensor, coef=coef))
 

@@ -20,14 +20,13 @@ def lacks_float64(tensor: Tensor) -> bool:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Return the tensor in float64. For a device without float64, the result is on the CPU."""
+    """For a device without float64, the result is on the CPU."""
     tensor = tensor.cpu() if lacks_float64(tensor) else tensor
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def magnitudes(wide: Tensor) -> Tensor:
-    """Return the magnitudes. A number with a NaN part has the magnitude NaN, although PyTorch's abs(inf + nan j) is
-    inf."""
+    """A NaN part makes the magnitude NaN, but PyTorch's abs(inf + nan j) is inf."""
     return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 
 
@@ -64,7 +63,7 @@ def read_later(scalars: Sequence[Tensor]) -> Deferred:
     events = {number.device: torch.cuda.Event() for number in numbers if number.is_cuda}
     if not events:
         return Deferred(lambda: [number.tolist() for number in numbers])
-    # Copy into pinned memory now: a later read would wait for kernels that are queued until then.
+    # Copy into pinned memory now. A later read would wait for kernels that are queued until then.
     copies = [number.to("cpu", non_blocking=number.is_cuda) for number in numbers]
     for device, event in events.items():
         event.record(torch.cuda.current_stream(device))

@@ -1,6 +1,4 @@
-"""The backend of PyTorch. In-place functions take parameters. Dense gradients are overwritten, and `.grad` stays the
-same tensor object.
-"""
+"""The backend of PyTorch. In-place functions overwrite dense gradients, and `.grad` stays the same object."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return self.as_tensor(parameter).detach()
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a bound as a tensor. Gather a DTensor from all ranks."""
+        """Gather a DTensor from all ranks."""
         return self.as_tensor(sharded.full_tensor(value))
 
     # -- gradients on parameters
@@ -312,7 +310,7 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 
 
 def _collector() -> Any | None:
-    """Return None while PyTorch traces the code, because reads of raw memory are not traced."""
+    """While PyTorch traces the code, return None, because reads of raw memory are not traced."""
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
 
 

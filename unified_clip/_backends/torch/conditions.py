@@ -59,13 +59,12 @@ def records_derivatives(differentiable: bool) -> bool:
 
 
 def is_inner(parameter: Any) -> bool:
-    """Return whether a tensor is an intermediate result. PyTorch keeps no `.grad` of intermediate results, and warns if
-    code reads `.grad`."""
+    """Return whether a tensor is an intermediate result. PyTorch warns if code reads its `.grad`."""
     return isinstance(parameter, torch.Tensor) and not parameter.is_leaf and not parameter.retains_grad
 
 
 def is_plain(tensor: Any) -> bool:
-    """Return whether the values of a tensor are in CPU memory.
+    """Return whether the values are in CPU memory.
 
     The result is False for subclasses of `torch.Tensor`, and for tensors that PyTorch conjugates or negates lazily.
     """
@@ -85,11 +84,11 @@ def inner_tensors(tensor: Any) -> list[Any]:
     if type(tensor) in PLAIN:
         return [tensor]
     local = getattr(tensor, "_local_tensor", None)
-    if local is not None:  # a DTensor, of which `__tensor_flatten__` takes long
+    if local is not None:  # a DTensor. Its `__tensor_flatten__` takes long
         return inner_tensors(local)
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
-    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # includes DTensor's device mesh
+    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # also matches DTensor's device mesh
     return [part for value in inner if isinstance(value, torch.Tensor) for part in inner_tensors(value)]
 
 
@@ -106,8 +105,7 @@ def has_address(tensor: Any) -> bool:
 def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
     """Return an array with an invented address, to find overlaps of tensors on MPS. The array must never be read.
 
-    On MPS, `data_ptr` does not return the address of the memory. So this function assigns a range of addresses to each
-    buffer.
+    On MPS, `data_ptr` does not return the address of the memory. So each buffer gets its own range of addresses.
     """
     number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 1)
     address = (number << 44) + tensor.storage_offset() * tensor.itemsize
@@ -129,7 +127,7 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch traces operations, applies a `torch.func` transform, or computes forward-mode derivatives.
+    """Return whether PyTorch traces, applies a `torch.func` transform, or computes forward-mode derivatives.
 
     In these cases, PyTorch cannot record reads of raw memory.
     """
@@ -146,8 +144,7 @@ def is_traced() -> bool:
 
 
 def is_transformed() -> bool:
-    """Return whether `torch.jit.trace`, `torch.func` or forward mode is active. These modes do not support
-    `torch._foreach_` operations."""
+    """`torch.jit.trace`, `torch.func` and forward mode do not support `torch._foreach_` operations."""
     return (
         torch.jit.is_tracing()
         or torch._C._functorch.peek_interpreter_stack() is not None

@@ -325,7 +325,7 @@ class TorchPath(DevicePath):
             return torch.stack([norm.to(self._tensors[0].device) for norm in norms])
         if len({tensor.dtype for tensor in self._tensors}) == 1:
             return super().norm(p)
-        # Measure tensors of each dtype separately, since norms are rounded to a dtype.
+        # Norms are rounded to a dtype, so measure tensors of each dtype separately.
         return list_operations.measured(
             self._tensors, lambda _, group: TorchPath(PER_TENSOR_PRIMITIVES, group, False).norm(p)
         )
@@ -333,7 +333,7 @@ class TorchPath(DevicePath):
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
         if not torch.compiler.is_compiling():
             return super()._bounds(tensor, *bounds)
-        return [self._backend.bound(bound, tensor) for bound in bounds]  # operations round symbolic numbers
+        return [self._backend.bound(bound, tensor) for bound in bounds]  # only operations round symbolic numbers
 
     def _all_bounds(self, low: Any, high: Any) -> list[list[Any]]:
         if _has_tensor(low, high):
@@ -372,7 +372,7 @@ def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
 
 PRIMITIVES = TorchPrimitives()
 SINGLE_PRIMITIVES = TorchPrimitives()
-"""The primitives for tensors that the `torch._foreach_` operations do not support."""
+"""For tensors that the `torch._foreach_` operations do not support."""
 
 LIST_PRIMITIVES = ListPrimitives()
 PER_TENSOR_PRIMITIVES = PerTensorPrimitives()

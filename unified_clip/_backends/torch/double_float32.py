@@ -1,19 +1,19 @@
-"""PyTorch's device path for devices without float64, such as Apple's MPS. The path computes in double-float32.
+"""PyTorch's device path for devices without float64, such as Apple's MPS. It computes in double-float32.
 
-A double-float32 number is the sum of two float32 numbers, with about 48 bits. The arithmetic computes sums and products
-together with their exact rounding errors. Sources:
+A double-float32 number is the sum of two float32 numbers, with about 48 bits. Sums and products are computed together
+with their exact rounding errors. Sources:
 
 - Dekker, "A floating-point technique for extending the available precision", 1971: the exact product, the exact sum of
-  ordered numbers, division, square root.
+ordered numbers, division, square root.
 - Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B: the exact sum of two unordered numbers.
 - Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: long sums. The rounding errors are added up separately.
 - Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic",
-  2017: the bounds, in units of u = 2**-24.
+2017: the bounds, in units of u = 2**-24.
 
 The device must round every float32 sum, difference and product to nearest. PyTorch does so in eager mode, in
 `torch.compile` on the CPU, and in Metal kernels unless PYTORCH_MPS_FAST_MATH is set. For `torch.compile` on MPS, the
 rounding is unknown. Quotients and roots can have an error of two ULP, and subnormal numbers can be flushed to zero.
-This module has never run on a device without float64. Tests run this module on CPUs with UNIFIED_CLIP_PATH=pairs.
+This module has never run on a device without float64. Tests run it on CPUs with UNIFIED_CLIP_PATH=pairs.
 
 Only `hi` has a derivative, and PyTorch computes the derivative in float32.
 """
@@ -46,15 +46,13 @@ EXPONENT = 0x7F800000
 
 @dataclass(frozen=True)
 class DoubleFloat32:
-    """The number hi + lo. `hi` is the float32 number that is nearest to the sum. If `hi` is not finite, `lo` is 0."""
+    """The number hi + lo. `hi` is the float32 number nearest to the sum. If `hi` is not finite, `lo` is 0."""
 
     hi: Tensor
     lo: Tensor
 
     def __add__(self, other: DoubleFloat32) -> DoubleFloat32:
-        """Add two numbers (Joldes et al., algorithm 5). If both numbers have the same sign, the relative error is at
-        most 3 u**2.
-        """
+        """Joldes et al., algorithm 5. For numbers of the same sign, the relative error is at most 3 u**2."""
         total = two_sum(self.hi, other.hi)
         return fast_two_sum(total.hi, total.lo + (self.lo + other.lo))
 
@@ -66,14 +64,13 @@ class DoubleFloat32:
         return DoubleFloat32(self.hi * power.hi, self.lo * power.hi)
 
     def __mul__(self, other: DoubleFloat32) -> DoubleFloat32:
-        """Multiply two numbers (Joldes et al., algorithm 10). The relative error is at most 6 u**2."""
+        """Joldes et al., algorithm 10. The relative error is at most 6 u**2."""
         product = two_product(self.hi, other.hi)
         return fast_two_sum(product.hi, product.lo + (self.hi.detach() * other.lo + self.lo * other.hi.detach()))
 
     def __truediv__(self, other: DoubleFloat32) -> DoubleFloat32:
-        """Divide two numbers (Joldes et al., algorithm 17). The relative error is about 15 u**2. Both numbers are first
-        scaled to be near 1.
-        """
+        """Joldes et al., algorithm 17. The relative error is about 15 u**2. Both numbers are first scaled to be near
+        1."""
         self_power, other_power = power_below(self), power_below(other)
         above, below = self.scaled(reciprocal(self_power)), other.scaled(reciprocal(other_power))
         near = above.hi / below.hi
@@ -94,9 +91,8 @@ class DoubleFloat32:
         return other <= self
 
     def sqrt(self) -> DoubleFloat32:
-        """Return the square root. One step of Newton's method improves the float32 root of `hi` (Dekker). The relative
-        error is a few u**2.
-        """
+        """Improve the float32 root of `hi` by one step of Newton's method (Dekker). The relative error is a few
+        u**2."""
         near = self.hi.sqrt()
         square = two_product(near.detach(), near.detach())
         rest = self.hi.detach() - square.hi - square.lo + self.lo
@@ -119,8 +115,9 @@ def fast_two_sum(big: Tensor, small: Tensor) -> DoubleFloat32:
 
 
 def two_product(a: Tensor, b: Tensor) -> DoubleFloat32:
-    """Return a * b exactly (Dekker), if the rounding error is not subnormal. The function splits the bits of both
-    factors, so no intermediate result overflows.
+    """Return a * b exactly (Dekker), if the rounding error is not subnormal.
+
+    The function splits the bits of both factors, so no intermediate result overflows.
     """
     product = a * b
     a_high, a_low = _halves(a.detach())
@@ -130,8 +127,9 @@ def two_product(a: Tensor, b: Tensor) -> DoubleFloat32:
 
 
 def compensated_sum(numbers: DoubleFloat32) -> DoubleFloat32:
-    """Return the sum along the last axis, with a separate sum of the errors (Ogita, Rump and Oishi). If all numbers
-    have the same sign, the relative error is about (u log2(length))**2.
+    """Sum along the last axis, with a separate sum of the errors (Ogita, Rump and Oishi).
+
+    For numbers of the same sign, the relative error is about (u log2(length))**2.
     """
     hi, lo = numbers.hi, numbers.lo
     while hi.shape[-1] > 1:
@@ -140,13 +138,12 @@ def compensated_sum(numbers: DoubleFloat32) -> DoubleFloat32:
         total = two_sum(*hi.chunk(2, -1))
         first, second = lo.chunk(2, -1)
         hi, lo = total.hi, total.lo + (first + second)
-    return fast_two_sum(hi.sum(-1), lo.sum(-1))  # of one number or none
+    return fast_two_sum(hi.sum(-1), lo.sum(-1))  # with at most one number
 
 
 def power_below(number: DoubleFloat32) -> DoubleFloat32:
-    """Return the largest power of two that is not above a number. The result is clamped to [2**-126, 2**126]. No
-    derivative is recorded.
-    """
+    """Return the largest power of two that is not above a number, clamped to [2**-126, 2**126], without a
+    derivative."""
     exponent = number.hi.detach().view(torch.int32) & EXPONENT
     return _from_float32(exponent.clamp(1 << 23, 253 << 23).view(torch.float32))
 
@@ -161,9 +158,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         raise TypeError(f"adaptive thresholds need float64, which {like[0].device} lacks. Use a fixed threshold")
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Convert a value to a scalar, and limit finite numbers to the range of float32. The CPU converts float64
-        tensors and integer tensors.
-        """
+        """Limit finite numbers to the range of float32. The CPU converts float64 tensors and integer tensors."""
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, DoubleFloat32):
             return DoubleFloat32(value.hi.to(device), value.lo.to(device))
@@ -234,7 +229,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return super().prepare_scale(tensors, coef.hi)
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Round a bound to the tensor's dtype. The CPU rounds float64 bounds and integer bounds."""
+        """The CPU rounds float64 bounds and integer bounds."""
         if not isinstance(value, torch.Tensor) or value.dtype in NARROW:
             return super().bound(value, tensor)
         return PRIMITIVES.bound(value.cpu(), torch.empty(0, dtype=tensor.dtype)).to(tensor.device)
@@ -259,10 +254,9 @@ DOUBLE_FLOAT32 = DoubleFloat32Primitives()
 
 
 class DoubleFloat32Path(DevicePath):
-    """The path for `DoubleFloat32` numbers. Squares and quotients do not overflow or underflow.
+    """Squares and quotients do not overflow or underflow. A subnormal norm or coefficient is rounded twice.
 
-    A subnormal norm or coefficient is rounded twice. If p is not 1, 2 or inf, the CPU computes the norm in float64, and
-    the call waits for the device.
+    If p is not 1, 2 or inf, the CPU computes the norm in float64, and the call waits for the device.
     """
 
     def __init__(self, tensors: Sequence[Tensor], differentiable: bool) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PLAIN_METHODS = [("is_neg", False), ("is_inference", False)]
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, PLAIN_METHODS, ("requires_grad", True))
-"""A collector for tensors on GPUs. Tensors from inference mode are not collected, but clipped one by one."""
+"""Tensors from inference mode are not collected, but clipped one by one."""
 
 
 class GpuListPath(TorchPath):
@@ -44,8 +44,9 @@ def collect_parameters(backend: Parameters, parameters: Sequence[Any]) -> GpuLis
 
 
 def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath | None:
-    """Return None if PyTorch records a derivative. Also return None for tensors that are not plain, overlap, or are on
-    several devices.
+    """Return None if PyTorch records a derivative.
+
+    Also return None for tensors that are not plain, overlap, or are on several devices.
     """
     return _path(lambda on_cpu: COLLECTOR.of_tensors_on_gpu(tensors, recording, on_cpu))
 

@@ -1,10 +1,8 @@
-"""The kernels as operators for graphs of `torch.compile`. The operators run compiled kernels on the CPU, and Triton
-kernels on a GPU.
+"""The kernels as operators for graphs of `torch.compile`: compiled kernels on the CPU, and Triton kernels on a GPU.
 
-The operators `unified_clip::norm` and `unified_clip::scale_` have the same results as the host path. The graph computes
-the coefficient from the norm. The operator `norm` supports derivatives and `torch.func.vmap`. If a graph needs no
-derivatives and no `vmap`, PyTorch's compiler uses `kernel_norm` instead of `norm`. For the CPU, `_native/torch.hpp`
-implements `kernel_norm` and `scale_`.
+The operators `unified_clip::norm` and `unified_clip::scale_` have the same results as the host path. The operator
+`norm` supports derivatives and `torch.func.vmap`. If a graph needs neither, PyTorch's compiler uses `kernel_norm`
+instead. For the CPU, `_native/torch.hpp` implements `kernel_norm` and `scale_`.
 """
 
 from __future__ import annotations
@@ -42,10 +40,7 @@ ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.re
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operators support these tensors in the current graph.
-
-    Programs of `torch.export` are not supported, because they can run in a process without unified_clip.
-    """
+    """Programs of `torch.export` are not supported, because they can run in a process without unified_clip."""
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
     devices = {tensor.device.type for tensor in tensors}
@@ -91,7 +86,7 @@ def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None
 def register(
     host_path: HostPathOf, norm_by_operations: NormByOperations, scale_by_operations: ScaleByOperations
 ) -> None:
-    """Register the operators. `norm_by_operations` must support derivatives and `torch.func.vmap`."""
+    """`norm_by_operations` must support derivatives and `torch.func.vmap`."""
 
     def norm_without_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
         if p in (1, 2):

@@ -20,7 +20,7 @@ MAX_WIDENED = 2**26
 """The maximum number of 16-bit elements that are converted to float32 together, to limit the memory for the copies."""
 
 ALONE = 2**16
-"""16-bit GPU tensors with at least this number of elements are multiplied one by one, without float32 copies."""
+"""Larger 16-bit GPU tensors are multiplied one by one, without float32 copies."""
 
 
 def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Tensor:
@@ -93,7 +93,7 @@ def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
 
 
 def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Write]:
-    """The caller must round the bounds, and must not pass 0: PyTorch might replace -0 by 0."""
+    """The caller must round the bounds, and must not pass 0, because PyTorch might replace -0 by 0."""
     return [
         Write(functools.partial(torch._foreach_clamp_min_, tensors, low)),
         Write(functools.partial(torch._foreach_clamp_max_, tensors, high)),
@@ -101,7 +101,7 @@ def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Wr
 
 
 def stored(scalar: Scalar) -> Scalar:
-    """Store a scalar in memory, so that a compiled loop does not compute the scalar again in every step."""
+    """Store a scalar in memory, so that a compiled loop does not compute it again in every step."""
     return scalar.as_strided(scalar.shape, scalar.stride()) if torch.compiler.is_compiling() else scalar
 
 
@@ -126,7 +126,7 @@ def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tenso
 
 
 def _limited_groups(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield (indices, tensors) of each group. A group of several tensors has at most MAX_WIDENED 16-bit elements.
+    """Yield (indices, tensors). A group of several tensors has at most MAX_WIDENED 16-bit elements.
 
     Each large 16-bit tensor (see ALONE) is its own group.
     """
@@ -145,7 +145,7 @@ def _is_alone(tensor: Tensor) -> bool:
 
 
 def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
-    """Multiply the tensors one by one. The coefficient gets an axis, so that PyTorch multiplies in float32."""
+    """The coefficient gets an axis, so that PyTorch multiplies in float32."""
     factors = coefs if isinstance(coefs, list) else [coefs] * len(group)
     for tensor, coef, result in zip(group, factors, results, strict=True):
         torch.mul(tensor, coef.reshape(1), out=result)
@@ -154,7 +154,7 @@ def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], resul
 def _norms(group: Sequence[Tensor], p: float) -> Tensor:
     if not (torch.compiler.is_compiling() and group[0].device.type == "cpu"):
         return torch.stack(torch._foreach_norm(group, p, dtype=torch.float64))
-    # The compiler fuses a conversion with a sum; PyTorch's own operation on the CPU would convert a copy first.
+    # The compiler fuses a conversion with a sum. PyTorch's own operation on the CPU would convert a copy first.
     wide = [tensor.to(torch.float64) for tensor in group]
     if p == math.inf:
         return torch.stack([numbers.abs().max() for numbers in wide])
@@ -174,9 +174,7 @@ def _products(group: Sequence[Tensor], coef: Scalar | list[Scalar]) -> list[Tens
 
 
 def _product_dtype(group: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype in which products are computed. 16-bit tensors are multiplied in float32, so that no precision
-    is lost.
-    """
+    """16-bit tensors are multiplied in float32, so that no precision is lost."""
     return torch.float64 if group[0].dtype == torch.float64 else torch.float32
 
 

@@ -23,7 +23,7 @@ ROWS = 32
 
 
 class LocalSums:
-    """Partial sums of a list of tensors. The host computes exact sums, float64 norms and maxima."""
+    """The host computes exact sums, float64 norms and maxima."""
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
         self._backend, self._tensors = backend, [tensor.detach() for tensor in tensors]
@@ -65,7 +65,7 @@ def _is_hard(tensor: Tensor) -> bool:
 
 
 def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:
-    """Yield vectors of float64 sums. Each sum has at most BLOCK exact powers."""
+    """Each sum has at most BLOCK exact powers."""
     for chunk in tensor.reshape(-1).split(CHUNK):
         wide = chunk.double()
         powers = wide.square() if p == 2 else wide.abs()

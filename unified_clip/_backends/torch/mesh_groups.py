@@ -27,7 +27,7 @@ def groups_of(group: Any) -> list[Any]:
 
 
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
-"""All `MeshGroups` objects: for each first process group, a dict from the ids of all groups to the object."""
+"""For each first process group, maps the ids of all groups to their `MeshGroups`."""
 
 
 def group_of_mesh(mesh: Any) -> Any:

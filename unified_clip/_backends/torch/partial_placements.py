@@ -1,7 +1,4 @@
-"""Sum `Partial` gradients over ranks. All gradients on the same ranks share one all-reduce.
-
-A term is the partial sum of one rank.
-"""
+"""Sum `Partial` gradients over ranks. All gradients on the same ranks share one all-reduce."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ class Bucket(NamedTuple):
     """Maps the index of each gradient to (parameter, gradient)."""
 
     def agreement(self, here: int) -> ReplicaSet:
-        """Return the number, shapes and dtypes of the gradients as a `ReplicaSet`, which the ranks compare before the
-        sum."""
+        """Return the number, shapes and dtypes of the gradients, which the ranks compare before the sum."""
         key = digest((self.ranks.key, self.device, self.sizes)) >> 2 << 1 | 1
         number = len(self.ranks)
         layouts = [(leaf, _layout(leaf, gradient)) for leaf, gradient in self.members.values()]

@@ -1,6 +1,4 @@
-"""Read the local tensors, placements and process groups of DTensors. A list of gradients can also have plain
-tensors.
-"""
+"""Read the local tensors, placements and process groups of DTensors. Lists can also have plain tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ from .process_group import TorchGroup, ranks_of
 
 
 def dtensor_types() -> tuple[Any, ...]:
-    """Return the types of DTensors. Return () if `torch.distributed.tensor` is not imported yet."""
+    """Return () if `torch.distributed.tensor` is not imported yet."""
     module = sys.modules.get("torch.distributed.tensor")
     return () if module is None else (module.DTensor,)
 
@@ -44,8 +42,7 @@ def full_tensor(value: Any) -> Any:
 
 
 def full_max(values: Any) -> Any:
-    """Return the maximum of the gathered shards. PyTorch's maximum over shards can lose NaN, and fails for an empty
-    shard."""
+    """PyTorch's maximum over shards can lose NaN, and fails for an empty shard. So gather the shards first."""
     return full_tensor(values).max()
 
 
@@ -155,8 +152,7 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
-        """For each DTensor, return the index of the first DTensor with equal mesh and placements. For a plain tensor,
-        return None.
+        """For each DTensor, return the index of the first DTensor with equal mesh and placements, else None.
 
         Hashing placements is slow, so shared `placements` objects are compared by identity first.
         """
@@ -224,10 +220,10 @@ class TorchShards(DistributedGradients):
             return _local(gradient.redistribute(placements=placements))
 
     def _check_terms(self, index: int) -> None:
-        from torch.distributed.tensor import Partial  # loaded, since the gradient is a DTensor
+        from torch.distributed.tensor import Partial  # loaded, because the gradient is a DTensor
 
         for placement in self._gradients[index].placements:
-            # a subclass of Partial may add up in another way, as `_NormPartial` adds up norms
+            # a subclass of Partial may add up in another way. `_NormPartial`, for example, adds up norms
             if placement.is_partial() and (type(placement) is not Partial or placement.reduce_op not in ("sum", "avg")):
                 raise ValueError(
                     f"the gradient at {self._leaves[index].place} has the placement {placement}, which is not "
@@ -255,8 +251,7 @@ class TorchShards(DistributedGradients):
         return [self._sums[index] for index in self._deferred]
 
     def terms_on_device(self, measure: Measure) -> Terms | None:
-        """Return None if a rank of the process group lacks partial sums, or if a gradient has elements of more than 32
-        bits."""
+        """Return None if a rank of the process group lacks partial sums, or if an element has more than 32 bits."""
         bucket, *further_buckets = self._buckets
         values = [self.values[index] for index in bucket.members]
         if (
@@ -277,12 +272,12 @@ class TorchShards(DistributedGradients):
         partial = sorted(self._partial)
         if measures == "each" or not partial:
             return bool(partial)
-        with suppress(ValueError):  # of this rank alone, since the ranks have not begun to sum terms
+        with suppress(ValueError):  # only on this rank, before the ranks sum terms
             return len(self.defer_terms(partial)) < len(partial)
         return False
 
     def elements(self, index: int) -> int:
-        gradient = self._gradients[index]  # of a sparse gradient, `values` are the stored rows
+        gradient = self._gradients[index]  # `values` of a sparse gradient are the stored rows
         return int((gradient if is_dtensor(gradient) else self.values[index]).numel())
 
     def layout(self, tensor: Any) -> str:
@@ -329,8 +324,7 @@ class TorchShards(DistributedGradients):
     def _placements_decide(self) -> bool:
         """Return whether placements decide which ranks share the gradients.
 
-        Return False for a list without parameters, because a rank without a gradient cannot read the gradient's
-        placements.
+        Without parameters, return False, because a rank without a gradient cannot read the gradient's placements.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas

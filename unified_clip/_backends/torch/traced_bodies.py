@@ -1,7 +1,6 @@
 """Run the bodies of public functions under `torch.compile`.
 
-PyTorch traces a complete body, or breaks the graph and runs the body eagerly. If the graph breaks, PyTorch compiles no
-part of the body.
+PyTorch traces a complete body, or breaks the graph and runs the complete body eagerly.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from ..._core import entry, observer
 
 
 def break_graph(message: str) -> None:
-    """End the graph here, so that later operations run eagerly. With `fullgraph=True`, PyTorch raises an error
-    instead."""
+    """End the graph here, so that later operations run eagerly. With `fullgraph=True`, PyTorch raises an error."""
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=message)
 
@@ -27,14 +25,14 @@ def _report_graph() -> None:
 
 
 report_graph: Any = _report_graph
-"""A function that runs during tracing and is not part of the graph. `register` sets this function."""
+"""Runs during tracing, and is not part of the graph."""
 
 SHORT_BODIES: dict[Callable[..., Any], Callable[..., Any]] = {}
 """Maps public functions to their short forms, which support only plain gradients. `backend.py` fills this dict.
 
 Before each run of a graph, PyTorch checks every value that the traced code has read. A complete body reads several
-hundred values. For a few small tensors, these checks take longer than the clip. A short form returns two values: the
-result and the arguments. If the result is None, run the complete body with the returned arguments.
+hundred values. For a few small tensors, these checks take longer than the clip. A short form returns (result,
+arguments). If the result is None, run the complete body with these arguments.
 """
 
 
@@ -56,12 +54,12 @@ def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
                 return result
         return body(*args, **kwargs)
     except Exception as error:
-        break_graph(str(error))  # the eager body then raises the error
+        break_graph(str(error))  # the eager body raises the error again
         raise
 
 
 def register() -> None:
-    """Register the bodies with PyTorch's compiler. `_compilers` calls this function after the compiler is imported."""
+    """`_compilers` calls this function after the compiler is imported."""
     global report_graph
     report_graph = torch.compiler.assume_constant_result(_report_graph)
     run = torch.compiler.disable(entry.run_eagerly, reason="unified_clip cannot be part of this graph")

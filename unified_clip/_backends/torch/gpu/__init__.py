@@ -84,10 +84,7 @@ def new_tensors(
 
 
 def _are_supported(tensors: Sequence[Any]) -> bool:
-    """Return whether the kernels support all tensors.
-
-    The check calls few functions, because it runs for every gradient of every step.
-    """
+    """The check calls few functions, because it runs for every gradient of every step."""
     if not tensors or (not tensors[0].is_cuda and not host.forced_path("pairs")):
         return False
     device_type = tensors[0].device.type

@@ -21,7 +21,7 @@ assert kernels.STATE.value == 2 + WINDOWS
 
 class Counted(NamedTuple):
     table: Table | None = None
-    """The table of the gradients, or None if there are no gradients or the kernels do not support one of them."""
+    """None if there are no gradients, or if the kernels do not support one of them."""
 
     total: Accumulator = Accumulator()
     """The exact sum of |g|**p over the gradients that are not in `table`."""
@@ -37,7 +37,7 @@ class Request(NamedTuple):
     own: Counted
 
     sum_terms: Callable[[], tuple[Counted, Counted]] | None
-    """A function that sums `Partial` gradients over ranks, and returns (all sums, the sums that this rank owns)."""
+    """Sums `Partial` gradients over ranks, and returns (all sums, sums that this rank owns)."""
 
     p: float
     is_wide: bool
@@ -47,10 +47,10 @@ class Request(NamedTuple):
 def norm_over_ranks(
     request: Request, device: torch.device, all_reduce: Callable[[Tensor, str], None]
 ) -> tuple[Scalar, Tensor]:
-    """Return the norm over all ranks, and the words after the all-reduce. Both results are on the device.
+    """Return (norm over all ranks, words after the all-reduce), both on the device.
 
-    The first all-reduce adds up the words of all ranks. The last all-reduce adds up the exact sums of the ranks if the
-    norm is in doubt, and zeros otherwise. For p = inf, the last all-reduce takes the maximum of the magnitudes.
+    The first all-reduce adds up the words of all ranks. The last all-reduce adds up the exact sums if the norm is in
+    doubt, else zeros. For p = inf, the last all-reduce takes the maximum of the magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}

@@ -1,4 +1,4 @@
-"""Gradient lists that need several tables. The gradients are on several GPUs, or their norms have different dtypes."""
+"""Tables for gradients on several GPUs, or with norms of different dtypes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .table import PARTS, Table
 
 
 class Tables:
-    """The tables of one gradient list. Each table comes with the indices of its tensors in the list."""
+    """Each table comes with the indices of its tensors in the gradient list."""
 
     def __init__(self, tables: Sequence[tuple[Sequence[int], Table]]) -> None:
         self._tables = tables

@@ -1,8 +1,9 @@
-"""The table of a gradient list on a GPU. The methods of a table launch kernels for all gradients of the list.
+"""The table of a gradient list on a GPU: the addresses and lengths of tensors. Its methods launch kernels for all of
+them.
 
-A table has the addresses and lengths of tensors. Most gradients have the same address in every step, so tables are
-kept. A clip with a kept table copies no data to the GPU and reads no data from the GPU. Each call allocates new memory
-for its sums and norms, and does not change the table.
+Most gradients have the same address in every step, so tables are kept. A clip with a kept table copies no data to the
+GPU and reads no data from the GPU. Each call allocates new memory for its sums and norms, and does not change the
+table.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ OF_CODES = {"d": torch.float64, "f": torch.float32, "B": torch.bfloat16, "e": to
 """Maps the dtype codes of the compiled kernels to dtypes."""
 
 PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-"""Maps each complex dtype to the dtype of its parts. The kernels read real and imaginary parts as separate numbers."""
+"""Maps each complex dtype to the dtype of its parts. The kernels read both parts as separate numbers."""
 
 ORDERS = {1: 1, 2: 2, math.inf: kernels.INF.value}
 
@@ -54,13 +55,17 @@ numbers are 0 or positive, so each addition increases the relative error by at m
 """
 
 WIDE_ERROR = 2.0**-77
-"""The same as ERROR, for sums that are stored as two float64 numbers. The second number is the sum of at most 2**13
-rounding errors of the first number. So the second number is at most 2**-40 times the sum, with a relative error of
-about 2**-40."""
+"""The same as ERROR, for sums that are stored as two float64 numbers.
+
+The second number is the sum of at most 2**13 rounding errors of the first. So it is at most 2**-40 times the sum, with
+a relative error of about 2**-40.
+"""
 
 NARROW_ERROR = 2.0**-35
-"""The same as ERROR, for sums that are stored as two float32 numbers. The second number of a lane is the sum of
-CHUNK / LANES rounding errors of at most 2**-24. Each addition of two lanes has a relative error of at most 3 * 2**-48.
+"""The same as ERROR, for sums that are stored as two float32 numbers.
+
+The second number of a lane is the sum of CHUNK / LANES rounding errors of at most 2**-24. Each addition of two lanes
+has a relative error of at most 3 * 2**-48.
 """
 
 MAX_CHUNKS = 2**20
@@ -68,31 +73,25 @@ EXACT_PROGRAMS = 264
 """The maximum number of programs that run `add_exactly`."""
 
 OPTIONS = {"enable_fp_fusion": False}
-"""Options that stop the compiler from fusing products with sums. The error bounds assume that products are rounded
-before they are added.
-"""
+"""Do not fuse products with sums. The error bounds assume that products are rounded before they are added."""
 
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
-"""The compute capabilities of NVIDIA GPUs on which float64 has half the speed of float32. Most NVIDIA GPUs compute
-float64 at 1/64 of the speed of float32.
-"""
+"""The compute capabilities of NVIDIA GPUs on which float64 has half the speed of float32. On most others, it has
+1/64."""
 
 LEAST_MAJOR = 8
 """The lowest major version of a compute capability that Triton supports."""
 
 FAST_FLOAT64_AMD = ("gfx90a", "gfx94", "gfx95")
-"""The AMD architectures on which float64 has half the speed of float32, or more. On all other AMD GPUs, the kernels add
-up float32 numbers.
-"""
+"""The AMD architectures on which float64 has at least half the speed of float32. Other AMD GPUs add up float32
+numbers."""
 
 MAX_TABLES, MAX_NUMBERS = 256, 2**22
-"""The maximum number of kept tables, and the maximum number of 8-byte numbers in all kept tables."""
+"""The maximum number of kept tables, and of 8-byte numbers in all kept tables."""
 
 
 class Addresses(NamedTuple):
-    """The addresses of gradients and of results. `lengths` counts real numbers, and `dtypes` has the dtypes of these
-    numbers.
-    """
+    """The addresses of gradients and of results. `lengths` and `dtypes` are of real numbers."""
 
     device: torch.device
     sources: tuple[int, ...]
@@ -102,7 +101,7 @@ class Addresses(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The chunks from `first` to `end` - 1, which have tensors of one dtype. One kernel launch handles these chunks."""
+    """The chunks from `first` to `end` - 1, whose tensors have one dtype. One kernel launch handles these chunks."""
 
     tensor: int
     """The index of one tensor of these chunks."""
@@ -254,7 +253,7 @@ def _on_host(numbers: Sequence[int]) -> Tensor:
 
 _tables: OrderedDict[Hashable, Table] = OrderedDict()
 _captured: list[Tensor] = []
-"""The tables of CUDA graphs, in host memory. Each replay of a CUDA graph copies its table to the GPU again."""
+"""The tables of CUDA graphs, in host memory. Each replay copies its table to the GPU again."""
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
@@ -273,14 +272,14 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
-    """Return a table. Return None for an unsupported device, too many chunks, or a tensor without memory."""
-    # Comprehensions, because generators take a call of a function for each tensor of every step.
+    """Return None for an unsupported device, too many chunks, or a tensor without memory."""
+    # Comprehensions, because a generator costs a function call for each tensor of every step.
     sources = tuple([tensor.data_ptr() for tensor in tensors])
     targets = sources if results is None else tuple([tensor.data_ptr() for tensor in results])
     lengths = tuple([tensor.numel() * (1 + (tensor.dtype in PARTS)) for tensor in tensors])
     dtypes = tuple([PARTS.get(tensor.dtype, tensor.dtype) for tensor in tensors])
     if [length for source, length in zip(sources, lengths, strict=True) if length and not source]:
-        return None  # they lack memory
+        return None  # these tensors lack memory
     addresses = Addresses(tensors[0].device, sources, targets, lengths, dtypes)
     return _kept(addresses.device, addresses, lambda: addresses)
 

@@ -1,13 +1,12 @@
-"""The Triton kernels. They compute correctly rounded norms for p of 1, 2 and inf, and they multiply or clamp gradients.
+"""The Triton kernels. They compute correctly rounded norms for p of 1, 2 and inf, and multiply or clamp gradients.
 
 A program is one instance of a kernel. Each program reads one chunk, which is a range of elements of one tensor. A table
 has the addresses of all tensors, so one launch handles many tensors. Programs do not wait for each other, and their
 number does not change the sums.
 
-For a float64 norm (`wide`), each sum is stored as two float64 numbers. For other norms, each sum is one float64
-number, or two float32 numbers on a GPU with slow float64. A norm is in doubt if two different rounded norms are
-possible within the error bound of the sum. In this case, `add_exactly` computes the exact sum, and `decide` rounds the
-norm. The exact sum is an integer that is stored in windows of 24 bits.
+For a float64 norm (`wide`), each sum is stored as two float64 numbers. For other norms, each sum is one float64 number,
+or two float32 numbers on a GPU with slow float64. A norm is in doubt if the error bound of the sum allows two rounded
+norms. Then `add_exactly` computes the exact sum in windows of 24 bits, and `decide` rounds the norm.
 """
 
 from .exact_sums import STATE, add_exactly, decide, flag

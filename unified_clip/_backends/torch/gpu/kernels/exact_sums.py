@@ -1,8 +1,8 @@
 """The kernels that compute exact sums. A sum is an integer in windows of 24 bits.
 
 A floating-point number is an integer significand times a power of two. Exponents are relative to half of the smallest
-positive number in the norm's dtype. So the windows can represent every |g|**p, and every midpoint between two
-neighbouring norms.
+positive number in the norm's dtype. So the windows can represent every |g|**p, and every midpoint between neighbouring
+norms.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton.language as tl
 from .shared import RUNTIME, chunk_at, magnitude_bits
 
 STATE: Any = tl.constexpr(180)
-"""The length of the state of a norm. The state consists of int64 numbers:
+"""The length of the state of a norm, in int64 numbers:
 
 - whether the norm is in doubt
 - the bits of the largest magnitude
@@ -30,10 +30,7 @@ NAN_BITS: Any = tl.constexpr(0x7FF8000000000000)
 
 @triton.jit
 def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return the significands and the exponents of magnitudes. The smallest exponent is 1.
-
-    bits: The bits of the magnitudes.
-    """
+    """Return the significands and the exponents of magnitudes. The smallest exponent is 1."""
     fraction_bits: tl.constexpr = 52 if wide else 23
     bits = bits.to(tl.int64)
     exponents = bits >> fraction_bits
@@ -58,10 +55,9 @@ def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.ten
 
 @triton.jit
 def _power_in(window: tl.tensor, significands: tl.tensor, exponents: tl.tensor, order: tl.constexpr) -> tl.tensor:
-    """Return the contribution of |number|**p to a window.
+    """Return the contribution of |number|**p to a window. It can have more than 24 bits, because carries stay.
 
-    The result can have more than 24 bits, because carries are not propagated. A square is the sum of three products,
-    because the significand is split into two parts.
+    A square is the sum of three products, because the significand is split into two parts.
     """
     if order == 1:
         return _bits_in(window, significands, exponents)
@@ -138,7 +134,7 @@ def _rounds_up(
 def decide(
     states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.constexpr, over_ranks: tl.constexpr
 ) -> None:
-    """Compute the correctly rounded norm from the windows, if the norm is in doubt.
+    """Round the norm from the windows, if the norm is in doubt.
 
     over_ranks: Whether the windows contain the sum over all ranks.
     """
@@ -165,8 +161,9 @@ def decide(
 
 @triton.jit
 def flag(states: tl.tensor) -> None:
-    """Store in `states[2]` whether this rank has NaN or inf, for a float64 norm over ranks. The number is 2**32 for
-    NaN, 1 for inf without NaN, and 0 otherwise.
+    """Store in `states[2]` whether this rank has NaN or inf, for a float64 norm over ranks.
+
+    The number is 2**32 for NaN, 1 for inf without NaN, and 0 otherwise.
     """
     infinity: tl.constexpr = 0x7FF0000000000000
     largest = tl.load(states + 1)

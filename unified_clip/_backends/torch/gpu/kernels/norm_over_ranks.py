@@ -1,8 +1,8 @@
-"""The kernels that compute norms over several ranks. Ranks all-reduce integers, and compute the norm from their sums.
+"""The kernels that compute norms over several ranks, from sums of integers.
 
 Each rank sends the words of `Accumulator.to_words`, followed by the words that `consensus` compares. For a float32
-norm, the kernels use only the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), the kernels read only the
-words FIRST_WIDE_LIMB to END_WIDE_LIMB - 1. If the sum is not between LEAST_SUM and LARGEST, a float64 norm is in doubt.
+norm, the kernels use only the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), they read only the words
+FIRST_WIDE_LIMB to END_WIDE_LIMB - 1. If the sum is not between LEAST_SUM and LARGEST, a float64 norm is in doubt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ END_WIDE_LIMB: Any = tl.constexpr((UNIT + 1023) // 32 + 1)
 LEAST_SUM: Any = tl.constexpr(2.0**-800)
 UNBOUNDED_LIMB: Any = tl.constexpr((UNIT + 1010) // 32)
 UNBOUNDED: Any = tl.constexpr(2 ** ((UNIT + 1010) % 32))
-"""A rank adds UNBOUNDED to the word UNBOUNDED_LIMB if the rank's sum is NaN or above LARGEST."""
+"""A rank adds UNBOUNDED to the word UNBOUNDED_LIMB if its sum is NaN or above LARGEST."""
 
 LOW_WORD: Any = tl.constexpr(2**32 - 1)
 NAN: Any = tl.constexpr(float("nan"))
@@ -42,9 +42,7 @@ assert END_WIDE_LIMB.value < LIMBS
 
 @triton.jit(do_not_specialize=("chunks",))
 def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.constexpr, wide: tl.constexpr) -> None:
-    """Add the sums of all chunks to the words of this rank.
-
-    If the total is NaN, infinite or too large, only set a flag in the words.
+    """Add the sums of all chunks to the words of this rank. For a total of NaN, inf or too much, only set a flag.
 
     sums: Two numbers for each chunk, from the kernel `add`.
     """
@@ -112,7 +110,7 @@ def round_words(
     error: tl.constexpr, order: tl.constexpr, wide: tl.constexpr, flags: tl.constexpr, tags: tl.constexpr,
     tag: tl.constexpr, pieces: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the norm, computed from the sums of all ranks' words. If the ranks made different calls, the norm is NaN.
+    """Store the norm of the summed words. If the ranks made different calls, the norm is NaN.
 
     For p = inf, store 0, which `round_largest` replaces by the norm.
     """
@@ -178,8 +176,7 @@ def _is_agreed(
     """Return whether every rank sent `tag` and the same digest, and no rank rejects the call.
 
     The numbers of n ranks are equal if and only if n * (sum of squares) == (sum)**2. On more than 2**16 ranks, these
-    products can lose their upper bits. In this case, different numbers pass the comparison with a probability of
-    2**-64.
+    products can lose their upper bits. Then different numbers pass the comparison with a probability of 2**-64.
     """
     is_agreed = (tl.load(words + tags) == tag * ranks) & (tl.load(words + tags + 1) == 0)
     is_agreed &= (tl.load(words + flags) == ranks) & (tl.load(words + flags + 1) == ranks)

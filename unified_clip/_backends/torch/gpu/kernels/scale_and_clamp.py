@@ -8,8 +8,7 @@ from .shared import RUNTIME, chunk_at, in_vectors, vectors_at
 
 @triton.jit
 def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
-    """Round float32 numbers to bfloat16 by integer operations, with ties to even. Triton's interpreter would
-    truncate."""
+    """Round float32 numbers to bfloat16, with ties to even. Triton's interpreter would truncate."""
     bits = numbers.to(tl.int32, bitcast=True)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(numbers == numbers, rounded, 0x7FC0).to(tl.int16).to(tl.bfloat16, bitcast=True)
@@ -25,7 +24,7 @@ def _changed(
     values: tl.tensor, coef: tl.tensor, low: tl.tensor, high: tl.tensor,
     dtype: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Multiply or clamp the values. Clamping does not change the bits of NaN, or of values within the bounds."""
+    """Clamping does not change the bits of NaN, or of values within the bounds."""
     wide = _converted(values, dtype)
     if clamps:
         numbers = tl.where(wide < low, low, tl.where(wide > high, high, wide))
@@ -61,7 +60,7 @@ def change(
     dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, in_place: tl.constexpr,
     per_tensor: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Multiply or clamp the chunks. A kernel that works in place skips chunks whose coefficient is 1.
+    """A kernel that works in place skips chunks whose coefficient is 1.
 
     `low` and `high` are the bits of the float64 bounds, because the number -0 can lose its sign.
     """

@@ -11,25 +11,22 @@ INF: Any = tl.constexpr(0)
 """The value of `order` for p = inf, where the norm is the largest magnitude."""
 
 RUNTIME = ("tensors", "first_chunk", "end_chunk", "low", "high")
-"""The names of arguments whose values change from call to call. Triton does not compile a kernel again for new values
-of these arguments.
-"""
+"""Triton does not compile a kernel again for new values of these arguments."""
 
 HIGH_BITS: Any = tl.constexpr(-(2**27))
 NARROW_HIGH_BITS: Any = tl.constexpr(-(2**12))
-"""Masks for the upper 26 bits of a float64 significand, and for the upper 12 bits of a float32 significand."""
+"""Masks for the upper 26 bits of a float64 significand, and the upper 12 bits of a float32 significand."""
 
 
 @triton.jit
 def chunk_at(
     table: tl.tensor, tensors: tl.tensor, chunk: tl.tensor, chunk_size: tl.constexpr, dtype: tl.constexpr
 ) -> tl.tensor:
-    """Return (index of the chunk's tensor, address of the first element, address of the first result, length of the
-    chunk).
+    """Return (index of the chunk's tensor, address of its first element, address of its first result, its length).
 
     The table starts with the addresses of all tensors, the addresses of all results, and the lengths of all tensors.
-    After the lengths, the table has two numbers for each chunk: the index of its tensor, and the position of the chunk
-    in the tensor. `tensors` is the number of tensors.
+    Then it has two numbers for each chunk: the index of its tensor, and the position of the chunk in the tensor.
+    `tensors` is the number of tensors.
     """
     rows = table + 3 * tensors + 2 * chunk
     tensor, first = tl.load(rows), tl.load(rows + 1) * chunk_size
@@ -40,9 +37,9 @@ def chunk_at(
 
 @triton.jit
 def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> tl.tensor:
-    """Return the number of elements that the kernel can read and write in vectors of 16 bytes.
+    """Return the number of elements that the kernel can read and write in vectors of 16 bytes, a multiple of `width`.
 
-    The number is a multiple of `width`. If an address is not a multiple of 16, the number is 0.
+    If an address is not a multiple of 16, the number is 0.
 
     addresses: The bitwise OR of all addresses.
     """
@@ -79,8 +76,7 @@ def two_sum(left: tl.tensor, right: tl.tensor) -> tl.tensor:
 def squared(numbers: tl.tensor) -> tl.tensor:
     """Return the squares and their rounding errors.
 
-    For float64, a returned rounding error differs from the exact rounding error by at most 2**-104 * square. For
-    float32, each returned error is off by at most 2**-148.
+    A returned error is off by at most 2**-104 * square for float64, and by at most 2**-148 for float32.
     """
     square = numbers * numbers
     if numbers.dtype == tl.float64:
@@ -102,7 +98,7 @@ def add_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low:
 
 @triton.jit
 def add_rounded_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low: tl.tensor) -> tl.tensor:
-    """Add two sums as `add_pairs` does. In the result, `high` is the floating-point number nearest to the sum."""
+    """In the result, `high` is the floating-point number nearest to the sum."""
     high, low = add_pairs(high, low, other_high, other_low)
     total = high + low
     return total, low - (total - high)

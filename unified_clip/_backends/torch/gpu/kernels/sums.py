@@ -24,14 +24,16 @@ from .shared import (
 INFINITY: Any = tl.constexpr(float("inf"))
 LEAST: Any = tl.constexpr(2.0**-900)
 LARGEST: Any = tl.constexpr(2.0**1000)
-"""The error bound of a float64 sum of squares requires that the sum is between LEAST and LARGEST. In this range, no sum
-overflows, and no square loses bits as a subnormal number.
+"""The error bound of a float64 sum of squares requires a sum between LEAST and LARGEST.
+
+In this range, no sum overflows, and no square loses bits as a subnormal number.
 """
 
 NARROW_LEAST: Any = tl.constexpr(2.0**-72)
 NARROW_LARGEST: Any = tl.constexpr(2.0**120)
-"""The error bound holds for sums of float32 squares between NARROW_LEAST and NARROW_LARGEST. There are at most 2**36
-squares, and each square loses at most 2**-148.
+"""The error bound holds for sums of float32 squares between NARROW_LEAST and NARROW_LARGEST.
+
+There are at most 2**36 squares, and each square loses at most 2**-148.
 """
 
 
@@ -51,7 +53,7 @@ def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number:
 
 @triton.jit
 def _added(high: tl.tensor, low: tl.tensor, values: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Add |values|**p to the sum (high, low). For INF, `high` becomes the bits of the largest magnitude instead."""
+    """Add |values|**p to the sum (high, low). For INF, `high` becomes the bits of the largest magnitude."""
     if order == INF:
         high = tl.maximum(high, magnitude_bits(values, wide))
     elif wide or high.dtype == tl.float32:
@@ -64,7 +66,7 @@ def _added(high: tl.tensor, low: tl.tensor, values: tl.tensor, order: tl.constex
             low += error
     elif order == 2:
         numbers = values.to(tl.float32).to(tl.float64)
-        high = tl.fma(numbers, numbers, high)  # a square is exact in float64: `fma` changes no bit
+        high = tl.fma(numbers, numbers, high)  # a square is exact in float64, so `fma` changes no bit
     else:
         high += tl.abs(values.to(tl.float32).to(tl.float64))
     return high, low
@@ -88,7 +90,7 @@ def add(
     table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, sums: tl.tensor,
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the sum of |g|**p of each chunk as two numbers. For INF, store the largest magnitude instead.
+    """Store the sum of |g|**p of each chunk as two numbers. For INF, store the largest magnitude.
 
     If `sums` is float32, the kernel does not use float64.
     """
@@ -165,9 +167,9 @@ def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.t
 
 @triton.jit
 def rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
-    """Return the norm rounded to float64, and whether the norm is in doubt.
+    """Return (norm rounded to float64, whether the norm is in doubt).
 
-    If the error bound does not hold for the sum, the norm is also in doubt.
+    The norm is also in doubt if the error bound does not hold for the sum.
     """
     high, low = two_sum(high, low)
     is_bounded = (high >= LEAST) & (high <= LARGEST)
