@@ -1,7 +1,7 @@
-// An exact sum of |x| or x^2, as one long integer. It does not depend on the order of the numbers.
+// An exact sum of |x| or x^2, as one long integer. The order of the additions does not matter.
 //
-// The unit is 2^-2148, the square of the smallest float64: `UNIT` of unified_clip/_core/exact.py, which rounds the sum.
-// The integer is stored in limbs of 32 bits, each in an int64 that has room for carries.
+// The unit is 2^-2148, the square of the smallest float64 (`UNIT` of unified_clip/_core/exact.py). The integer is
+// stored in limbs of 32 bits. Each limb is in an int64, which has room for carries.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ class Accumulator {
     bool nan = false;
     bool infinite = false;
 
-    // Add sign * value * 2^(exponent - UNIT). `value` is below 2^56, and `exponent` not below 0.
+    // Add sign * value * 2^(exponent - UNIT). `value` is below 2^56, and `exponent` is at least 0.
     void add(std::uint64_t value, int exponent, std::int64_t sign = 1) {
         const int limb = exponent >> 5, shift = exponent & 31;
         const std::uint64_t low = (value & 0xFFFFFFFF) << shift, high = (value >> 32) << shift;
@@ -35,7 +35,7 @@ class Accumulator {
         if (++added_ == LIMIT) carry();
     }
 
-    // Add a float64. NaN and infinity set the flags. The whole sum must not be negative.
+    // NaN and infinity set the flags. The total must not be negative.
     void add(double value) {
         const std::uint64_t bits = bits_of(value);
         const int exponent = static_cast<int>(bits >> 52 & 0x7FF);
@@ -48,7 +48,6 @@ class Accumulator {
             add(fraction | (std::uint64_t(1) << 52), UNIT - 1075 + exponent, sign);
     }
 
-    // Add the square of a float64.
     void add_square(double value) {
         const std::uint64_t bits = bits_of(value) & 0x7FFFFFFFFFFFFFFF;
         int exponent = static_cast<int>(bits >> 52);
@@ -59,7 +58,7 @@ class Accumulator {
             mantissa |= std::uint64_t(1) << 52;
         else
             exponent = 1;
-        const int unit = 2 * (exponent - 1);  // the mantissa's square is in units of 2^(unit - UNIT)
+        const int unit = 2 * (exponent - 1);  // the square of the mantissa is in units of 2^(unit - UNIT)
         const std::uint64_t high = mantissa >> 27, low = mantissa & 0x7FFFFFF;
         add(low * low, unit);
         add(high * low, unit + 28);
@@ -74,7 +73,7 @@ class Accumulator {
         infinite |= other.infinite;
     }
 
-    // The sum as fraction * 2^exponent, cut off after 64 bits or more. 0 has the fraction 0. The exponent is even.
+    // The sum as fraction * 2^exponent, truncated to at least 64 bits. The fraction of 0 is 0. The exponent is even.
     struct Leading {
         double fraction;
         int exponent;
@@ -91,7 +90,7 @@ class Accumulator {
         return {fraction, 32 * (top - 2) - UNIT};
     }
 
-    // Return the sign of a - b. Neither is negative.
+    // Return the sign of a - b. Both are at least 0.
     friend int compare(Accumulator a, Accumulator b) {
         a.carry();
         b.carry();

@@ -1,4 +1,4 @@
-// The functions that Python calls. unified_clip/_compute/kernels.py has the same in NumPy.
+// The functions that Python calls. unified_clip/_compute/kernels.py has the same functions in NumPy.
 
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
@@ -22,7 +22,7 @@ namespace {
 
 using namespace clip;
 
-// Call `work` without the interpreter lock if it takes longer than releasing the lock.
+// Release the interpreter lock only if `work` takes longer than releasing the lock.
 template <class Work>
 auto unlocked(const Spans& spans, const Work& work) {
     std::optional<Unlocked> released;
@@ -48,7 +48,7 @@ double max_abs_of(const TensorList& list, std::size_t threads) {
     return unlocked(list.real_spans(), [&] { return max_abs(list.spans(), threads); });
 }
 
-// Return a function that writes changed numbers of one list to another.
+// Return a function that writes scaled numbers of one list to another list.
 auto scaling(double coef, std::size_t threads) {
     return [=](const Spans& from, const Spans& to) { unlocked(from, [&] { scale(from, to, {coef}, threads); }); };
 }
@@ -64,8 +64,8 @@ auto clamping(const Bounds& low, const Bounds& high, std::size_t threads) {
     return [=](const Spans& from, const Spans& to) { unlocked(from, [&] { clamp(from, to, low, high, threads); }); };
 }
 
-// Define a method that returns changed tensors or writes them into arrays, and one whose name ends in `_`, which changes
-// them in place. `spans`: of a list that can be changed.
+// Define two methods. The first returns changed tensors, or writes them into arrays. The second has a name that ends in
+// `_`, and changes the tensors in place.
 template <class Change, class... Arguments>
 void define(nb::class_<TensorList>& list, const std::string& name, Change (*change)(Arguments...),
             const Spans& (TensorList::*spans)() const = &TensorList::spans) {
@@ -109,7 +109,7 @@ void slice_sums_of(const TensorList& list, const std::vector<bool>& kept, nb::ha
 
 NB_MODULE(_kernels, module) {
     using namespace nb::literals;
-    nb::set_leak_warnings(false);  // a traceback that outlives the interpreter is no leak of this module
+    nb::set_leak_warnings(false);  // a traceback can outlive the interpreter, which is no leak of this module
     module.doc() = "Compiled kernels of the host path. unified_clip/_compute/kernels.py has the same in NumPy.";
 
     module.attr("instruction_set") = INSTRUCTION_SET.name;
@@ -158,7 +158,7 @@ NB_MODULE(_kernels, module) {
         }, "Return the sum of squares of each tensor, and its relative error. Raise ValueError for float64.")
         .def("slice_sums", &slice_sums_of, "kept"_a, "sums"_a, "threads"_a,
              "Add the squares of the only array, not float64, to float64 zeros: one per slice along the `kept` axes.");
-    // A coefficient of 1 copies. Round each bound to e, B, f and d.
+    // A coefficient of 1 copies. The bounds are rounded to e, B, f and d.
     define(list, "scale", scaling);
     define(list, "scale_each", scaling_each);
     define(list, "clamp", clamping, &TensorList::real_spans);

@@ -1,12 +1,12 @@
-// The choice of the tensors whose memory the kernels may read and write.
+// Choose the tensors whose memory the kernels may read and write.
 #pragma once
 
 #include "device_list.hpp"
 
 namespace clip {
 
-// Collects a framework's plain tensors into a list. Returns null if a tensor is not plain: the caller then checks
-// them one by one.
+// Collects a framework's plain tensors into a list. If a tensor is not plain, the result is null, and the caller checks
+// the tensors one by one.
 class Collector {
    public:
     using Check = std::pair<std::string, bool>;
@@ -26,27 +26,27 @@ class Collector {
         for (const auto& [method, plain] : methods) methods_.emplace_back(name(method), truth(plain));
     }
 
-    // Collect the gradients of leaf parameters. None may be excluded from clipping, or overlap another.
+    // Collect the gradients of leaf parameters. Return null if two gradients overlap, or if `need_clip` excludes one.
     Result of_parameters(const nb::object& items) const {
         return gradients_of(items, std::make_unique<TensorList>(api_));
     }
 
-    // Collect the gradients of such parameters, all in the memory of one GPU. `on_cpu`: in CPU memory, for tests.
+    // Collect the gradients of leaf parameters on one GPU. `on_cpu`: use CPU memory instead, for tests.
     std::unique_ptr<DeviceList> of_parameters_on_gpu(const nb::object& items, bool on_cpu) const {
         return api_ ? gradients_of(items, std::make_unique<DeviceList>(*api_, on_cpu)) : nullptr;
     }
 
-    // Collect tensors, without None. `recording`: none may require a gradient. `writable`: none may overlap.
+    // Collect the tensors that are not None. `recording`: reject tensors that require a gradient. `writable`: reject
+    // overlaps.
     Result of_tensors(const nb::object& items, bool recording, bool writable) const {
         return tensors_of(items, recording, writable, std::make_unique<TensorList>(api_));
     }
 
-    // Collect tensors that do not overlap, as `of_parameters_on_gpu` and `of_tensors` do.
+    // Collect tensors that do not overlap, on one GPU.
     std::unique_ptr<DeviceList> of_tensors_on_gpu(const nb::object& items, bool recording, bool on_cpu) const {
         return api_ ? tensors_of(items, recording, true, std::make_unique<DeviceList>(*api_, on_cpu)) : nullptr;
     }
 
-    // Collect the gradients of (parameter, gradient) tuples.
     Result of_param_grads(const nb::object& items) const {
         auto list = std::make_unique<TensorList>(api_);
         const bool plain = need_clip_is_plain();
@@ -93,8 +93,8 @@ class Collector {
         return failed;
     }
 
-    // Return whether `need_clip` can only be in the `__dict__` of parameters. PyObject_HasAttr is much faster than
-    // an AttributeError, but hides other errors: without code of the type, there are none.
+    // Return whether `need_clip` can only be in the `__dict__` of parameters. Then PyObject_HasAttr can replace a slow
+    // AttributeError. It would hide errors of the type's own code.
     bool need_clip_is_plain() const {
         if (!PyType_Check(parameter_type_.ptr())) return false;
         return reinterpret_cast<PyTypeObject*>(parameter_type_.ptr())->tp_getattro == PyObject_GenericGetAttr &&

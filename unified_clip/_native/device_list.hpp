@@ -5,8 +5,8 @@
 
 namespace clip {
 
-// Dense real tensors on one device, and none that is empty. Only their addresses are read here: kernels of the device
-// read and write the numbers.
+// Dense real tensors on one device. No tensor is empty. Only their addresses are read here, and kernels of the GPU read
+// and write the numbers.
 class DeviceList {
    public:
     nb::list tensors;
@@ -15,7 +15,7 @@ class DeviceList {
     // `on_cpu`: the tensors are in CPU memory, for tests.
     DeviceList(const dlpack::ExchangeApi& api, bool on_cpu) : api_(api), on_cpu_(on_cpu) {}
 
-    // Return false if the tensor does not belong here.
+    // Return false if the list does not support the tensor.
     bool add(PyObject* tensor, bool) {
         dlpack::Tensor found;
         Span span;

@@ -1,4 +1,4 @@
-// The choice of the kernels for this processor.
+// Choose the kernels for this processor.
 #pragma once
 
 #include "kernels.hpp"
@@ -10,7 +10,7 @@
 namespace clip {
 
 #ifdef CLIP_AVX2
-// Return whether this processor has the instructions of AVX2_KERNELS. Not all compilers know "f16c" as a name.
+// Return whether this processor has the instructions of AVX2_KERNELS. Some compilers do not accept the name "f16c".
 inline bool has_avx2_kernels() {
     unsigned eax, ebx, ecx, edx;
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
@@ -23,7 +23,6 @@ struct InstructionSet {
     const Kernels* kernels;
 };
 
-// Return the widest instruction set of this processor, with its table.
 inline InstructionSet instruction_set() {
 #ifdef CLIP_AVX2
     __builtin_cpu_init();
@@ -42,7 +41,7 @@ inline InstructionSet instruction_set() {
 inline const InstructionSet INSTRUCTION_SET = instruction_set();
 inline const Kernels* const KERNEL_TABLE = INSTRUCTION_SET.kernels;
 
-// Return the kernels of a dtype, or null for a code that no dtype has.
+// Return null for an unknown code.
 inline const Kernels* find_kernels(char code) {
     for (std::size_t dtype = 0; dtype < DTYPES; ++dtype)
         if (KERNEL_TABLE[dtype].code == code) return &KERNEL_TABLE[dtype];

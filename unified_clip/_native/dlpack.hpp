@@ -1,5 +1,5 @@
-// The part of DLPack's C exchange interface (dlpack.h, version 1) that describes a tensor and makes one from memory,
-// without a Python call.
+// The part of DLPack's C exchange interface (dlpack.h, version 1) that describes a tensor, and creates a tensor from
+// memory, without a Python call.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Tensor {
     std::uint64_t byte_offset;
 };
 
-// A tensor's memory, for a new owner.
+// The memory of a tensor, for a new owner.
 struct Managed {
     struct {
         std::uint32_t major, minor;
@@ -35,7 +35,7 @@ struct Managed {
     Tensor tensor;
 };
 
-// The same in a capsule.
+// The same for a capsule.
 struct OldManaged {
     Tensor tensor;
     void* context;
@@ -50,8 +50,8 @@ struct ExchangeApi {
     void* previous;
     void* allocate;
     void* managed_from_object;
-    int (*managed_to_object)(Managed* tensor, void** object);  // 0: it owns the memory
-    int (*tensor_from_object)(void* object, Tensor* out);  // may be null; -1: a Python error
+    int (*managed_to_object)(Managed* tensor, void** object);  // returns 0 if the object owns the memory
+    int (*tensor_from_object)(void* object, Tensor* out);  // can be null; returns -1 for a Python error
     void* current_stream;
 };
 

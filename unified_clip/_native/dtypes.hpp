@@ -1,5 +1,5 @@
-// The dtypes of the kernels: the bits in memory, and the number to compute with. Only `kernels.cpp` includes this file,
-// and all functions have internal linkage, as there.
+// The dtypes of the kernels: the bits in memory, and the number for the computation. All functions have internal
+// linkage, and only `kernels.cpp` includes this file.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ To bit_cast(From from) {
     return to;
 }
 
-// A number in memory that need not be aligned.
+// A number in memory, which can be unaligned.
 template <class T>
 struct Unaligned {
     char bytes[sizeof(T)];
@@ -59,11 +59,11 @@ struct BFloat16 {
         const auto bits = bit_cast<std::uint32_t>(x);
         return static_cast<Bits>((bits & 0x7FFFFFFF) > 0x7F800000 ? (bits >> 16 | 0x40) : rounded(bits) >> 16);
     }
-    // Return bits whose upper half is the rounded number, if it is no NaN.
+    // Return bits whose upper half is the rounded number, unless it is NaN.
     static std::uint32_t rounded(std::uint32_t bits) { return bits + 0x7FFF + (bits >> 16 & 1); }
 };
 
-// Two neighbours in memory.
+// Two neighbouring numbers in memory.
 struct BFloat16Pair {
     using Bits = std::uint32_t;
 };
@@ -74,7 +74,7 @@ struct Float16 {
     static constexpr char CODE = 'e';
     static float load(Bits x) {
         const std::uint32_t magnitude = std::uint32_t(x & 0x7FFF) << 13, sign = std::uint32_t(x & 0x8000) << 16;
-        const auto scaled = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) * 0x1p112f);  // right for subnormals too
+        const auto scaled = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) * 0x1p112f);  // also for subnormals
         return bit_cast<float>(sign | ((x & 0x7C00) == 0x7C00 ? magnitude | 0x7F800000 : scaled));
     }
     static Bits store(float x) {
@@ -98,14 +98,14 @@ const Numbers<Dtype>* numbers(const char* x) {
 }
 
 #ifdef __F16C__
-// Convert float16 numbers as `Float16::load` does. A NaN becomes a quiet one. `count` is a multiple of HALVES.
+// Convert float16 numbers as `Float16::load` does. NaN becomes a quiet NaN. `count` is a multiple of HALVES.
 constexpr std::size_t HALVES = 8;
 inline void load_halves(const Numbers<Float16>* x, float* out, std::size_t count) {
     for (std::size_t i = 0; i < count; i += HALVES)
         _mm256_store_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
 }
 
-// The reverse, as `Float16::store` does, apart from the lower bits of a NaN.
+// Convert to float16 as `Float16::store` does, except for the lower bits of NaN.
 inline void store_halves(const float* x, Numbers<Float16>* out, std::size_t count) {
     for (std::size_t i = 0; i < count; i += HALVES)
         _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),

@@ -5,11 +5,11 @@
 
 namespace clip {
 
-// Results of so many bytes fill the caches. They are written past them: without reading the memory first.
+// Results of this size fill the caches, so they are written directly to memory.
 constexpr std::size_t STREAMED = std::size_t(32) << 20;
 
-// Call compute(index, x, out, count, stream) for the numbers of all spans in `from`. Results go to the same places of
-// `to`, which may be `from`. What was read last comes first.
+// Call compute(index, x, out, count, stream) for the numbers of all spans. Results go to the same places of `to`, which
+// may be `from`. Numbers that were read last come first, because they are in the cache.
 template <class Compute>
 void transform(const Spans& from, const Spans& to, std::size_t threads, const Compute& compute) {
     threads = threads_for(total_count(from), threads);
@@ -33,7 +33,7 @@ void transform(const Spans& from, const Spans& to, std::size_t threads, const Co
     });
 }
 
-// A coefficient for all spans, or one for each. A coefficient of 1 copies: no bit of a NaN changes.
+// A coefficient for all spans, or one for each. A coefficient of 1 copies, so no bit of a NaN changes.
 inline void scale(const Spans& from, const Spans& to, const std::vector<double>& coefs, std::size_t threads) {
     const Ieee ieee;
     transform(from, to, threads, [&](std::size_t i, const char* x, char* out, std::size_t count, bool stream) {
@@ -45,7 +45,7 @@ inline void scale(const Spans& from, const Spans& to, const std::vector<double>&
     });
 }
 
-using Bounds = std::array<double, DTYPES>;  // a bound rounded to each dtype, in the order of CODES
+using Bounds = std::array<double, DTYPES>;  // a bound, rounded to each dtype in the order of CODES
 
 inline void clamp(const Spans& from, const Spans& to, const Bounds& low, const Bounds& high, std::size_t threads) {
     transform(from, to, threads, [&](std::size_t i, const char* x, char* out, std::size_t count, bool stream) {

@@ -1,4 +1,4 @@
-// The interpreter lock, for threads that are still at work when the interpreter ends.
+// The interpreter lock, for threads that still run when the interpreter ends.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,14 +12,14 @@
 
 namespace clip {
 
-// Up to version 3.13, Python ends a daemon thread that asks for the lock of an interpreter that is shutting down. glibc
-// unwinds the thread's stack for that, and aborts the process at the first C++ frame that catches every exception.
-// Instead, such a thread waits here until the process ends, as it does in Python 3.14.
+// Up to version 3.13, Python ends a daemon thread that requests the lock during shutdown. glibc then unwinds the
+// thread's stack, and aborts the process at the first C++ frame that catches every exception. So such a thread waits
+// here until the process ends, as it does in Python 3.14.
 [[noreturn]] inline void wait_for_exit() {
     while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// Calls `work`, which calls Python.
+// `work` calls Python.
 template <class Work>
 decltype(auto) until_exit(const Work& work) {
 #ifdef __GLIBCXX__
@@ -33,7 +33,7 @@ decltype(auto) until_exit(const Work& work) {
 #endif
 }
 
-// Releases the lock for as long as it lives.
+// Releases the lock as long as this object lives.
 class Unlocked {
    public:
     Unlocked() : state_(PyEval_SaveThread()) {}

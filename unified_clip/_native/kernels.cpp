@@ -1,7 +1,7 @@
-// The kernels of one instruction set. CMake compiles this file once for each, with CLIP_TABLE as the name of the table.
+// The kernels of one instruction set. CMake compiles this file once for each set. CLIP_TABLE is the name of the table.
 //
-// Functions here have internal linkage, and no inline function of a header is called: the linker merges those, and
-// could keep the copy that only newer processors run.
+// Functions here have internal linkage, and call no inline function of a header. The linker merges inline functions,
+// and could keep the copy that only newer processors can run.
 #include "kernels.hpp"
 
 #include <cmath>
@@ -24,12 +24,12 @@ namespace {
 
 constexpr std::size_t LANES = 32;    // numbers per step of a loop
 constexpr std::size_t CHUNK = 256;   // numbers that are fetched at a time
-constexpr std::size_t AHEAD = 1024;  // bytes from a number to the one that is fetched with it
-constexpr std::size_t WAYS = 4;      // places of an array that are read at the same time: one place waits for memory
+constexpr std::size_t AHEAD = 1024;  // the distance in bytes from a number to the number that is fetched with it
+constexpr std::size_t WAYS = 4;      // places that are read in turn, because one place waits for memory
 
 // -- loops
 
-// Fetch the LANES numbers that are AHEAD of `x` into the cache. Nothing behind `left` numbers is fetched.
+// Fetch the LANES numbers that are AHEAD of `x` into the cache. Nothing after the `left` remaining numbers is fetched.
 template <bool WRITE, class Number>
 inline void fetch_ahead(const Number* x, std::size_t left) {
 #if defined(__GNUC__) || defined(__clang__)
@@ -62,8 +62,9 @@ inline void add_lanes(const Numbers<Dtype>* x, const Add& add) {
     }
 }
 
-// Call add(lane, number) for `each` numbers (a multiple of LANES) at each of WAYS places, `stride` numbers apart.
-// The numbers are converted to float64. Neighbours have different lanes. Nothing behind `left` numbers is fetched.
+// Call add(lane, number) for `each` numbers (a multiple of LANES) at each of WAYS places, `stride` numbers apart. The
+// numbers are converted to float64. Neighbours have different lanes. Nothing after the `left` remaining numbers is
+// fetched.
 template <class Dtype, class Add>
 inline void for_each(const Numbers<Dtype>* x, std::size_t stride, std::size_t each, std::size_t left, const Add& add) {
     for (std::size_t i = 0; i < each; i += LANES)
@@ -74,7 +75,7 @@ inline void for_each(const Numbers<Dtype>* x, std::size_t stride, std::size_t ea
         }
 }
 
-// As above, for `count` numbers at `x`.
+// The same for `count` numbers at `x`.
 template <class Dtype, class Add>
 inline void for_each(const Numbers<Dtype>* x, std::size_t count, const Add& add) {
     const std::size_t each = count / (WAYS * LANES) * LANES;
@@ -95,7 +96,7 @@ inline void for_chunks(std::size_t count, const Work& work) {
 // Write function(number) for each of at most CHUNK numbers. `out` may be `x`.
 template <class Dtype, class Function>
 inline void apply(const Numbers<Dtype>* x, Numbers<Dtype>* out, std::size_t count, const Function& function) {
-#ifdef __clang__  // which else computes one number at a time where `out` is `x`
+#ifdef __clang__  // without this, Clang computes one number at a time if `out` is `x`
 #pragma clang loop vectorize(assume_safety)
 #endif
     for (std::size_t i = 0; i < count; ++i) out[i] = function(x[i]);
@@ -128,7 +129,7 @@ inline void apply<Float16, Product<Float16>>(const Numbers<Float16>* x, Numbers<
 #endif
 
 #ifdef CLIP_STREAMS
-// Store WORD bytes without reading the memory before. Both addresses are multiples of WORD.
+// Store WORD bytes without reading the memory first. Both addresses are multiples of WORD.
 #ifdef __AVX__
 constexpr std::size_t WORD = sizeof(__m256i);
 inline void stream_word(const void* from, void* to) {
@@ -141,8 +142,8 @@ inline void stream_word(const void* from, void* to) {
 }
 #endif
 
-// As `transform`, by `stream_word`. Return how many numbers are written: all but the last ones, or none if no number of
-// `to` lies at the start of a cache line.
+// Transform by `stream_word`, and return the number of written results. The last numbers are not written. If no number
+// of `to` is at the start of a cache line, nothing is written.
 template <class Dtype, class Function>
 inline std::size_t transform_streaming(const char* from, char* to, std::size_t count, const Function& function) {
     using Bits = typename Dtype::Bits;
@@ -159,12 +160,12 @@ inline std::size_t transform_streaming(const char* from, char* to, std::size_t c
         apply<Dtype>(x + begin, reinterpret_cast<Numbers<Dtype>*>(chunk), CHUNK, function);
         for (std::size_t i = 0; i < CHUNK; i += WORD / sizeof(Bits)) stream_word(chunk + i, out + begin + i);
     });
-    _mm_sfence();  // other threads see these stores after later ones
+    _mm_sfence();  // the stores above become visible before later stores
     return first + whole;
 }
 #endif
 
-// Write function(number) for each number, in its stored form. STREAM: the results are not needed in the caches.
+// Write function(number) for each number, in its stored form. STREAM: do not keep the results in the caches.
 template <class Dtype, class Function>
 inline void transform(const char* from, char* to, std::size_t count, bool stream, const Function& function) {
 #ifdef CLIP_STREAMS
@@ -192,7 +193,7 @@ inline void transform(const char* from, char* to, std::size_t count, bool stream
 
 enum Power { MAGNITUDES = 1, SQUARES = 2 };
 
-// Add the square of `value`. The square of a number of at most 32 bits is exact in float64, so both ways are equal.
+// The square of a number of at most 32 bits is exact in float64, so both ways are equal.
 inline void add_square(double& sum, double value) {
 #if defined(__FMA__) || defined(__FP_FAST_FMA)
     sum = ::fma(value, value, sum);
@@ -201,7 +202,7 @@ inline void add_square(double& sum, double value) {
 #endif
 }
 
-// The numbers of a whole BLOCK come from WAYS places.
+// The numbers of a complete BLOCK come from WAYS places.
 template <class Dtype, Power POWER>
 void block_sums(const char* bytes, std::size_t count, double* sums) {
     const Numbers<Dtype>* x = numbers<Dtype>(bytes);
@@ -231,9 +232,10 @@ void add_squares(const char* bytes, std::size_t count, double* sums) {
     for (std::size_t i = 0; i < count; ++i) add_square(sums[i], static_cast<double>(Dtype::load(x[i])));
 }
 
-// Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: what a product and an addition lose is a float64, and
-// these are added too. A lane adds n <= 2048 terms. Its second sum, at most (n + 1) u of the first, loses 2n u of
-// itself, where u is 2^-53. The caller checks that no product overflows, and that underflow does not matter.
+// Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: the rounding errors of a product and an addition are
+// float64 numbers, and are added separately. A lane adds n <= 2048 terms. The second sum is at most (n + 1) u of the
+// first, with a relative error of 2n u, where u is 2^-53. The caller checks that no product overflows, and that
+// underflow does not matter.
 template <class Dtype, Power POWER>
 CompensatedSum compensated_sum(const char* bytes, std::size_t count) {
     static_assert(PIECE / LANES <= 2048, "the bound is for at most 2048 terms per lane");
@@ -259,7 +261,7 @@ void widen(const char* bytes, std::size_t count, double* out) {
     for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<double>(Dtype::load(x[i]));
 }
 
-// Compare bits without the sign: they are in the order of the magnitudes, and NaN is the largest.
+// Compare bits without the sign. They have the order of the magnitudes, and NaN is the largest.
 template <class Dtype>
 double max_abs(const char* bytes, std::size_t count) {
     using Bits = typename Dtype::Bits;
@@ -286,8 +288,8 @@ double max_abs(const char* bytes, std::size_t count) {
 
 // -- results
 
-// As `transform` for bfloat16, two numbers at a time, so that no instruction moves 16 bits to 32 or back.
-// function(number) returns a float32 as bits, of which the lower half is dropped.
+// `transform` for bfloat16, two numbers at a time, so that no instruction moves 16 bits to 32 or back. function(number)
+// returns the bits of a float32, whose lower half is dropped.
 template <class Function>
 inline void transform_pairs(const char* from, char* to, std::size_t count, bool stream, const Function& function) {
     constexpr std::uint32_t HIGH = 0xFFFF0000;
@@ -306,8 +308,8 @@ void scale(const char* x, char* out, std::size_t count, bool stream, double coef
     transform<Dtype>(x, out, count, stream, Product<Dtype>{factor});
 }
 
-// The lower half of a NaN is 0 in all operands, so it is 0 in the product, and rounding cannot change the upper half. Bits
-// are compared, because GCC 12 takes `x == x ? x : y` for x.
+// The lower half of a NaN is 0 in all operands, so it is 0 in the product, and rounding cannot change the upper half.
+// Bits are compared, because GCC 12 replaces `x == x ? x : y` by x.
 template <>
 void scale<BFloat16>(const char* x, char* out, std::size_t count, bool stream, double coef) {
     const auto bits = bit_cast<std::uint32_t>(static_cast<float>(coef));

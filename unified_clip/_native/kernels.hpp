@@ -5,26 +5,26 @@
 
 namespace clip {
 
-// `BLOCK` of unified_clip/_core/exact.py: the most numbers that one float64 sum adds.
+// `BLOCK` of unified_clip/_core/exact.py: the maximum number of elements in one float64 sum.
 constexpr std::size_t BLOCK = 4096;
 
-// The most numbers that one compensated sum adds. Threads take as many at a time.
+// The maximum number of elements in one compensated sum. A thread processes one piece at a time.
 constexpr std::size_t PIECE = 16 * BLOCK;
 
-// A sum as two float64. Its error is below 2^-80 of it.
+// A sum of two float64 numbers, with a relative error below 2^-80.
 struct CompensatedSum {
     double sum, rest;
 };
 
-// The kernels of one dtype. Numbers need not be aligned. `out` may be `x`.
+// The kernels of one dtype. Numbers can be unaligned. `out` may be `x`.
 struct Kernels {
     char code;         // as in `CODES` of unified_clip/_compute/kernels.py
     std::size_t size;  // bytes per number
 
-    // Write the float64 sum of every BLOCK numbers. Null for float64: its terms are not exact in float64.
+    // Write the float64 sum of every BLOCK numbers. Null for float64, whose terms are not exact in float64.
     void (*magnitude_sums)(const char* x, std::size_t count, double* sums);
     void (*square_sums)(const char* x, std::size_t count, double* sums);
-    // Add the square of each number to a sum of its own. Null for float64.
+    // Add the square of each number to a separate sum. Null for float64.
     void (*add_squares)(const char* x, std::size_t count, double* sums);
 
     // Return the sum of at most PIECE numbers.
@@ -33,20 +33,21 @@ struct Kernels {
 
     // Convert the numbers to float64.
     void (*widen)(const char* x, std::size_t count, double* out);
-    // Return the largest magnitude, or NaN if there is a NaN.
+    // Return the largest magnitude, or NaN if any number is NaN.
     double (*max_abs)(const char* x, std::size_t count);
 
-    // Multiply by `coef`, rounded to the dtype of the multiplication: float64 for float64, else float32.
-    // stream: `out` is other memory than `x`, and the results need not be in the caches.
+    // `coef` is rounded to the dtype of the multiplication: float64 for float64, else float32.
+    //
+    // stream: `out` is not `x`, and the results need not be in the caches.
     void (*scale)(const char* x, char* out, std::size_t count, bool stream, double coef);
-    // Replace what lies beyond a bound by that bound. NaN stays NaN. The bounds are numbers of the dtype.
+    // NaN stays NaN. The bounds are numbers of the dtype.
     void (*clamp)(const char* x, char* out, std::size_t count, bool stream, double low, double high);
 };
 
 constexpr std::size_t DTYPES = 4;
 constexpr char CODES[] = "eBfd";  // float16, bfloat16, float32, float64: the order of each table
 
-// Defined by `kernels.cpp`, which CMake compiles for each of these.
+// CMake compiles `kernels.cpp` for each of these tables.
 extern const Kernels BASELINE_KERNELS[DTYPES];
 extern const Kernels AVX2_KERNELS[DTYPES];
 extern const Kernels AVX512_KERNELS[DTYPES];

@@ -1,6 +1,6 @@
-// Memory for the results of a call. The system takes longer to hand out fresh pages than a kernel to fill them, and a
-// training loop needs the same sizes in every step. So the pool keeps released memory for the next calls, and lets the
-// system take the pages back when it needs them. Long results have their own memory. Short results share blocks.
+// Memory for the results of a call. The system takes longer to provide fresh pages than a kernel takes to fill them,
+// and a training loop needs the same sizes in every step. So the pool keeps released memory for later calls. The system
+// can take the pages back. Long results have separate memory, and short results share blocks.
 #pragma once
 
 #include <algorithm>
@@ -44,10 +44,10 @@ inline void deallocate(void* memory) {
 #endif
 }
 
-// Return pages for a block. `unit` is its alignment, and divides `bytes`.
+// `unit` is the alignment of the block, and divides `bytes`.
 #ifdef __linux__
 inline char* map_pages(std::size_t bytes, std::size_t unit) {
-    // Not malloc, which keeps some memory that free() returns to it.
+    // Not malloc, because free() may keep memory instead of returning it to the system.
     void* const mapped = mmap(nullptr, bytes + unit, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
     char* const begin = static_cast<char*>(mapped);
@@ -63,17 +63,17 @@ inline char* map_pages(std::size_t bytes, std::size_t unit) { return allocate(by
 inline void unmap_pages(char* memory, std::size_t) { deallocate(memory); }
 #endif
 
-// The memory of one long result, or of several short ones.
+// The memory of one long result, or of several short results.
 struct Block {
     char* memory;
     std::size_t bytes;
-    std::atomic<std::size_t> live{0};  // results
+    std::atomic<std::size_t> live{0};  // the number of results
 };
 
-// Unused blocks, for the next calls.
+// Unused blocks, for later calls.
 class Pool {
    public:
-    // Return the pool of the process. It is never destroyed: results may outlive everything else.
+    // The pool is never destroyed, because results can outlive everything else.
     static Pool& get() {
         static Pool* const pool = new Pool;
         return *pool;
@@ -110,7 +110,7 @@ class Pool {
         destroy(block);
     }
 
-    // Return blocks to the system that the last calls did not use.
+    // Return blocks to the system that recent calls did not use.
     void begin_call() {
         ++call_;
         drop_older_than(CALLS);
@@ -125,7 +125,7 @@ class Pool {
         std::uint64_t since;
     };
 
-    // Never wait: a child of fork() lacks the thread that has the lock.
+    // Never wait, because the thread that has the lock does not exist in a child of fork().
     struct Lock {
         explicit Lock(std::atomic_flag& flag) : flag(flag), held(!flag.test_and_set(std::memory_order_acquire)) {}
         ~Lock() {
@@ -167,7 +167,7 @@ class Pool {
     std::atomic<std::uint64_t> call_{0};
 };
 
-// The memory of a result: in a block, or allocated on its own.
+// The memory of a result, in a block or allocated separately.
 struct Place {
     char* memory;
     Block* block;
@@ -180,8 +180,8 @@ struct Place {
     }
 };
 
-// Places for results of these sizes. A result that is kept keeps at most SHARED bytes of others alive. The destructor
-// releases places that no result has taken over.
+// Places for results of these sizes. A result that is kept keeps at most SHARED bytes of other results alive. The
+// destructor releases places that no result has taken over.
 class Places {
    public:
     explicit Places(const std::vector<std::size_t>& sizes) : Places() {
@@ -210,12 +210,12 @@ class Places {
     Places& operator=(const Places&) = delete;
 
     const Place& operator[](std::size_t i) const { return places_[i]; }
-    void take_over() { ++taken_; }  // the next one
+    void take_over() { ++taken_; }  // the next place
 
    private:
     static constexpr std::size_t SHARED = std::size_t(1) << 20, FEW = 4 * SHARED;
 
-    Places() = default;  // the destructor runs if the other constructor throws after this one
+    Places() = default;  // the destructor also runs if a constructor throws after delegating to this constructor
 
     std::vector<Place> places_;
     std::size_t taken_ = 0;

@@ -1,4 +1,4 @@
-// Correctly rounded norms. No Python here: unified_clip/_core/exact.py does the same for sums that Python adds up.
+// Correctly rounded norms. No Python here. unified_clip/_core/exact.py does the same for sums that Python adds up.
 #pragma once
 
 #include <optional>
@@ -7,14 +7,15 @@
 
 namespace clip {
 
-// A floating-point format: significant bits, the exponent of its smallest number, and that of the first power of two
-// that overflows.
+// A floating-point format: its significant bits, the exponent of its smallest number, and the exponent of the first
+// power of two that overflows.
 struct Format {
     int precision, lowest, limit;
 };
 constexpr Format FLOAT32{24, -149, 128}, FLOAT64{53, -1074, 1024};
 
-// Return (number * 2^exponent)^p in units of 2^-(UNIT + 2). `number` is at most 2^54 + 1, and `exponent` at least -1075.
+// Return (number * 2^exponent)^p in units of 2^-(UNIT + 2). `number` is at most 2^54 + 1, and `exponent` at least
+// -1075.
 inline Accumulator quarter_units(std::uint64_t number, int exponent, int p) {
     Accumulator power;
     const int unit = UNIT + 2 + p * exponent;
@@ -29,7 +30,7 @@ inline Accumulator quarter_units(std::uint64_t number, int exponent, int p) {
     return power;
 }
 
-// Return the p-th root (p is 1 or 2) of an exact sum, rounded to nearest, ties to even.
+// Return the p-th root of an exact sum, rounded to nearest, ties to even. p is 1 or 2.
 inline double rounded_root(const Accumulator& sum, int p, const Format& format) {
     if (sum.nan) return std::numeric_limits<double>::quiet_NaN();
     if (sum.infinite) return std::numeric_limits<double>::infinity();
@@ -40,7 +41,7 @@ inline double rounded_root(const Accumulator& sum, int p, const Format& format) 
     const auto sum_against = [&](std::uint64_t number, int exponent) {
         return compare(quarters, quarter_units(number, exponent, p));
     };
-    int top;  // the root is fraction * 2^top, up to rounding
+    int top;  // the root is about fraction * 2^top
     const double root = std::frexp(p == 2 ? std::sqrt(fraction) : fraction, &top);
     top += unit / p;
     int last = std::max(top - format.precision, format.lowest);  // the exponent of the result's last bit
@@ -58,12 +59,12 @@ inline double rounded_root(const Accumulator& sum, int p, const Format& format) 
     return result < std::ldexp(1.0, format.limit) ? result : std::numeric_limits<double>::infinity();
 }
 
-// Return the root of a fast sum, or nothing if the error of the sum leaves two results possible (Ziv's test).
+// Return the root of a fast sum, or nothing if the error bound allows two results (Ziv's test).
 inline std::optional<double> certain_root(const Accumulator& sum, int p, Method method, const Format& format) {
     if (method == Method::EXACT || sum.nan || sum.infinite) return rounded_root(sum, p, format);
     const auto [fraction, unit] = sum.leading();
     if (fraction == 0) return rounded_root(sum, p, format);
-    if (method == Method::BLOCKS) {  // within 2^-40, and 2^-50 for the operations below
+    if (method == Method::BLOCKS) {  // an error of 2^-40, and 2^-50 for the operations below
         const double root = p == 2 ? std::sqrt(fraction) : fraction;
         const auto rounded = [&, exponent = unit / p](double factor) {
             volatile double wide = std::ldexp(root * factor, exponent);  // `volatile` keeps the conversion here
@@ -72,7 +73,7 @@ inline std::optional<double> certain_root(const Accumulator& sum, int p, Method 
         const float low = rounded(1 - 0x1p-39), high = rounded(1 + 0x1p-39);
         return low == high ? std::optional<double>(low) : std::nullopt;
     }
-    int top;  // 2^-80 of the sum is below 2^(top - 80)
+    int top;  // the error of the sum is below 2^(top - 80)
     std::frexp(fraction, &top);
     const int slack = std::max(0, top + unit + UNIT - 80 + 1);
     Accumulator least = sum, most = sum;
@@ -82,8 +83,8 @@ inline std::optional<double> certain_root(const Accumulator& sum, int p, Method 
     return low == high ? std::optional<double>(low) : std::nullopt;
 }
 
-// Return the p-norm (p is 1 or 2), rounded to float32 or, if `is_float64`, to float64. Without the latter, no number is
-// a float64.
+// Return the p-norm, rounded to float64 if `is_float64`, else to float32. p is 1 or 2. Without `is_float64`, no number
+// is a float64.
 inline double norm(const Spans& spans, int p, bool is_float64, std::size_t threads) {
     const Ieee ieee;
     const Format& format = is_float64 ? FLOAT64 : FLOAT32;
@@ -92,7 +93,7 @@ inline double norm(const Spans& spans, int p, bool is_float64, std::size_t threa
     return rounded_root(power_sum(spans, p, Method::EXACT, threads), p, format);
 }
 
-// Write the p-norm over all spans, or of each, for every batch. A span has one part per batch, in order.
+// For every batch, write the norm over all spans, or a norm for each span. A span has one part per batch, in order.
 inline void write_norms(const Spans& spans, std::size_t batches, int p, bool per_tensor, std::size_t threads,
                         double* out) {
     const auto has_float64 = [](const Span& span) { return span.kernels->code == 'd'; };

@@ -1,7 +1,8 @@
-// Norms and products as operators of Paddle's programs, by its C++ interface for custom operators. No Python here, and no
-// header of Paddle: the process has loaded its library, so the functions are found by their mangled names, which contain
-// the types of their parameters. Objects of Paddle's classes are only passed on, never read: their layout does not matter.
-// Declarations are as in op_meta_info.h and tensor.h of paddle/phi/api, and in paddle/phi/core/dense_tensor.h.
+// Norms and products as operators of Paddle's programs, by its C++ interface for custom operators. No Python here, and
+// no header of Paddle. The process has loaded Paddle's library, so functions are found by their mangled names, which
+// contain the types of their parameters. Objects of Paddle's classes are passed on, but never read, so their layout
+// does not matter. Declarations are as in op_meta_info.h and tensor.h of paddle/phi/api, and in
+// paddle/phi/core/dense_tensor.h.
 #pragma once
 
 #if defined(__linux__)
@@ -22,11 +23,11 @@
 
 namespace clip::paddle {
 
-struct Operators;  // of the process, by their names
-struct Builder;    // of an operator
-struct Context;    // of one call of an operator
+struct Operators;  // the operators of the process, by name
+struct Builder;    // builds an operator
+struct Context;    // one call of an operator
 struct Tensor;
-struct Memory;  // of a dense tensor
+struct Memory;  // the memory of a dense tensor
 struct Place;
 struct Attribute;
 enum class Dtype : int {};
@@ -34,7 +35,7 @@ enum class Dtype : int {};
 using Shape = std::vector<std::int64_t>;
 using Dtypes = std::vector<Dtype>;
 using Names = std::vector<std::string>;
-using InPlace = std::unordered_map<std::string, std::string>;  // from inputs to the outputs that take their memory
+using InPlace = std::unordered_map<std::string, std::string>;  // from inputs to the outputs that use their memory
 using Range = std::pair<std::size_t, std::size_t>;
 using Kernel = void (*)(Context*);
 using InferShape = std::vector<Shape> (*)(const std::vector<Shape>&, const std::vector<std::vector<Shape>>&,
@@ -43,7 +44,7 @@ using InferDtype = Dtypes (*)(const Dtypes&, const std::vector<Dtypes>&, const s
 
 #define CLIP_STRING "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
-// Paddle's functions. A member function takes its object first.
+// Paddle's functions. The first argument of a member function is its object.
 struct Api {
     Operators& (*operators)();
     const std::unordered_map<std::string, std::vector<Attribute>>& (*operators_by_name)(const Operators&);
@@ -112,10 +113,10 @@ struct Api {
 
 inline Api api{};
 
-// What the operators get from Python.
+// The settings that Python passes.
 struct Settings {
-    std::unordered_map<int, char> codes;  // from Paddle's dtypes to those of the kernels. A complex number is two real ones
-    int float64 = 0;                      // Paddle's dtype
+    std::unordered_map<int, char> codes;  // from Paddle's dtypes to codes. A complex number is two real numbers
+    int float64 = 0;                      // Paddle's number for the dtype
     std::size_t threads = 1;
 };
 
@@ -136,7 +137,7 @@ inline Span span(const Tensor& tensor) {
     return {static_cast<char*>(const_cast<void*>(api.data(tensor))), count, find_kernels(real)};
 }
 
-// The list of tensors is the first input, and the norm, or a vector of norms, the first output.
+// The first input is the list of tensors. The first output is the norm, or a vector of norms.
 template <int P, bool PER_TENSOR>
 void compute_norm(Context* context) {
     const auto [begin, end] = api.input_range(context, 0);
@@ -157,7 +158,8 @@ inline Dtypes norm_dtype(const Dtypes&, const std::vector<Dtypes>&, const std::v
     return {static_cast<Dtype>(settings.float64)};
 }
 
-// Multiply the first input by the second, a float64, in place. By 1, no bit changes, not even of a NaN.
+// Multiply the first input by the second input, a float64, in place. The coefficient 1 changes no bit, not even of a
+// NaN.
 inline void multiply(Context* context) {
     const Span gradient = span(api.input(context, 0));
     const Tensor& coef = api.input(context, 1);
@@ -167,7 +169,7 @@ inline void multiply(Context* context) {
     if (factor != 1) scale({gradient}, {gradient}, {factor}, settings.threads);
 }
 
-// A kernel that also prints its errors: Paddle's executor raises "std::exception" in their place.
+// A kernel that also prints its errors, because Paddle's executor only raises "std::exception".
 template <void (*COMPUTE)(Context*)>
 void reported(Context* context) {
     try {
@@ -178,8 +180,8 @@ void reported(Context* context) {
     }
 }
 
-// Describe an operator to Paddle, unless another copy of unified_clip has: Paddle would end the process. Return nullptr
-// then.
+// Describe an operator to Paddle. If another copy of unified_clip has described it, return nullptr, because Paddle
+// would end the process.
 inline Builder* define(const char* name, Names inputs, Names outputs, Kernel kernel) {
     if (api.operators_by_name(api.operators()).count(name)) return nullptr;
     auto* builder = reinterpret_cast<Builder*>(new std::max_align_t[64]());  // never freed. Paddle's builder has 48 bytes
@@ -198,7 +200,7 @@ void define_norm(const char* name) {
     }
 }
 
-// Describe the operators to Paddle, once per process. Return false if this Paddle does not have the functions for it.
+// Describe the operators to Paddle, once per process. Return false if this Paddle lacks a function.
 inline bool define_operators(Settings given) {
     static const bool defined = [&] {
         if (!api.load()) return false;

@@ -18,7 +18,7 @@
 
 namespace clip {
 
-// IEEE arithmetic for as long as it lives. The calling thread may flush subnormal numbers to zero.
+// IEEE arithmetic as long as this object lives. Otherwise, the calling thread may flush subnormal numbers to zero.
 class Ieee {
    public:
     Ieee() {
@@ -33,12 +33,13 @@ class Ieee {
     std::fenv_t saved_;
 };
 
-// The threads of the process. The pool is never destroyed: its threads wait until the process ends.
+// The threads of the process. The pool is never destroyed, because its threads wait until the process ends.
 class ThreadPool {
    public:
     using Work = std::function<void(std::size_t)>;
 
-    // Return the pool of this process. A child of fork() has none of its parent's threads, so it makes its own pool.
+    // Return the pool of this process. A child of fork() creates a new pool, because it has none of its parent's
+    // threads.
     static ThreadPool& here() {
         if (ThreadPool* pool = here_.load()) return *pool;
         ThreadPool *pool = new ThreadPool, *existing = nullptr;
@@ -47,9 +48,9 @@ class ThreadPool {
         return *existing;
     }
 
-    // Call work(0) here, and work(i) in thread i for each i below `count` whose thread wakes up before work(0) ends.
-    // Return when all calls have ended. work(0) has to leave nothing undone that no other call has begun.
-    // While another call uses the pool, only work(0) is called.
+    // Call work(0) here, and work(i) in thread i for each i below `count` if the thread wakes up before work(0) ends.
+    // Return when all calls have ended. work(0) must complete all work that no other call has begun. While another call
+    // uses the pool, only work(0) is called.
     void run(std::size_t count, const Work& work) {
         const std::unique_lock<std::mutex> only_user(in_use_, std::try_to_lock);
         if (!only_user) return work(0);
@@ -75,7 +76,7 @@ class ThreadPool {
         const Work* work = nullptr;
     };
 
-    // Start threads until there are `count`, or the system has no more.
+    // Start threads until there are `count` threads, or the system provides no more.
     void start(std::size_t count) {
         while (workers_.size() < count) {
             Worker& worker = workers_.emplace_back();
@@ -109,23 +110,23 @@ class ThreadPool {
 
     std::mutex in_use_, state_;
     std::condition_variable all_ended_;
-    std::deque<Worker> workers_;  // which stay where they are
+    std::deque<Worker> workers_;  // a deque never moves its items
     std::size_t running_ = 0;
     std::atomic<bool> alone_{false};
 };
 
 // Call work(piece, thread) once for each piece below `pieces`, in up to `threads` threads. `work` must not throw.
 //
-// Each thread has a range of pieces of its own, which is the same for the same arguments: it finds in its cache what it
-// read in the call before, where it begins with what it read last (`backwards`). A thread that has finished its range
-// takes pieces of the others, so that none waits for a thread that started late. After a call in which one thread has
-// read all ranges, `backwards` reverses their order too.
+// For the same arguments, each thread has the same range of pieces, so its cache has numbers from the previous call.
+// With `backwards`, a thread begins with the pieces that it read last. A thread that has finished its range takes
+// pieces of other threads, so that no thread waits for a thread that started late. If one thread has read all ranges in
+// the previous call, `backwards` also reverses the order of the ranges.
 template <class Function>
 void for_pieces(std::size_t pieces, std::size_t threads, bool backwards, const Function& work) {
     threads = std::max<std::size_t>(1, std::min(threads, pieces));
     struct Range {
         std::atomic<std::size_t> taken{0};
-        char padding[64 - sizeof taken];  // to the next cache line
+        char padding[64 - sizeof taken];  // up to the next cache line
     };
     std::vector<Range> ranges(threads);
     const bool reversed = backwards && threads > 1 && ThreadPool::here().was_alone();

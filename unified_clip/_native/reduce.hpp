@@ -10,16 +10,15 @@
 
 namespace clip {
 
-// Throw for float64 numbers, whose squares are not exact in a float64 sum.
+// The squares of float64 numbers are not exact in a float64 sum.
 inline void reject_float64(const Spans& spans) {
     for (const Span& span : spans)
         if (!span.kernels->square_sums) throw std::invalid_argument("float64 has no block sums");
 }
 
-// How much of a sum may be lost: 2^-40 (BLOCKS), 2^-80 (COMPENSATED), or nothing.
+// The relative error of a sum: at most 2^-40 (BLOCKS), at most 2^-80 (COMPENSATED), or 0.
 enum class Method { BLOCKS, COMPENSATED, EXACT };
 
-// The sum of one thread.
 class PartialSum {
    public:
     PartialSum(int p, Method method) : squares_(p == 2), method_(method) {}
@@ -52,7 +51,7 @@ class PartialSum {
     }
 
     void add_compensated(const Kernels& kernels, const char* x, std::size_t count) {
-        constexpr double LEAST = 0x1p-850;  // from here on, what products of float64 lose below 2^-1074 does not matter
+        constexpr double LEAST = 0x1p-850;  // in smaller sums, float64 products lose too much below 2^-1074
         const auto [sum, rest] = (squares_ ? kernels.compensated_squares : kernels.compensated_magnitudes)(x, count);
         if (!(sum >= LEAST && sum <= std::numeric_limits<double>::max())) return add_exactly(kernels, x, count);
         total_.add(sum);
@@ -96,7 +95,7 @@ inline Accumulator power_sum(const Spans& spans, int p, Method method, std::size
     return partial[0].total();
 }
 
-// Return the sum of squares of each span, and the relative error that it may have. Throw for float64.
+// Return the sum of squares of each span, and a bound on its relative error. Throw for float64.
 inline std::pair<std::vector<double>, std::vector<double>> square_sums(const Spans& spans, std::size_t threads) {
     reject_float64(spans);
     threads = threads_for(total_count(spans), threads);
@@ -111,14 +110,14 @@ inline std::pair<std::vector<double>, std::vector<double>> square_sums(const Spa
     std::vector<double> rel_error;
     for (std::size_t i = 0; i < spans.size(); ++i) {
         for (std::size_t thread = 1; thread < threads; ++thread) partial[0][i] += partial[thread][i];
-        // An error for each block, and one for each addition of blocks. There are no more additions than these.
+        // An error for each block, and for each addition of blocks. There are no more additions than this.
         const double additions = static_cast<double>(spans[i].count / BLOCK + spans[i].count / PIECE + threads + 4);
         rel_error.push_back(0x1p-40 + additions * 0x1p-52);
     }
     return {partial[0], rel_error};
 }
 
-// Return the larger of two magnitudes, or NaN if either is NaN.
+// Return the larger magnitude, or NaN if either is NaN.
 inline double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 
 inline double max_abs(const Spans& spans, std::size_t threads) {
@@ -135,13 +134,13 @@ inline double max_abs(const Spans& spans, std::size_t threads) {
 
 // -- slices
 
-// An axis of an array: the step between elements in bytes, and the step between their sums. Elements of one slice have
-// the same sum, and a step of 0.
+// An axis of an array: the distance between elements in bytes, and the distance between their sums. This second
+// distance is 0 if the elements belong to one slice.
 struct Axis {
     std::int64_t length, step, sum_step;
 };
 
-// Sort axes in the order of the memory, the shortest steps last, and merge those that one axis can replace.
+// Sort axes in the order of the memory, the shortest steps last. Merge axes that one axis can replace.
 inline std::vector<Axis> merged(std::vector<Axis> axes) {
     const auto before = [](const Axis& a, const Axis& b) { return std::abs(a.step) > std::abs(b.step); };
     std::stable_sort(axes.begin(), axes.end(), before);
@@ -178,7 +177,7 @@ inline void add_squares(const Kernels& kernels, const char* x, double* sums, con
     }
 }
 
-// Add the squares of an array, not float64, to a float64 sum for each slice.
+// Add the squares of an array to a float64 sum for each slice. The array must not be float64.
 inline void slice_sums(const Kernels& kernels, const char* x, double* sums, std::vector<Axis> axes,
                        std::size_t threads) {
     axes = merged(std::move(axes));

@@ -13,9 +13,9 @@
 
 namespace clip {
 
-constexpr std::size_t MAX_AXES = 65;  // of NumPy's arrays, and one for the parts of complex numbers
+constexpr std::size_t MAX_AXES = 65;  // the maximum of NumPy, and one axis for the parts of complex numbers
 
-// `count` contiguous numbers or, with a shape, an array whose steps are in bytes.
+// `count` contiguous numbers. With a shape, an array whose steps are in bytes.
 struct Span {
     char* data;
     std::size_t count;
@@ -24,13 +24,13 @@ struct Span {
 
     bool is_contiguous() const { return shape.empty(); }
     std::size_t bytes() const { return count * kernels->size; }
-    char* at(std::size_t index) const { return data + index * kernels->size; }  // of a contiguous span
+    char* at(std::size_t index) const { return data + index * kernels->size; }  // for a contiguous span
 };
 
 using Spans = std::vector<Span>;
 
-// Return whether the elements fill the memory from the first to the last, in any order of the axes. `unit` is the step
-// between neighbours.
+// Return whether the elements fill the memory from the first to the last, in any order of the axes. `unit` is the
+// distance between neighbours.
 template <class Int>
 bool is_dense(std::size_t axes, const Int* shape, const Int* steps, std::int64_t unit) {
     std::int64_t expected = unit;
@@ -66,12 +66,12 @@ inline std::size_t total_count(const Spans& spans) {
     return total;
 }
 
-// Return how many threads a list is worth: a PIECE for each.
+// Return the number of threads for a list: one for each PIECE.
 inline std::size_t threads_for(std::size_t total, std::size_t threads) {
     return std::max<std::size_t>(1, std::min(threads, total / PIECE));
 }
 
-// Call work(index, begin, end, thread) for parts of all spans, each at most a PIECE.
+// Call work(index, begin, end, thread) for parts of all spans. Each part has at most PIECE numbers.
 template <class Work>
 void for_parts(const Spans& spans, std::size_t threads, bool backwards, const Work& work) {
     std::vector<std::size_t> ends;
@@ -89,11 +89,11 @@ void for_parts(const Spans& spans, std::size_t threads, bool backwards, const Wo
     });
 }
 
-// -- spans with gaps: their numbers, BLOCK at a time, through contiguous memory
+// -- spans with gaps. Their numbers are copied to contiguous memory, BLOCK at a time
 
 using Scratch = std::array<std::uint64_t, BLOCK>;  // for BLOCK numbers of any dtype
 
-// Call move(place) for each of `count` numbers from the one at `begin`. The last axis runs fastest.
+// Call move(place) for `count` numbers from the number at `begin`. The last axis varies fastest.
 template <class Move>
 void walk(const Span& span, std::size_t begin, std::size_t count, const Move& move) {
     const std::size_t last = span.shape.size() - 1;
@@ -118,7 +118,7 @@ void walk(const Span& span, std::size_t begin, std::size_t count, const Move& mo
     }
 }
 
-// Copy numbers between a span and contiguous memory: into `scratch` (GATHER), or from it.
+// Copy numbers from a span into `scratch` (GATHER), or from `scratch` into the span.
 template <bool GATHER, std::size_t SIZE>
 void copy_numbers(const Span& span, std::size_t begin, std::size_t count, char* scratch) {
     walk(span, begin, count, [&](char* place) {
@@ -134,7 +134,7 @@ void copy_numbers(const Span& span, std::size_t begin, std::size_t count, char* 
     (size == 8 ? copy_numbers<GATHER, 8> : copy)(span, begin, count, scratch);
 }
 
-// Call work(x, count) for the numbers from `begin` to `end`: all at once, or BLOCK at a time through a copy.
+// Call work(x, count) for the numbers from `begin` to `end`: all at once, or BLOCK at a time in a copy.
 template <class Work>
 void for_numbers(const Span& span, std::size_t begin, std::size_t end, const Work& work) {
     if (span.is_contiguous()) return work(span.at(begin), end - begin);

@@ -20,7 +20,7 @@ namespace nb = nanobind;
 class BufferGuard {
    public:
     BufferGuard() = default;
-    BufferGuard(BufferGuard&&) = default;  // and so no copies
+    BufferGuard(BufferGuard&&) = default;  // this also forbids copies
     ~BufferGuard() {
         for (Py_buffer& view : views_) PyBuffer_Release(&view);
     }
@@ -36,10 +36,10 @@ class BufferGuard {
     std::size_t size() const { return views_.size(); }
 
    private:
-    std::deque<Py_buffer> views_;  // which stay where they are: one may point into itself
+    std::deque<Py_buffer> views_;  // a deque never moves its items, and a buffer can point into itself
 };
 
-// Return the kernels of a DLPack dtype, or null if it has none.
+// Return null if no kernel supports the dtype.
 inline const Kernels* kernels_of(const dlpack::Tensor& tensor) {
     const auto [type, bits, lanes] = tensor.dtype;
     if (lanes != 1 || (type != dlpack::FLOAT && type != dlpack::BFLOAT)) return nullptr;
@@ -47,20 +47,20 @@ inline const Kernels* kernels_of(const dlpack::Tensor& tensor) {
     return bits == 16 ? find_kernels('e') : bits == 32 ? find_kernels('f') : bits == 64 ? find_kernels('d') : nullptr;
 }
 
-// Return the kernels of a buffer's format in the machine's byte order, or null. No format stands for bfloat16.
+// Return null if no kernel supports the format. Without a format, the dtype is bfloat16.
 inline const Kernels* kernels_of(const Py_buffer& view) {
     const char* format = view.format ? view.format : "B";
     if (*format == '=' || *format == '@') ++format;
     return format[0] && !format[1] && *format != 'B' ? find_kernels(*format) : nullptr;
 }
 
-// 'F' and 'D' are complex numbers of two float32 and two float64.
+// 'F' is two float32, and 'D' is two float64
 inline bool is_complex(char code) { return code == 'F' || code == 'D'; }
 
-// Return the kernels of a code, for complex numbers those of their parts.
+// The kernels for complex numbers are the kernels of their parts.
 inline const Kernels* kernels_of(char code) { return find_kernels(code == 'F' ? 'f' : code == 'D' ? 'd' : code); }
 
-// Return the numbers of an array in the order of its axes. A complex number is two real ones along a last axis.
+// Return the numbers of an array in the order of its axes. A complex number is two real numbers along a last axis.
 inline Span ordered_span(const Py_buffer& view, char code) {
     const Kernels* kernels = kernels_of(code);
     Span span{static_cast<char*>(view.buf), static_cast<std::size_t>(view.len) / kernels->size, kernels};
@@ -72,7 +72,8 @@ inline Span ordered_span(const Py_buffer& view, char code) {
     return span;
 }
 
-// Clear the error of a failed check, so that the caller takes the slower path. An interruption stays an error.
+// Clear the error of a failed check, so that the caller takes the slower path. Throw an error that is no Exception,
+// such as KeyboardInterrupt.
 inline void clear_exception() {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
     PyErr_Clear();
@@ -86,9 +87,9 @@ inline float to_float(double value) {
     return result;
 }
 
-// -- results: new tensors over memory from the pool
+// -- results: new tensors in memory of the pool
 
-// The description of a result, which precedes its numbers in memory.
+// The description of a result, which comes before its numbers in memory.
 struct Head {
     dlpack::Managed managed;        // for the exchange interface
     dlpack::OldManaged in_capsule;  // for a capsule
@@ -114,7 +115,7 @@ inline Head* describe(const Place& place, const dlpack::Tensor& like) {
     return head;
 }
 
-// Release the memory of a result. `self` is in its head.
+// Release the memory of a result, whose head contains `self`.
 template <class Managed>
 void release(Managed* self) {
     Place(static_cast<Head*>(self->context)->place).release();
@@ -129,19 +130,19 @@ inline nb::object to_tensor(const dlpack::ExchangeApi& api, Head* head) {
     return nb::steal(static_cast<PyObject*>(object));
 }
 
-// Return a capsule "dltensor", as `from_dlpack` functions take it.
+// Return a capsule "dltensor", for `from_dlpack`.
 inline nb::object to_capsule(Head* head) {
     constexpr const char* UNUSED = "dltensor";
     head->in_capsule = {head->managed.tensor, head, release};
     const nb::object capsule = nb::steal(PyCapsule_New(&head->in_capsule, UNUSED, [](PyObject* capsule) {
-        if (!PyCapsule_IsValid(capsule, UNUSED)) return;  // its new owner renamed it, and releases the memory
+        if (!PyCapsule_IsValid(capsule, UNUSED)) return;  // the new owner has renamed it, and releases the memory
         release(static_cast<dlpack::OldManaged*>(PyCapsule_GetPointer(capsule, UNUSED)));
     }));
     if (!capsule.is_valid()) throw nb::python_error();
     return capsule;
 }
 
-// Describe a tensor and its numbers in the order of the memory. Return false if it is not dense and real, or is empty.
+// Describe a tensor and its numbers in the order of the memory. Return false for an empty, sparse or complex tensor.
 inline bool describe_dense(const dlpack::ExchangeApi& api, PyObject* tensor, dlpack::Tensor& found, Span& span) {
     if (api.tensor_from_object(tensor, &found)) {
         clear_exception();
@@ -149,7 +150,7 @@ inline bool describe_dense(const dlpack::ExchangeApi& api, PyObject* tensor, dlp
     }
     const Kernels* kernels = kernels_of(found);
     if (!kernels || !found.data) return false;
-    if (found.ndim >= static_cast<int>(MAX_AXES)) return false;  // the core has an error for it
+    if (found.ndim >= static_cast<int>(MAX_AXES)) return false;  // the core raises the error
     if (!is_dense(static_cast<std::size_t>(found.ndim), found.shape, found.strides, 1)) return false;
     std::size_t count = 1;
     for (std::int32_t axis = 0; axis < found.ndim; ++axis) count *= static_cast<std::size_t>(found.shape[axis]);
@@ -168,13 +169,13 @@ inline bool overlap(const Spans& spans) {
     return false;
 }
 
-// Tensors in CPU memory. A collector adds dense real ones, and none that is empty. Arrays may have gaps.
+// Tensors in CPU memory. A collector adds only dense real tensors that are not empty. Arrays can have gaps.
 class TensorList {
    public:
     nb::list tensors;
     bool has_float64 = false;
 
-    // `api` describes tensors. Null: tensors have the buffer protocol.
+    // `api` describes tensors. If `api` is null, tensors have the buffer protocol.
     explicit TensorList(const dlpack::ExchangeApi* api) : api_(api) {}
     TensorList(const TensorList&) = delete;
     TensorList& operator=(const TensorList&) = delete;
@@ -187,14 +188,13 @@ class TensorList {
         return list;
     }
 
-    // Return false if the tensor does not belong here, or is `writable` and rejects writing.
+    // Return false if the list does not support the tensor, or if `writable` is set and the tensor is read-only.
     bool add(PyObject* tensor, bool writable) {
         return api_ ? add_described(tensor) : add_buffer(tensor, writable);
     }
 
     bool overlaps() const { return overlap(spans_); }
 
-    // Return a list of some of the tensors.
     std::unique_ptr<TensorList> part(const std::vector<std::size_t>& indices) const {
         auto list = std::make_unique<TensorList>(api_);
         for (std::size_t i : indices)
@@ -203,19 +203,17 @@ class TensorList {
         return list;
     }
 
-    // Return the code of each tensor's dtype.
     const std::string& codes() const { return codes_; }
 
     const Spans& spans() const { return spans_; }
 
-    // Return the spans of a list without complex numbers.
+    // Throw for a list with complex numbers.
     const Spans& real_spans() const {
         for (char code : codes_)
             if (is_complex(code)) throw nb::value_error("complex numbers have only sums of squares, and products");
         return spans_;
     }
 
-    // Return the only array.
     const Py_buffer& array() const {
         if (buffers_.size() != 1) throw nb::value_error("slices are those of one array");
         return buffers_[0];
@@ -227,7 +225,8 @@ class TensorList {
             if (buffers_[i].readonly && buffers_[i].len) throw nb::value_error("an array is read-only");
     }
 
-    // Write changed numbers into arrays of the same shapes: in the order of the memory where both arrays have the same.
+    // Write changed numbers into arrays of the same shapes. If both arrays have the same order in memory, use this
+    // order.
     template <class Change>
     void write(const nb::list& arrays, const Change& change) const {
         const auto results = of_arrays(arrays, codes_, true);
@@ -271,7 +270,7 @@ class TensorList {
         return results;
     }
 
-    // Return a new 0-d tensor of float64 or float32. `value` is a number of that dtype.
+    // Return a new 0-d tensor of float64 or float32. `value` is a number of this dtype.
     nb::object number(double value, bool is_float64) const {
         if (!api_) throw nb::value_error("this framework's tensors need `norm_from_host` of its backend");
         dlpack::Tensor like{};
@@ -351,7 +350,7 @@ class TensorList {
     }
 
     const dlpack::ExchangeApi* api_;
-    BufferGuard buffers_;  // none for described tensors
+    BufferGuard buffers_;  // empty if `api` describes the tensors
     Spans spans_;          // in the order of the memory
     std::string codes_;    // as in `CODES` of unified_clip/_compute/kernels.py
 };

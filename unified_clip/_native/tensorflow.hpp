@@ -1,5 +1,5 @@
-// Norms and products inside graphs of TensorFlow, by its C interface. No Python here, and no header of TensorFlow: the
-// process has loaded its library, so the functions are found by their names. Declarations are as in tensorflow/c.
+// Norms and products inside graphs of TensorFlow, by its C interface. No Python here, and no header of TensorFlow. The
+// process has loaded TensorFlow's library, so functions are found by their names. Declarations are as in tensorflow/c.
 #pragma once
 
 #if defined(__linux__)
@@ -18,7 +18,7 @@ namespace clip::tensorflow {
 
 struct Status;
 struct Tensor;
-struct Context;  // of one call of a kernel
+struct Context;  // one call of a kernel
 struct Construction;
 struct KernelBuilder;
 struct OpBuilder;
@@ -26,14 +26,14 @@ struct ShapeContext;
 struct ShapeHandle;
 
 enum Dtype { FLOAT32 = 1, FLOAT64 = 2, COMPLEX64 = 8, BFLOAT16 = 14, COMPLEX128 = 18, FLOAT16 = 19 };
-constexpr int RESOURCE_EXHAUSTED = 8, INTERNAL = 13;  // codes of errors
+constexpr int RESOURCE_EXHAUSTED = 8, INTERNAL = 13;  // error codes
 
 using ShapeFunction = void (*)(ShapeContext*, Status*);
 
-// Return a function of the loaded TensorFlow; nullptr if there is none with this name.
+// Return a function of the loaded TensorFlow, or nullptr if no function has this name.
 inline void* find(const char* name) {
 #if defined(__linux__)
-    for (const char* library : {"libtensorflow_framework.so.2", "libtensorflow_cc.so.2"})  // 2.18 and 2.21 have them
+    for (const char* library : {"libtensorflow_framework.so.2", "libtensorflow_cc.so.2"})  // in 2.18 and 2.21
         if (void* handle = dlopen(library, RTLD_NOLOAD | RTLD_NOW))
             if (void* found = dlsym(handle, name)) return found;
 #endif
@@ -114,7 +114,6 @@ struct Api {
 
 inline Api api;
 
-// An error of TensorFlow.
 struct Failure : std::runtime_error {
     Failure(int code, const char* message) : std::runtime_error(message), code(code) {}
     int code;
@@ -146,12 +145,11 @@ inline OwnTensor get_input(Context* context, int i) {
     return OwnTensor(tensor);
 }
 
-// Inputs of one call, which it holds until `release`.
+// The inputs of one call. They stay valid until `release`.
 class Inputs {
    public:
     Spans spans;
 
-    // The first `count` inputs.
     Inputs(Context* context, int count) {
         for (int i = 0; i < count; ++i) {
             tensors_.push_back(get_input(context, i));
@@ -163,7 +161,7 @@ class Inputs {
 
     void release() { tensors_.clear(); }
 
-    // Return an input's numbers. A complex number is two real ones.
+    // Return an input's numbers. A complex number is two real numbers.
     static Span span(const Tensor* tensor) {
         const int dtype = api.TensorType(tensor);
         const bool is_complex = dtype == COMPLEX64 || dtype == COMPLEX128;
@@ -208,7 +206,8 @@ inline void compute_norm(const Attributes& attributes, Context* context) {
                 static_cast<std::size_t>(attributes.threads), static_cast<double*>(api.TensorData(norm.get())));
 }
 
-// Set result `i` to memory from the pool. TensorFlow's own memory is fresh in each call, which takes longer to write.
+// Set result `i` to memory from the pool. Writing to TensorFlow's memory takes longer, because it is fresh in each
+// call.
 inline void set_from_pool(Context* context, int i, int dtype, const std::vector<std::int64_t>& shape, const Place& place,
                           std::size_t bytes) {
     new (place.memory) Place(place);
@@ -242,7 +241,7 @@ inline void compute_products(const Attributes& attributes, Context* context) {
         shapes.push_back(shape_of(inputs[static_cast<std::size_t>(i)]));
         dtypes.push_back(api.TensorType(inputs[static_cast<std::size_t>(i)]));
     }
-    inputs.release();  // the graph holds them during the call, and gives up those that nobody else needs
+    inputs.release();  // the graph keeps inputs during the call, but frees those that no other operation needs
     Spans to;
     int i = 0;
     for (int forwarded = 0; i < count && forwarded >= 0; ++i) {
@@ -333,7 +332,7 @@ inline bool register_op(const char* name, std::initializer_list<const char*> inp
     return !api.GetCode(definition) && register_kernel(name, create, compute);
 }
 
-// Register both operations, once per process. Return false if this TensorFlow does not have the functions for it.
+// Register both operations, once per process. Return false if this TensorFlow lacks a function.
 inline bool register_operations() {
     static const bool registered =
         api.load() &&

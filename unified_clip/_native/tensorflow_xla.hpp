@@ -1,5 +1,5 @@
-// Norms in programs that TensorFlow's XLA compiles for a CPU. The operation XlaCustomCallV2 calls the function that XLA's
-// registry has under a name. The registry is a C++ class that TensorFlow exports and does not promise: its functions are
+// Norms in programs that TensorFlow's XLA compiles for a CPU. The operation XlaCustomCallV2 calls a function by its
+// name in XLA's registry. The registry is a C++ class that TensorFlow exports, but does not document. Its functions are
 // found by their mangled names, which contain the types of their arguments.
 #pragma once
 
@@ -17,8 +17,8 @@ constexpr char CUSTOM_CALL[] = "XlaCustomCallV2", TARGET[] = "unified_clip_norm"
 // The error of a custom call, as XLA stores it.
 using CallStatus = std::optional<std::string>;
 
-// What a custom call computes: "p per_tensor batches threads", then for each tensor the code of its dtype and its number
-// of elements. `batches` is -1 if tensors have no axis for a batch.
+// The settings of a custom call: "p per_tensor batches threads", then the dtype code and the number of elements of each
+// tensor. `batches` is -1 for tensors without a batch axis.
 class CallConfig {
    public:
     Attributes attributes;
@@ -33,7 +33,7 @@ class CallConfig {
         attributes.threads = number();
     }
 
-    // Return the numbers of each tensor, whose addresses are `data`. A complex number is two real ones.
+    // Return the numbers of each tensor at the addresses `data`. A complex number is two real numbers.
     Spans spans(const void* const* data) {
         Spans spans;
         while (*rest_ == ' ') {
@@ -69,13 +69,13 @@ inline void call_norm(void* norms, const void** data, const char* config, std::s
         write_norms(call.spans(data), call.batches, static_cast<int>(call.attributes.p), call.attributes.per_tensor,
                     static_cast<std::size_t>(call.attributes.threads), static_cast<double*>(norms));
     } catch (const std::bad_alloc&) {
-        *status = "no memory";  // short, since a longer text would need memory
+        *status = "no memory";  // short, because a longer text would need memory
     } catch (const std::exception& error) {
         *status = error.what();
     }
 }
 
-// -- the same operation where XLA does not compile it: in a `tf.function` that was traced for XLA and is called without
+// -- the same operation without XLA, for a `tf.function` that was traced for XLA and is called without it
 
 inline std::string text_attribute(Construction* construction, const char* name) {
     const OwnStatus status;
@@ -104,10 +104,10 @@ inline void* create_call(Construction* construction) {
 // -- registration
 
 // Register the norm with XLA, and as the CPU kernel of XlaCustomCallV2, once per process. Return false if this
-// TensorFlow does not have the functions for it, or another copy of unified_clip has registered its own norm.
+// TensorFlow lacks a function, or if another copy of unified_clip has registered its norm.
 inline bool register_custom_call() {
     static const bool registered = [] {
-#if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI  // the mangled names are those of this std::string
+#if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI  // the mangled names contain this std::string
         using Text = const std::string&;
         const auto global = reinterpret_cast<void* (*)()>(find("_ZN3xla24CustomCallTargetRegistry6GlobalEv"));
         const auto look_up = reinterpret_cast<void* (*)(void*, Text, Text)>(
@@ -121,7 +121,7 @@ inline bool register_custom_call() {
         const auto read = message(&error);
         if (message(&none) || !read || read->data() != error->data() || read->size() != error->size()) return false;
         const auto norm = reinterpret_cast<void*>(&call_norm);
-        if (look_up(global(), TARGET, PLATFORM)) return false;  // to add another one would end the process
+        if (look_up(global(), TARGET, PLATFORM)) return false;  // a second registration would end the process
         add(global(), TARGET, norm, PLATFORM);
         return look_up(global(), TARGET, PLATFORM) == norm &&
                register_kernel(CUSTOM_CALL, create_call, compute<compute_norm>);

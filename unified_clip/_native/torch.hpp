@@ -1,5 +1,5 @@
-// Norms and products as operators of PyTorch, by its stable C interface (2.10 and later). No Python here, and no header of
-// PyTorch: the process has loaded its library, so the functions are found by their names. Declarations are as in
+// Norms and products as operators of PyTorch, by its stable C interface (2.10 and later). No Python here, and no header
+// of PyTorch. The process has loaded PyTorch's library, so functions are found by their names. Declarations are as in
 // torch/csrc/stable/c/shim.h and torch/csrc/inductor/aoti_torch/c/shim.h.
 #pragma once
 
@@ -22,7 +22,7 @@ struct Library;
 using Value = std::uint64_t;  // an argument or a result: a number, or the address of an object
 using Operator = void (*)(Value* arguments_and_results, std::uint64_t, std::uint64_t);
 
-constexpr std::uint64_t VERSION = 2ULL << 56 | 10ULL << 48;  // of the interface
+constexpr std::uint64_t VERSION = 2ULL << 56 | 10ULL << 48;  // the version of the interface
 
 struct Api {
     int (*aoti_torch_library_init_impl)(const char*, const char*, const char*, std::uint32_t, Library**);
@@ -185,7 +185,7 @@ inline void scale_operator(Value* stack, std::uint64_t, std::uint64_t) {
         scale(tensors.spans, tensors.spans, coefs, threads());
 }
 
-// Implement both operators, once per process. Return false if this PyTorch does not have the functions for it.
+// Implement both operators, once per process. Return false if this PyTorch lacks a function.
 inline bool register_operators() {
     static const bool registered = [] {
         Library* library = nullptr;

@@ -1,5 +1,6 @@
-// Norms and products inside programs of XLA on a CPU, by its foreign function interface (FFI). No Python here, and no header of XLA:
-// the structures below are the part of its binary interface (xla/ffi/api/c_api.h) that a handler of arrays needs.
+// Norms and products inside programs of XLA on a CPU, by its foreign function interface (FFI). No Python here, and no
+// header of XLA. The structures below are the part of its binary interface (xla/ffi/api/c_api.h) that a handler of
+// arrays needs.
 #pragma once
 
 #include <exception>
@@ -10,7 +11,7 @@
 
 namespace clip::xla {
 
-// -- the interface, in versions 0.1 and later. Later minor versions append fields.
+// -- the interface, in versions 0.1 and later. Later minor versions append fields
 
 struct Extension {
     std::size_t size;
@@ -109,7 +110,7 @@ struct CallFrame {
 
 enum Dtype { INT64 = 5, FLOAT16 = 10, FLOAT32 = 11, FLOAT64 = 12, COMPLEX64 = 15, BFLOAT16 = 16, COMPLEX128 = 18 };
 constexpr int METADATA = 1, SCALAR = 3, EXECUTE = 3;
-constexpr int INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8;  // codes of errors
+constexpr int INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8;  // error codes
 
 // -- the handlers
 
@@ -124,7 +125,7 @@ inline std::int64_t attribute(const CallFrame& frame, const char* name) {
     throw std::invalid_argument(std::string("unified_clip's kernels need the int64 attribute ") + name);
 }
 
-// Return an array's numbers. A complex number is two real ones.
+// Return an array's numbers. A complex number is two real numbers.
 inline Span span(const Buffer& buffer) {
     const bool is_complex = buffer.dtype == COMPLEX64 || buffer.dtype == COMPLEX128;
     const Kernels* kernels = nullptr;
@@ -138,8 +139,8 @@ inline Span span(const Buffer& buffer) {
     return {static_cast<char*>(buffer.data), buffer.count() * (is_complex ? 2 : 1), kernels};
 }
 
-// Write the p-norm over all arguments, or of each, as float64. The axes of the result, without the last one if
-// `per_tensor`, are batches: every argument has them first.
+// Write the norm over all arguments, or a norm for each argument, as float64. The axes of the result are batches,
+// except the last axis with `per_tensor`. Every argument begins with these axes.
 inline void write_norms(const CallFrame& frame) {
     const auto p = static_cast<int>(attribute(frame, "p"));
     const auto threads = static_cast<std::size_t>(attribute(frame, "threads"));
@@ -174,7 +175,7 @@ inline void write_products(const CallFrame& frame) {
     clip::scale(from, to, coefs, threads);
 }
 
-// A function that XLA calls: to compute, and to ask for the version of the interface.
+// XLA calls this function to compute, and to read the version of the interface.
 template <void (*compute)(const CallFrame&)>
 Error* handle(CallFrame* frame) noexcept {
     if (frame->extensions && frame->extensions->type == METADATA) {

@@ -22,15 +22,12 @@ class JaxPrimitives(DevicePrimitives, Protocol):
 
 
 class JaxPath(DevicePath):
-    """On several devices, norms of float64 gradients are not correctly rounded. All other norms of order 1 and 2
-    are."""
-
     _backend: JaxPrimitives
 
     def __init__(
         self, backend: JaxPrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False
     ) -> None:
-        """If `is_per_tensor` is true, norms and coefficients are vectors with one number for each tensor."""
+        """With `is_per_tensor`, norms and coefficients are vectors with one number for each tensor."""
         for tensor in tensors:
             mesh_axes.reject_unreduced(tensor)
         self._is_per_tensor = is_per_tensor

@@ -1,7 +1,7 @@
 """Correctly rounded norms of traced and sharded JAX arrays, over all devices.
 
-A float64 sum with an error bound is enough to round nearly every norm correctly. A norm is in doubt if a midpoint
-between two float32 numbers is inside the error interval. In this case, a loop compares the exact sum with the midpoint.
+A float64 sum with an error bound is enough to round nearly every norm. If a midpoint between two float32 numbers is
+inside the error interval, a loop compares the exact sum with the midpoint.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNITS = np.ldexp(1.0, -(LOWEST + WIDTH * np.arange(WINDOWS + 1)))
 
 
 def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Tensor], Axes]) -> Scalar:
-    """Return the norm of each group of real arrays, for p = 1 or 2. The norms are float64, but rounded to float32."""
+    """p is 1 or 2. The norms are rounded to float32, and stored as float64."""
     axes_of = [[sharded_axes(tensor) for tensor in group] for group in groups]
     all_axes = tuple(sorted({axis for group in axes_of for axes in group for axis in axes}))
     owned = tuple(tuple(tuple(a for a in all_axes if a not in axes) for axes in group) for group in axes_of)
@@ -148,7 +148,7 @@ def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: A
 
 
 def _sign(windows: Tensor) -> Scalar:
-    """Return the sign of a sum that is stored in windows. A window can be negative."""
+    """A window can be negative."""
 
     def carried(carry: Scalar, window: Scalar) -> tuple[Scalar, Scalar]:
         new_carry = jnp.floor((window + carry) / BASE)

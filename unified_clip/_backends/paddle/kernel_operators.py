@@ -19,7 +19,7 @@ from .conditions import DTYPES, NAMES, in_to_static_mode
 from .dense import Dense, is_on_cpu, is_recorded, scaled
 
 LIBRARY = "libphi_core.so"
-"""The library with Paddle's list of operators. The process has already loaded it."""
+"""The process has already loaded this library."""
 
 
 SHORT = 2**14

@@ -41,7 +41,7 @@ def any_dist(values: Iterable[Any]) -> bool:
 
 
 def hybrid() -> Any | None:
-    """Return the HybridCommunicateGroup of `fleet`, or None if `fleet` does not shard the model."""
+    """Return None if `fleet` does not shard the model."""
     hcg = getattr(paddle.distributed.fleet.fleet, "_hcg", None)
     return hcg if hcg is not None and any(_degree(hcg, name) > 1 for name in MODEL_DIMENSIONS) else None
 
@@ -223,10 +223,7 @@ class PaddleShards(DistributedGradients):
         return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
 
     def _ranks_along(self, gradient: Any, is_along: Callable[[Any], bool]) -> list[int]:
-        """Return the ranks along the mesh dimensions that `is_along` selects by their placements.
-
-        The ranks are in mesh order. Return [] if this rank is not on the mesh.
-        """
+        """The ranks are in mesh order. Return [] if this rank is not on the mesh."""
         mesh = _ranks_on(gradient)
         for at in np.argwhere(mesh == self._rank):
             choice = [slice(None) if is_along(p) else here for here, p in zip(at, gradient.placements, strict=True)]
@@ -343,10 +340,7 @@ def _is_shard(parameter: Any) -> bool:
 
 
 def _existing_group(ranks: Sequence[int]) -> Any:
-    """Return an existing process group with these ranks, or raise ValueError.
-
-    A new group would need a call on every rank, but this function can run on some ranks only.
-    """
+    """Raise ValueError if no group has these ranks. A new group would need a call on every rank."""
     for group in paddle.distributed.collective._get_group_map().values():
         if sorted(group.ranks) == sorted(ranks):
             return group

@@ -47,7 +47,7 @@ from .arithmetic import (
 from .device_path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
-"""The base class of tensors and Variables. IndexedSlices have another base class."""
+"""IndexedSlices have another base class."""
 
 
 class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
@@ -358,7 +358,6 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _run_as_written() -> None:
-    """Keep AutoGraph from converting the code of unified_clip."""
     for function in {entry.run, entry.run_eagerly}:
         function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
     with suppress(ImportError, AttributeError):  # this private setting saves converting the callers of entry.run

@@ -44,7 +44,7 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 
 def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool, threads: int) -> Scalar:
-    """Return the norm over all tensors, or a vector with one norm per tensor, in float64. p is 1 or 2.
+    """Return float64: the norm over all tensors, or one norm per tensor. p is 1 or 2.
 
     is_batch: Whether the first axis of each tensor is the batch axis.
     """

@@ -105,7 +105,7 @@ def has_address(tensor: Any) -> bool:
 def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
     """Return an array with an invented address, to find overlaps of tensors on MPS. The array must never be read.
 
-    On MPS, `data_ptr` does not return the address of the memory. So each buffer gets its own range of addresses.
+    On MPS, `data_ptr` does not return the address of the memory, so each buffer gets its own range of addresses.
     """
     number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 1)
     address = (number << 44) + tensor.storage_offset() * tensor.itemsize
@@ -171,7 +171,7 @@ def is_complex(tensor: Any) -> bool:
 
 
 def is_neg(tensor: Any) -> bool:
-    """Return whether a tensor stores its values with the opposite sign, which `torch._foreach_` operations ignore."""
+    """`torch._foreach_` operations ignore that a tensor stores its values with the opposite sign."""
     return not torch.compiler.is_compiling() and bool(tensor.is_neg())
 
 
