@@ -93,7 +93,7 @@ LACKS = r"on devices of the ranks \[0, 1, 2, 3\], but process_group has the rank
         ("the axis of each process", LACKS),
         (
             "an axis that no mesh has",
-            "names 'z', but no gradient is on a mesh with this axis. Pass a jax.sharding.Mesh",
+            "names 'z', but no gradient is on a mesh with 'z'. Pass a jax.sharding.Mesh",
         ),
         ("a process too many", r"is range\(0, 5\), but there are 4 processes. Pass process indices from 0 to 3"),
         ("a negative index", r"is \[-1\], but there are 4 processes"),

@@ -1,10 +1,9 @@
 """The backend of MLX.
 
-MLX arrays often share memory, for example an array and its slices. So the host path only reads memory, and in-place
-functions assign by `gradient[...] = value`, which changes only the object `gradient`.
+MLX arrays often share memory, for example an array and its slices. So the host path only reads memory. In-place
+functions assign by `gradient[...] = value`, which changes only this array object.
 
-Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path computes on the CPU stream, because MLX supports float64
-only on the CPU.
+Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path uses the CPU stream, because only the CPU has float64.
 """
 
 from __future__ import annotations

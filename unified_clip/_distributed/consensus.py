@@ -108,7 +108,7 @@ class Consensus:
         before: Consensus | None,
         find_terms: Callable[[], on_device.Terms | None],
     ) -> tuple[Scalar, str] | None:
-        """Return (norm over all ranks on the device, dtype of the norm), or None if the host reads the norm.
+        """Return (norm over all ranks, dtype of the norm). Return None if the host reads the norm.
 
         find_terms: Returns the `Partial` gradients, or None if this rank lacks a partial sum.
         before: The `Consensus` of the call's first norm, or None for the first norm.

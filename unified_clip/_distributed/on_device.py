@@ -1,6 +1,6 @@
 """Keep the norm of a process group on the GPUs, so that no rank waits for its GPU.
 
-At the first call with a new list of parameters, the host reads the norm, and decides whether later norms stay on the
+At the first call with a new list of parameters, the host reads the norm. It decides whether later norms stay on the
 GPU. If ranks make different calls later, the norm is NaN, and the next call raises the error.
 """
 
@@ -90,7 +90,7 @@ def agreed_dtype(group: Any, parameters: int) -> str | None:
 def most_terms(group: Any) -> int:
     """Return the largest number of `Partial` elements of any earlier call.
 
-    Every call sums this number of elements, so that the lengths match even if ranks pass different lists by mistake.
+    Every call sums this number of elements. So the lengths match even if ranks pass different lists by mistake.
     """
     return max((agreement.terms for agreement in _AGREED.get(group, {}).values()), default=0)
 

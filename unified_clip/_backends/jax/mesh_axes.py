@@ -16,10 +16,10 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
     """`declared` is None if the caller does not pass process_group."""
     manual = sorted(_manual_axes())
     if unknown := [axis for axis in declared or () if axis not in manual]:
+        axes = f"the axes of shard_map are {', '.join(map(repr, manual))}" if manual else "shard_map has no axes here"
         raise ValueError(
-            f"process_group names {', '.join(map(repr, unknown))}, but the axes of shard_map are "
-            f"{', '.join(map(repr, manual)) or 'none here'}. Pass the names of the axes over which the gradients are "
-            "sharded"
+            f"process_group names {', '.join(map(repr, unknown))}, but {axes}. Pass the names of the axes over which "
+            "the gradients are sharded"
         )
     if not manual:
         return ()

@@ -127,10 +127,11 @@ def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
     if len(rank_sets) == 1:
         return rank_sets.pop()
     names = ", ".join(map(repr, axes))
-    problem = "gradients are on meshes with different processes along" if rank_sets else "no gradient is on a mesh with"
+    problem = f"no gradient is on a mesh with {names}"
+    if rank_sets:
+        problem = f"gradients are on meshes with different processes along {names}"
     raise ValueError(
-        f"process_group names {names}, but {problem} {'these axes' if len(axes) > 1 else 'this axis'}. Pass a "
-        "jax.sharding.Mesh, or a list of process indices"
+        f"process_group names {names}, but {problem}. Pass a jax.sharding.Mesh, or a list of process indices"
     )
 
 

@@ -58,8 +58,8 @@ def computed_once(scalar: Scalar) -> Scalar:
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
     """Return True under a `tf.distribute` strategy, where the norm must have the same bits as without the strategy.
 
-    Return False for XLA, which would always compute the exact norm, and for eager GPU tensors, because `tf.cond` would
-    wait for the GPU.
+    Return False for XLA, which would always compute the exact norm. Return False for eager GPU tensors, because
+    `tf.cond` would wait for the GPU.
     """
     if not tf.distribute.has_strategy():
         return False

@@ -256,7 +256,7 @@ DOUBLE_FLOAT32 = DoubleFloat32Primitives()
 class DoubleFloat32Path(DevicePath):
     """Squares and quotients do not overflow or underflow. A subnormal norm or coefficient is rounded twice.
 
-    If p is not 1, 2 or inf, the CPU computes the norm in float64, and the call waits for the device.
+    If p is not 1, 2 or inf, the CPU computes the norm in float64. The call then waits for the device.
     """
 
     def __init__(self, tensors: Sequence[Tensor], differentiable: bool) -> None:

@@ -37,11 +37,9 @@ def chunk_at(
 
 @triton.jit
 def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> tl.tensor:
-    """Return the number of elements that the kernel can read and write in vectors of 16 bytes, a multiple of `width`.
+    """Return the number of elements for vectors of 16 bytes, a multiple of `width`.
 
-    If an address is not a multiple of 16, the number is 0.
-
-    addresses: The bitwise OR of all addresses.
+    The number is 0 if an address is not a multiple of 16. `addresses` is the bitwise OR of all addresses.
     """
     return tl.where(addresses % 16 == 0, length // width * width, 0)
 
