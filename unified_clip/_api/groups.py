@@ -105,7 +105,7 @@ def clip(
 
 
 def check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple[range, ClipRule]]) -> None:
-    """Raise TypeError for complex gradients with a clip by value."""
+    """Complex numbers have no order, so they cannot be clipped by value."""
     for group, part in parts:
         for leaf in gradients.leaves[group.start : group.stop] if part.kind == "value" else ():
             validation.gradient_dtype(backend.dtype(leaf.tensor), leaf, reject_complex=True)

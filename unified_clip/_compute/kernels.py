@@ -289,7 +289,7 @@ def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
 
 
 def shareable_empty_like(view: Array) -> Array:
-    """Return a new array whose memory TensorFlow and JAX can share."""
+    """TensorFlow and JAX can share the memory of the result."""
     if view.nbytes < MIN_SHARED_BYTES or not view.flags.c_contiguous:
         return np.empty_like(view)
     memory = np.empty(view.nbytes + ALIGNMENT, np.uint8)

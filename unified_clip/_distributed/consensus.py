@@ -32,7 +32,7 @@ ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
 """Tags of collectives. If two ranks send different tags, the sum differs from `tag * size`."""
 
 CHECKED = 5 + 3 * PIECES
-"""The number of integers that the method `_checked` returns."""
+"""The length of the result of `_checked`."""
 
 COMPARED = 3 * (1 + 2 * PIECES)
 
@@ -41,8 +41,6 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Call:
-    """The values that ranks compare when they compute a norm."""
-
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """The value is None for an argument that the caller did not pass."""
 
@@ -58,7 +56,6 @@ class Call:
     checksum: int = 0
     counted: int = 0
     replicas: Sequence[ReplicaSet] = ()
-    """The gradients whose copies are compared between ranks."""
 
     terms: Sequence[ReplicaSet] = ()
     """The `Partial` gradients. The ranks first compare their layouts in this all-reduce."""

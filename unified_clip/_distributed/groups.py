@@ -40,7 +40,7 @@ class ProcessGroup(ABC):
         return False
 
     def norm_on_device(self, request: NormRequest) -> NormOnDevice:
-        """Return the norm over all ranks without waiting for the device."""
+        """The call does not wait for the device."""
         raise NotImplementedError("bug in unified_clip: norms of this process group are computed on the CPU")
 
     def join_terms(self, length: int) -> None:

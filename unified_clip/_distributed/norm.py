@@ -25,7 +25,7 @@ from .uncounted import SharedGradients
 
 
 class LocalShards(ABC):
-    """The distributed gradients of a call. A subclass reads the placements of its framework's tensors."""
+    """A subclass reads the placements of its framework's tensors."""
 
     values: list[Tensor]
     stored_rows: Mapping[int, Callable[[], Any]] = {}
@@ -42,11 +42,11 @@ class LocalShards(ABC):
 
     @abstractmethod
     def elements(self, index: int) -> int:
-        """Return the number of elements of a gradient, over all its shards."""
+        """Count the elements of all shards."""
 
     @abstractmethod
     def group(self) -> ProcessGroup:
-        """Return the process group over which norms are all-reduced."""
+        """Norms are all-reduced over this group."""
 
     @abstractmethod
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
@@ -187,7 +187,6 @@ class LocalShards(ABC):
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
-        """Return (sums over the tensors that this rank owns, sums over all `Partial` gradients)."""
         own = self.owned_terms()
         sums = self.sum_terms()
         return measure([*counted, *(sums[at] for at in own)]), measure(sums)
