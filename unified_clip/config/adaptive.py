@@ -1,4 +1,4 @@
-"""The table `adaptive` of a configuration, with an adaptive rule and its settings."""
+"""The table `adaptive` of a configuration."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def meaning(self) -> Self:
-        """Return a normal form of the table. Two tables with the same effect have equal normal forms."""
+        """Two tables with the same effect have equal meanings."""
         rule = self.make()
         if not isinstance(rule, AGC):
             return self
@@ -90,7 +90,7 @@ def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
 
 
 States = dict[str, state.State]
-"""Maps the name of each group to the state of its rule. The name '' is for parameters in no group."""
+"""The state of each group by name. The name '' is for parameters in no group."""
 
 
 class AdaptiveStates:
@@ -100,19 +100,12 @@ class AdaptiveStates:
         self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
         self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
-        """Whether `GradientList.places` is necessary: the rule `adagc` keeps a state even for gradients that are None.
-        """
+        """The rule `adagc` keeps a state even for gradients that are None, so it needs `GradientList.places`."""
         self.lock = threading.RLock()
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
     def set_places(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
-        """Set `gradients.places`, the index of each gradient in the clip call, for the rule `adagc`.
-
-        Return False if the rule is `adagc`, but the indices are unknown. The caller then creates a `Leaf` for each
-        gradient.
-
-        entries: The parameters of the clip call, or the gradients if `on_parameters` is None.
-        """
+        """Set `gradients.places` for the rule `adagc`. Return False if the call needs a `Leaf` for each gradient."""
         if not self.need_places:
             return True
         count = len(gradients.values)
@@ -130,11 +123,6 @@ class AdaptiveStates:
         return len(gradients.places) == count
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
-        """Return the next threshold of a group. The rule `adagc` has one threshold per gradient, and `agc` has one per
-        unit.
-
-        count: The number of gradients in the clip call, including gradients that are None.
-        """
         if name in self._without_state:
             return unit_thresholds.UnitThresholds(self._without_state[name], limit)
         rule, current = self._rules[name], states[name]
@@ -143,19 +131,14 @@ class AdaptiveStates:
         return state.RuleThreshold(rule, current, limit)
 
     def resize(self, counts: Iterable[int]) -> States:
-        """Return the current states. A state of the rule `adagc` gets one entry for each gradient of the clip call.
-
-        counts: For each state, the number of gradients in the clip call, including gradients that are None.
-        """
+        """Return the current states. A state of the rule `adagc` gets one entry for each gradient of the clip call."""
         return {
             name: tensor_thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each
             for (name, each), count in zip(self.current.items(), counts, strict=False)
         }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
-        """Unpack the tensors from `to_packed`, and return the states by group name. A tensor in a graph or on a device
-        stays packed.
-        """
+        """Unpack the tensors from `to_packed`. A tensor in a graph or on a device stays packed."""
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
         if len(lengths) != len(self._rules) or not all(map(state.has_length, self._rules.values(), lengths)):
             own, count = ", ".join(sorted(map(str, self._rules.values()))), len(lengths)
@@ -187,20 +170,19 @@ class AdaptiveStates:
         return data
 
     def load(self, data: Any) -> None:
-        """Replace the current states by data from `save`.
-
-        Raise ValueError, and change nothing, if `data` has other groups or adaptive rules than this configuration.
-        """
+        """Replace the current states by data from `save`. Change nothing if this raises an error."""
         if not isinstance(data, dict):
             raise ValueError(
                 f"the key `adaptive` of the state is {data!r:.60}. Pass the dict that state_dict() returned."
             )
         if bool(data) != bool(self._rules):
-            saved, own = ("an", "has no adaptive rule that keeps a state") if data else ("no", "needs a state")
-            raise ValueError(
-                f"the saved state has {saved} adaptive state, but this configuration {own}. Load a state that this "
-                "configuration saved."
-            )
+            problem = "the saved state has no adaptive state, but this configuration needs a state."
+            if data:
+                problem = (
+                    "the saved state has an adaptive state, but this configuration has no adaptive rule that keeps a "
+                    "state."
+                )
+            raise ValueError(f"{problem} Load a state that this configuration saved.")
         if set(data) != set(self._rules):
             raise ValueError(
                 f"the saved state has the groups {sorted(data)}, but the configuration has adaptive rules for "

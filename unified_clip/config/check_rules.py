@@ -1,4 +1,4 @@
-"""The table `check` of a clip configuration, with the settings of `unified-clip config check`."""
+"""The table `check` of a clip configuration."""
 
 from __future__ import annotations
 

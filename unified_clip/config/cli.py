@@ -94,7 +94,6 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _fits_every_family(config: ClipConfig) -> bool:
-    """Return whether the key `family` has no effect, for example because the threshold is inf."""
     from .families import family_difference
     from .schema import FAMILIES
 

@@ -35,18 +35,8 @@ WINDOW = 100
 class Clipper:
     """Clip the gradients of one model by a configuration.
 
-    Args:
-        settings: The configuration.
-        names: A model, its `named_parameters()`, a dict from names to parameters, or a list of names in the order of
-            the gradients. Integrations pass a function that returns the name of a `Leaf`. If None, the names come from
-            the call or from the framework.
-        details: Also measure the norm of every gradient, for `last.parameters`. The clipper then reads all gradients
-            twice.
-        spec: The declared process group and ownership.
-        unmatched: Advice for the warning about a pattern that matches no name. Set `unmatched` if some clip calls
-            contain only a part of the parameters. The warning then waits until a call has no new names.
-        all_names: The names of all parameters, if `names` is a function.
-        resolve: A function that returns (backend, tensors) for tensors of any framework.
+    `names` can also be a function that returns the name of a `Leaf`. If some clip calls contain only a part of the
+    parameters, set `unmatched`, the advice of warnings about patterns.
     """
 
     recorded_as = "ClipConfig"
@@ -69,7 +59,7 @@ class Clipper:
         self._resolve, self._selection = resolve, ParameterSelection(settings, names, unmatched)
         self.declare_names(all_names)
         self._parts = parts = settings.parts
-        # a clip by value compares numbers, and complex ones have no order
+        # a clip by value compares numbers, but complex numbers have no order
         self._needs_order = all(part.rule == "value" for part in parts)
         self._is_simple = settings.allows_one_list and not details
         self._titles = titles = [*(group.name for group in settings.groups), ""]
@@ -94,27 +84,18 @@ class Clipper:
         return copied
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step and the states of adaptive rules. The data can be stored in a JSON file, or in a checkpoint
-        of any framework.
-
-        The call waits until the device has computed the states.
-        """
+        """Return the step and the states of adaptive rules, in a form that JSON files can contain."""
         with self._adaptive.lock:
             step, current = self._step, dict(self._adaptive.current)
         return {"version": STATE_VERSION, "step": step, "adaptive": self._adaptive.save(current)}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the dict of `state_dict`, for a step and packed states that an integration stores."""
+        """Return the dict of `state_dict` for a step and states that an integration stores."""
         states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)))
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned. The state can come from another framework.
-
-        Raises:
-            ValueError: `state` is not from `state_dict`, or its version is not supported. The adaptive rules of `state`
-                differ from the rules of this clipper.
-        """
+        """Continue from a state that `state_dict` returned, maybe with another framework."""
         step = loaded_step(state)
         self._adaptive.load(state["adaptive"])
         self._step = step
@@ -125,24 +106,17 @@ class Clipper:
         self._selection.declare(names)
 
     def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
-        """Clip gradients in any container, as `ClipConfig.__call__` does."""
         return entry.run(Clipper._call, self, grads, step, parameters)
 
     def _call(self, grads: Any, step: Any, parameters: Any) -> Any:
         return self._clip_container(grads, step, parameters)[0]
 
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
-        """Return the packed states of the adaptive rules, for the initial state of an optimizer.
-
-        counts: For each state, the number of gradients in the clip call, including gradients that are None.
-        """
+        """Return packed adaptive states, for the initial state of an optimizer."""
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
-        """Return the clipped gradients, with the outcome as tensors that an optimizer's state can contain.
-
-        states: One packed tensor for each adaptive rule with a state. `states` and `step` can be traced tensors.
-        """
+        """Return the clipped gradients and the outcome as tensors that a compiled graph can return."""
         return entry.run(Clipper._traced, self, grads, step, states, parameters)
 
     def _traced(self, grads: Any, step: Any, states: Sequence[Tensor], parameters: Any) -> Traced:
@@ -175,7 +149,6 @@ class Clipper:
         return tree.rebuild(results), outcome
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
-        """Clip gradients in place, as `ClipConfig.clip_` does."""
         return entry.run(Clipper._clip_, self, parameters, step)
 
     def _clip_(self, parameters: Any, step: Any) -> Tensor:
@@ -201,7 +174,6 @@ class Clipper:
         return outcome.norm
 
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
-        """Clip the gradients in (parameter, gradient) tuples, as `ClipConfig.pairs` does."""
         return entry.run(Clipper._pairs, self, params_grads, step)
 
     def _pairs(self, params_grads: Iterable[Any], step: Any) -> param_grads.ParamGrads:
@@ -213,7 +185,7 @@ class Clipper:
 
     @property
     def last(self) -> ClipOutcome:
-        """The outcome of the last clip. Before the first clip, reading this property raises NothingClippedError."""
+        """The outcome of the last clip. Before the first clip, this property raises NothingClippedError."""
         if self._last is None:
             raise NothingClippedError(
                 "nothing has been clipped yet, so this object's `last` has no outcome. Clip first. If you clip with "
@@ -241,11 +213,7 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Collect the gradients without a `Leaf` for each gradient, to save time. Return None if this is not possible.
-
-        The result is (gradients, writer, ranges). `ranges[i]` contains the indices of the gradients of
-        `settings.parts[i]`.
-        """
+        """Collect the gradients quickly, without a `Leaf` for each gradient. Return None if this is not possible."""
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None
@@ -279,7 +247,6 @@ class Clipper:
         *,
         differentiable: bool,
     ) -> tuple[list[Any], Outcome]:
-        """Return (clipped gradients, outcome). If the step is skipped, all gradients are None."""
         members = Tree(self._selection.group_leaves(leaves), list)
         gradients, writer = from_tree(
             backend, members, reuse_unchanged=True, differentiable=differentiable, parameters=leaves, **self._options
@@ -305,10 +272,7 @@ class Clipper:
     ) -> Outcome:
         """Clip gradients, and store the outcome as `last`. Steps of compiled graphs are not counted.
 
-        ranges: `ranges[i]` contains the indices of the gradients of `settings.parts[i]`.
-        states: The states of the adaptive rules, or None to use and update the states of this clipper.
-        count: The number of gradients in the clip call, including gradients that are None. If 0, this function counts
-            the gradients.
+        `ranges[i]` has the indices of the gradients of `settings.parts[i]`. `count` includes gradients that are None.
         """
         settings, own_parts, count = self.settings, self._parts, count or gradients.entries or len(gradients.values)
         current = self._adaptive.current if states is None else states
@@ -324,7 +288,7 @@ class Clipper:
         options: dict[str, Any] = {"details": self.details, "patterns": self._selection.patterns, "step": known}
         outcome = groups.clip(gradients, parts, settings.nonfinite, inputs=inputs, **options)
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
-        if in_graph and settings.uses_names:  # there is one call for all steps
+        if in_graph and settings.uses_names:  # a graph makes one call for all steps
             self._selection.check_now()
         if in_graph and step.is_counted and settings.has_schedule:
             raise TypeError(

@@ -1,4 +1,4 @@
-"""Compute the effect of a different `family` or `eps` on the coefficients."""
+"""The effect of a different `family` or `eps` on the coefficients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INFINITE = (
 @dataclass(frozen=True)
 class FamilyDifference:
     relative: float
-    """The largest relative difference of the unrounded coefficients, with two digits (rounded up)."""
+    """The largest relative difference of the coefficients, rounded up to two digits."""
 
     differs_if_infinite: bool
     sentence: str
@@ -43,10 +43,8 @@ class FamilyDifference:
 def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
     """Return the difference between two configurations, or None if other settings than `family` and `eps` differ.
 
-    Let c be the threshold, n the norm, and e1 < e2 the eps of both configurations. The coefficients of the two
-    configurations are min(1, c / (n + e1)) and min(1, c / (n + e2)). If n <= c - e2, both coefficients are equal.
-    Otherwise, their relative difference is at most (e2 - e1) / (n + e2). The difference is largest at n = c - e1, or at
-    n = 0 if c < e1.
+    The coefficients are min(1, c / (n + e1)) and min(1, c / (n + e2)) for the norm n, the threshold c and e1 < e2.
+    Their relative difference is at most (e2 - e1) / (n + e2). It is largest at n = c - e1, or at n = 0 if c < e1.
     """
     (*others, rules), (*other_others, other_rules) = a.meaning, b.meaning
     pairs = list(zip(rules, other_rules, strict=False))
@@ -79,9 +77,7 @@ def _largest_difference(pair: Pair) -> Decimal:
 
 
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
-    """Return the smallest positive threshold of all steps. Return 0 for an adaptive threshold, and None if the
-    threshold is always 0.
-    """
+    """Return the smallest positive threshold of all steps, or None if the threshold is always 0."""
     threshold: Any = rule.threshold
     if isinstance(threshold, AdaptiveTable):
         return Decimal(0)

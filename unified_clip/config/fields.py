@@ -14,15 +14,12 @@ from ..errors import ConfigError
 
 
 class ConfigModel(BaseModel):
-    """The base class of all tables of a configuration. Unknown keys and values of a wrong type raise errors.
-
-    The texts "inf" and "-inf" are accepted as numbers, because JSON has no infinities.
-    """
+    """The base class of all tables. The texts "inf" and "-inf" are numbers, because JSON has no infinities."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     def data(self) -> dict[str, Any]:
-        """Return the keys that the user set to a value other than None."""
+        """Return the keys that the user set."""
         return self.model_dump(exclude_unset=True, exclude_none=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -47,10 +44,7 @@ class ConfigModel(BaseModel):
 
 
 def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:
-    """Return an error about one key, for validators of the complete model.
-
-    keys: The path of the key, such as `["groups", 0, "min"]`.
-    """
+    """Return an error about a key such as `["groups", 0, "min"]`, for validators of the complete model."""
     return PydanticCustomError("whole", "{message}", {"keys": list(keys), "message": message})
 
 
@@ -73,19 +67,14 @@ def _reads_as_number(value: Any) -> bool:
 
 
 def _as_json(number: Any) -> Any:
-    """Return infinities as text, because pydantic would write null for an infinity."""
+    """Return an infinity as text, because pydantic would write null."""
     return str(number) if isinstance(number, float) and math.isinf(number) else number
 
 
 def _number_field(
     accepts: Callable[[float], bool], remedy: str, strings: Sequence[str] = ("inf",), **schema: Any
 ) -> Any:
-    """Return a pydantic type for numbers. The function `accepts` returns whether a number is valid.
-
-    remedy: The error message for invalid numbers, such as "give a number above 0".
-    strings: Valid texts, such as "inf". Only the JSON Schema uses this argument.
-    schema: Keys to add to the JSON Schema.
-    """
+    """Return a pydantic type for valid numbers. `strings` and `schema` are for the JSON Schema."""
 
     def checked(value: Any) -> float:
         number = _number(value)

@@ -16,7 +16,7 @@ NO_HASH = (
 
 
 def without_hash(config: object) -> int:
-    """Raise TypeError, because a configuration must not be the key of a dict or an argument of `jax.jit`."""
+    """A configuration must not be the key of a dict or an argument of `jax.jit`."""
     raise TypeError(NO_HASH.format(name=type(config).__name__))
 
 
@@ -25,14 +25,9 @@ def integration(module: str) -> Any:
 
 
 def with_names(make: Callable[[Any], Any], names: Any) -> Any:
-    """Create the clip of an optimizer, and declare all names, to warn about patterns of the configuration that match no
-    name.
-
-    make: A function that creates the clip from `names`.
-    names: A model, its `named_parameters()`, a dict from names to parameters, a model or layer of Keras, or None.
-    """
+    """Create the clip of an optimizer, and declare all parameter names for warnings about patterns."""
     names = as_mapping(names)
     handle = make(names)
-    variables = getattr(names, "trainable_variables", None)  # of Keras, whose names are their paths
+    variables = getattr(names, "trainable_variables", None)  # Keras: the names are paths
     handle._clipper.declare_names(names_in(names) if variables is None else [each.path for each in variables])
     return handle

@@ -1,4 +1,4 @@
-"""The outcome of a clip, with the norm, the coefficient and other numbers."""
+"""The outcome of a clip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .schema import Settings
 
 
 class Traced(NamedTuple):
-    """Clipped gradients and their outcome, in tensors that a compiled graph can return. Numbers are 0-d tensors."""
+    """Clipped gradients and their outcome, in tensors that a compiled graph can return."""
 
     gradients: Any
     norm: Tensor
@@ -32,21 +32,16 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """The threshold at the step of the clip. For the bounds -c and c, the threshold is c.
-
-    The field is None for asymmetric bounds, and for the rules none, adagc and agc. The threshold of a schedule is None
-    if a compiled graph computes the step.
-    """
+    """The threshold at the step of the clip, or None if there is no single known threshold."""
 
     norm: float | None
     """The total norm of the group before the clip, or None for the rules `value` and `norm`."""
 
     coef: float | None
-    """The clip coefficient. For the rule `norm`, this is the smallest coefficient of the gradients in the group. For
-    the rule `value` and for skipped steps, the field is None."""
+    """The smallest clip coefficient, or None for the rule `value` and for skipped steps."""
 
     clipped: bool | None
-    """Whether any gradient of the group changed. None as in `ClipOutcome.clipped`."""
+    """Whether any gradient of the group changed, or None if this is unknown."""
 
     def __str__(self) -> str:
         return in_words(self.norm, None, self.coef, self.clipped)
@@ -252,7 +247,7 @@ def in_words(
     clipped: bool | None,
     skipped: bool = False,
 ) -> str:
-    """Return the outcome of a clip in words, such as "norm 5, clipped to 1 (coefficient 0.2)"."""
+    """Return a text such as "norm 5, clipped to 1 (coefficient 0.2)"."""
     if skipped:
         effect = "the step is skipped"
     elif clipped is None:
@@ -283,26 +278,23 @@ def _limit(part: ClipRule) -> float | None:
 class _Numbers(NamedTuple):
     total: float
     norms: list[list[tuple[float, float]]]
-    """`norms[i]` contains the (norm, coefficient) tuples of `settings.parts[i]`."""
+    """`norms[i]` has the (norm, coefficient) tuples of `settings.parts[i]`."""
 
     greatest: list[float | None]
-    """`greatest[i]` is the largest magnitude of all elements of `settings.parts[i]`, or None if the rule is not
-    `value`.
-    """
+    """`greatest[i]` is the largest magnitude in `settings.parts[i]`, for the rule `value`."""
 
     each: list[float]
-    """The norm of each gradient, or [] without `details=True`."""
+    """The norm of each gradient, only with `details=True`."""
 
     counts: list[float] | None
-    """[number of NaN elements, number of infinite elements], or None if the clipper did not count them."""
+    """The numbers of NaN elements and of infinite elements."""
 
     thresholds: list[float | None]
-    """`thresholds[i]` is the adaptive threshold of `settings.parts[i]`, or None without an adaptive rule."""
+    """`thresholds[i]` is the adaptive threshold of `settings.parts[i]`."""
 
 
 class _DeferredNumbers:
-    """Numbers that the device might not have computed yet. `values` waits for the numbers. This object keeps no
-    gradients in memory."""
+    """Numbers that the device might not have computed yet. This object keeps no gradients in memory."""
 
     def __init__(self, outcome: Outcome, is_adaptive: Sequence[bool]) -> None:
         self._late: list[tuple[Path, Scalar]] = []

@@ -1,4 +1,4 @@
-"""Schedules: thresholds that depend on the step."""
+"""Thresholds that depend on the step."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ class Constant(ConfigModel):
 
 
 class Ramp(ConfigModel):
-    """A threshold that is `start` until step `begin`, then changes to `end` within `steps` steps, and then stays at
-    `end`.
-    """
+    """A threshold that is `start` until step `begin`, then changes within `steps` steps, and then stays at `end`."""
 
     start: Finite
     end: Finite
@@ -74,7 +72,6 @@ Schedule = Annotated[Constant | Linear | Cosine | Piecewise, Field(discriminator
 
 
 def threshold_at(threshold: float | Schedule, step: int) -> float:
-    """Return the threshold at a step, counted from 0. The threshold of a ramp is rounded to float32."""
     if not isinstance(threshold, ConfigModel):
         return float(threshold)
     result: float = evaluate(threshold, step, HOST)
@@ -82,10 +79,6 @@ def threshold_at(threshold: float | Schedule, step: int) -> float:
 
 
 def evaluate(schedule: Schedule, step: Any, xp: Scalars) -> Scalar:
-    """Return the threshold at a step as a scalar. The threshold of a ramp is rounded to float32.
-
-    xp: The scalar functions of the framework of `step`.
-    """
     step, number, where = xp.asarray(step), xp.asarray, xp.where
     if isinstance(schedule, Constant):
         return number(schedule.value)
@@ -96,7 +89,7 @@ def evaluate(schedule: Schedule, step: Any, xp: Scalars) -> Scalar:
         return result
     zero, steps, begin = number(0), number(schedule.steps), number(schedule.begin)
     done = where(step > begin, where(step - begin < steps, step - begin, steps), zero)
-    # A form without cancellation or division: compilers divide in other ways, which would change bits.
+    # These formulas have no division, because compilers divide in different ways, which changes bits.
     if isinstance(schedule, Cosine):
         quarter = number(math.pi / 2 / schedule.steps)
         parts = [xp.cos(share * quarter) for share in (done, steps - done)]

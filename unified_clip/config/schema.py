@@ -77,7 +77,7 @@ class Clipping(ConfigModel):
 
     @model_validator(mode="after")
     def _means_something(self) -> Self:
-        if "rule" not in self.model_fields_set:  # a group that has not inherited its rule yet
+        if "rule" not in self.model_fields_set:  # a group before it inherits its rule
             return self
         keys = {name for name in self.model_fields_set if getattr(self, name) is not None}
         bounds = sorted({"min", "max"} & keys)
@@ -122,7 +122,7 @@ class Clipping(ConfigModel):
         return None if self.min is None or self.max is None else (self.min, self.max)
 
     def as_clip_rule(self, threshold: Any) -> ClipRule:
-        """threshold: The threshold at the current step, or an object that computes the threshold later."""
+        """`threshold` is a number, or an object that computes the number later."""
         if self.rule == "value":
             bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
             return ClipRule("value", bounds=bounds) if bounds else ClipRule("value", threshold=threshold)
@@ -157,8 +157,7 @@ class Provenance(ConfigModel):
     file: str | None = None
     notes: list[str] = []
     not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
-    """Sentences about what the trainer does if the norm is inf or NaN. '' means that the trainer applies the rule.
-    Files do not have this field."""
+    """The trainer's action if the norm is inf or NaN, in sentences. '' means that the trainer applies the rule."""
 
 
 class Settings(Clipping):
@@ -190,10 +189,7 @@ class Settings(Clipping):
     @model_validator(mode="wrap")
     @classmethod
     def _inherit(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Validate the data, and add the inherited keys to each group (see `_inherited`).
-
-        Inherited keys are not in `model_fields_set` of the group.
-        """
+        """Add the inherited keys to each group. These keys are not in `model_fields_set` of the group."""
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
             return validate(data)
         groups = [group.data() if isinstance(group, Group) else group for group in data["groups"]]
@@ -219,7 +215,7 @@ class Settings(Clipping):
 
     @property
     def parts(self) -> list[Clipping]:
-        """The groups, followed by the configuration itself. The last part applies to all parameters in no group."""
+        """The groups, and then the configuration itself, for parameters in no group."""
         return [*self.groups, self]
 
     @property
@@ -228,12 +224,11 @@ class Settings(Clipping):
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether any threshold depends on the norms of earlier clips."""
         return any(part.adaptive is not None and part.adaptive.has_state for part in self.parts)
 
     @property
     def needs_places(self) -> bool:
-        """Whether an adaptive rule keeps a state for each parameter, including parameters without a gradient."""
+        """The rule adagc keeps a state for each parameter, including parameters without a gradient."""
         return any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in self.parts)
 
     @property
@@ -262,7 +257,7 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """A tuple that is equal for configurations with the same effect. The last entry contains the rules."""
+        """Two configurations with the same effect have equal meanings. The last entry has the rules."""
         parts = [
             ClipRule("global_norm", formula.PADDLE)
             if _is_off(part)
@@ -270,7 +265,7 @@ class Settings(Clipping):
             for part in self.parts
         ]
         limits = [(part.threshold, str(part.adaptive.meaning)) if part.adaptive else None for part in self.parts]
-        if self.nonfinite != "family":  # no rule applies to a norm that is not finite
+        if self.nonfinite != "family":  # then no rule applies to a norm that is not finite
             parts = [part._replace(convention=ClipConvention(part.convention.eps, False)) for part in parts]
         return self.nonfinite, self.patterns, limits, parts
 
@@ -289,8 +284,8 @@ INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Return the data of a group, with the keys that the group inherits from the configuration.
 
-    - A group with a different rule inherits only family and eps. If either rule is "value" or
-      "none", the group inherits nothing.
+    - A group with a different rule inherits only family and eps. If either rule is "value" or "none", the group
+    inherits nothing.
     - A group that sets threshold, adaptive, min or max inherits none of these four keys.
     - A group with its own `family` does not inherit eps.
     """
@@ -311,11 +306,7 @@ def is_off(settings: Settings) -> bool:
 
 
 def _is_off(part: Clipping) -> bool:
-    """Return whether a part never changes a gradient, because of the rule "none", an infinite threshold or infinite
-    bounds.
-
-    A part with an adaptive threshold is never off, even if the maximum of the threshold is inf.
-    """
+    """Return whether a part never changes a gradient. An adaptive threshold is never off."""
     if part.rule == "none":
         return True
     thresholds = part.threshold.values if isinstance(part.threshold, Piecewise) else [part.threshold]

@@ -19,10 +19,7 @@ from .schema import Settings
 
 
 class ParameterSelection:
-    """Assigns gradients to `Settings.parts`: one part per group, and a last part for parameters in no group.
-
-    names, unmatched: The arguments of `Clipper`.
-    """
+    """Assigns gradients to `Settings.parts`."""
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
         self._uses_names, self._names = settings.uses_names, names
@@ -43,7 +40,7 @@ class ParameterSelection:
         return None if name is None else _dotted(name)
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
-        """Return the gradients that the configuration clips, sorted by part. Each `Leaf` in the result has its name."""
+        """Return the gradients to clip, sorted by part. Each `Leaf` in the result has its name."""
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
         if self._uses_names and gradients and not self._checked:
@@ -52,9 +49,9 @@ class ParameterSelection:
         return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(included, key=lambda item: item[0])]
 
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
-        """Return a list of parameters for each part, followed by a list of the excluded parameters.
+        """Return a list of parameters for each part, and then a list of the excluded parameters.
 
-        If `parameters` is neither a dict nor a list of (name, parameter) tuples, return None.
+        Return None for parameters without names.
         """
         named = list(parameters.items()) if type(parameters) is dict else parameters
         if type(named) is not list or not all(
@@ -73,7 +70,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the range of indices of each part. The gradients must have the order of `group_leaves`."""
+        """Return the indices of each part. The gradients must have the order of `group_leaves`."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)
@@ -84,25 +81,30 @@ class ParameterSelection:
             return 0
         name = self.name(leaf)
         if name is None:
-            raise TypeError(f"The configuration selects parameters by name, and {leaf.place} {self._unnamed(leaf)}")
+            raise TypeError(f"The configuration selects parameters by name. {self._unnamed(leaf)}")
         return self._part_of(name)
 
     def _unnamed(self, leaf: Leaf) -> str:
         if isinstance(self._names, list | tuple):
-            return f"has no name, because `names` has only {len(self._names)} entries. Pass a name for each gradient."
+            count = len(self._names)
+            return f"But `names` has only {count} entries, and no name for {leaf.place}. Pass a name for each gradient."
         is_alone = leaf.parameter is None or leaf.parameter is leaf.tensor  # a gradient without its parameter
         if self._names is not None and is_alone:
             return (
-                "is a gradient without its parameter, but `names` has names of parameters. Pass gradients as a dict or "
-                "(name, gradient) tuples."
+                f"But {leaf.place} is a gradient without its parameter, and `names` has names of parameters. Pass "
+                "gradients as a dict or (name, gradient) tuples."
             )
         if self._names is not None:
-            return "is not a parameter in `names`. As `names`, pass all parameters with their names, or the model."
+            return (
+                f"But {leaf.place} is not a parameter in `names`. As `names`, pass all parameters with their names, or "
+                "the model."
+            )
         if not is_alone:
-            return "has no name. Clip with clip.clipper(model), or pass model.named_parameters() to clip_."
+            advice = "Clip with clip.clipper(model), or pass model.named_parameters() to clip_."
+            return f"But {leaf.place} has no name. {advice}"
         return (
-            "has no name. Pass gradients as a dict or (name, gradient) tuples. Or clip by clip.clipper(names), with a "
-            "list of names in the order of the gradients."
+            f"But {leaf.place} has no name. Pass gradients as a dict or (name, gradient) tuples. Or clip by "
+            "clip.clipper(names), with a list of names in the order of the gradients."
         )
 
     def _part_of(self, name: str) -> int | None:
@@ -114,10 +116,9 @@ class ParameterSelection:
         return self._part_by_name[name]
 
     def _check(self, names: Sequence[str]) -> None:
-        """Warn once about patterns that match no name, and about groups without parameters.
+        """Warn once about patterns and groups that match nothing.
 
-        If the argument `unmatched` is set, later calls can have more parameters. In this case, wait until a call has no
-        new names.
+        With `unmatched`, later calls can have more parameters, so wait until a call has no new names.
         """
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))
@@ -144,13 +145,16 @@ class ParameterSelection:
 
     def _unmatched_pattern(self, pattern: str, names: Sequence[str], *, is_only: bool) -> str:
         few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-        message = f"The pattern {pattern!r} of the configuration matches none of the names"
         if self._unmatched and not self._all_names:
-            return f"{message} so far, {few}. {self._unmatched}"
-        # without its only pattern, `include` would select every parameter
-        advice = "" if is_only else " If no parameter should match the pattern, remove the pattern."
-        other = "If the pattern is for another model or optimizer, change nothing."
-        return f"{message} {few}. Correct the pattern. {other}{advice}"
+            problem = f"The pattern {pattern!r} of the configuration matches none of the names so far, {few}."
+            return f"{problem} {self._unmatched}"
+        sentences = [
+            f"The pattern {pattern!r} of the configuration matches none of the names {few}.",
+            "Correct the pattern. If the pattern is for another model or optimizer, change nothing.",
+        ]
+        if not is_only:  # without its only pattern, `include` would select every parameter
+            sentences.append("If no parameter should match the pattern, remove the pattern.")
+        return " ".join(sentences)
 
 
 def names_in(names: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Determine the training step of a clip. The caller passes the step, or the clipper counts its calls."""
+"""The training step of a clip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Step(NamedTuple):
     """An int, or a tensor of a compiled graph."""
 
     is_counted: bool
-    """Whether the clipper counted the step. The field is False if the caller passed `step=`."""
+    """Whether the clipper counted the step."""
 
     @property
     def is_known(self) -> bool:
@@ -28,15 +28,12 @@ class Step(NamedTuple):
 
 
 def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
-    """Return the step as an int. Integers of NumPy and tensors that can be an index are also accepted.
-
-    remedy: The last sentence of the error message for an invalid step.
-    """
+    """Return the step as an int. Integers of NumPy and integer tensors are accepted."""
     try:
-        # some releases of NumPy and Paddle accept a bool or a float tensor as an index
+        # some releases of NumPy and Paddle also accept a bool or a float tensor as an index
         is_whole = not isinstance(step, bool) and "int" in str(getattr(step, "dtype", "int"))
         number = operator.index(step) if is_whole else None
-    except (TypeError, ValueError, RuntimeError, AssertionError):  # which frameworks raise for other tensors
+    except (TypeError, ValueError, RuntimeError, AssertionError):  # the type depends on the framework
         number = None
     if number is None:
         raise TypeError(f"step is {step!r}. {remedy}")
@@ -65,10 +62,7 @@ def loaded_step(state: Any) -> int:
 
 
 def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
-    """Return the threshold of a rule at a step, or inf for a rule without a threshold.
-
-    If a graph computes the step of a schedule, return a `StepThreshold`. The graph then computes the threshold, too.
-    """
+    """Return the threshold at a step. If a graph computes the step, the graph also computes the threshold."""
     threshold = part.threshold
     if threshold is None:
         return float("inf")
@@ -81,11 +75,7 @@ def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
 
 
 def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
-    """Return the step of a clip call. Outside compiled graphs, the value is an int.
-
-    step: The argument `step` of the clip call.
-    counted: The step to use if `step` is None.
-    """
+    """Return the argument `step` of a clip call, or `counted` if it is None."""
     entry.break_graph(
         "a clip configuration counts its calls, which a compiled graph cannot do. Clip outside the graph, or by a "
         "function of unified_clip.torch"

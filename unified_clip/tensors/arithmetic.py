@@ -18,7 +18,7 @@ Float64s = npt.NDArray[np.float64]
 
 
 class Format(NamedTuple):
-    """A binary floating-point format. `size` is in bytes. Subnormal numbers are below 2**min_exponent."""
+    """A binary floating-point format. `size` is in bytes."""
 
     precision: int
     min_exponent: int
@@ -34,16 +34,11 @@ FORMATS = {
     "complex64": Format(24, -126, 127, 4),
     "complex128": Format(53, -1022, 1023, 8),
 }
-"""The format of each dtype. For a complex dtype, this is the format of the real or imaginary part."""
+"""The entry of a complex dtype describes its real and imaginary parts."""
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
-    """Return a fraction or its square root, rounded to `dtype` with ties to even. A result that is too large becomes
-    inf.
-
-    square: A Fraction that is not negative.
-    degree: 1 to round the fraction, 2 to round the square root of the fraction.
-    """
+    """Return a fraction (degree 1) or its square root (degree 2), rounded to `dtype` with ties to even."""
     if square == 0:
         return 0.0
     target = FORMATS[dtype]
@@ -63,10 +58,7 @@ def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
 
 
 def nearest(value: Fraction, dtype: str) -> float:
-    """Return a fraction rounded to `dtype`, with ties to even.
-
-    A fraction that is too large becomes an infinity. A negative fraction that rounds to zero becomes -0.0.
-    """
+    """Return a fraction rounded to `dtype`, with ties to even."""
     magnitude = nearest_root(abs(value), 1, dtype)
     return -magnitude if value < 0 else magnitude
 
@@ -78,7 +70,7 @@ def nearest_float(value: float, dtype: str) -> float:
 
 
 def _exponent(value: Fraction) -> int:
-    """Return the exponent e with 2**e <= value < 2**(e + 1), for a positive fraction."""
+    """Return the exponent e with 2**e <= value < 2**(e + 1)."""
     numerator, denominator = value.numerator, value.denominator
     guess = numerator.bit_length() - denominator.bit_length()
     is_less = numerator < denominator << guess if guess >= 0 else numerator << -guess < denominator
@@ -86,10 +78,7 @@ def _exponent(value: Fraction) -> int:
 
 
 def rounded(values: Float64s, dtype: str) -> Float64s:
-    """Return a float64 array with all elements rounded once to `dtype`, with ties to even.
-
-    Elements that are too large for `dtype` become infinite.
-    """
+    """Return the elements rounded to `dtype`, with ties to even."""
     target = FORMATS[dtype]
     if target.size == 8:
         return values
@@ -105,10 +94,7 @@ def rounded(values: Float64s, dtype: str) -> Float64s:
 
 
 def power_sum(values: Float64s, p: float) -> Fraction:
-    """Return the sum of |x|**p over all elements. All elements must be finite.
-
-    The sum is exact for p = 1 and p = 2. For any other p above 0, the sum is computed with 60 digits.
-    """
+    """Return the sum of |x|**p over all elements. The sum is exact only for p = 1 and p = 2."""
     flat = np.abs(values.reshape(-1))
     if p not in (1, 2):
         return _sum_to_60_digits(flat, p)
@@ -117,15 +103,14 @@ def power_sum(values: Float64s, p: float) -> Fraction:
 
 
 LIMB = 18
-"""The number of bits of a limb. A float64 significand is split into three limbs."""
+"""A float64 significand is split into three limbs of LIMB bits."""
 
 CHUNK = 1 << 15
-"""The number of elements that are summed at a time. With more elements, a float64 sum could exceed 2**53, and be
-rounded."""
+"""With more elements, a float64 sum could exceed 2**53 and lose bits."""
 
 
 def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
-    """Return the exact sum of |x|**p over 1 to CHUNK finite elements, for p = 1 or p = 2."""
+    """Return the exact sum of |x|**p for p = 1 or p = 2."""
     fractions, exponents = np.frexp(magnitudes)
     first, rest = _split(fractions)
     second, rest = _split(rest)
@@ -141,17 +126,14 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """For each number below 1, return (the first LIMB bits as a whole number, the remaining fraction)."""
+    """Return the first LIMB bits of each fraction as a whole number, and the remaining fractions."""
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole
 
 
 def root(total: Fraction, p: float, dtype: str) -> float:
-    """Return total**(1 / p) rounded to `dtype`, with ties to even. A result that is too large becomes inf.
-
-    If p is neither 1 nor 2, the root is computed with 60 digits, and then rounded.
-    """
+    """Return total**(1 / p) rounded to `dtype`."""
     if p in (1, 2):
         return nearest_root(total, int(p), dtype)
     with _sixty_digits():
@@ -172,10 +154,7 @@ def _sixty_digits() -> AbstractContextManager[Context]:
 
 
 def sum_of_columns(values: Float64s, dtype: str) -> Float64s:
-    """Return the sum of each column as float64. Each sum is computed exactly, and then rounded once to `dtype`.
-
-    NaN and infinities in a sum have the same effect as in IEEE 754.
-    """
+    """Return the exact sum of each column, rounded once to `dtype`."""
     total, inexact = np.zeros(values.shape[1:]), np.zeros(values.shape[1:], bool)
     with np.errstate(all="ignore"):
         for row in values:

@@ -13,29 +13,22 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Fingerprints = Sequence[float]
-"""The fingerprints of a weight: one for the stored order of axes, one for the flattened weight, and one for each
-remaining order in `axis_orders`.
-"""
+"""One fingerprint for the stored order, one for the flattened weight, and one for each other order in `axis_orders`."""
 
 Order = Literal["same", "transposed", "reshaped", "other"]
 
 SLICE = 1 << 20
-"""The number of elements to convert to float64 at a time, because a whole embedding would need too much memory."""
+"""A whole embedding in float64 would need too much memory, so at most SLICE elements are converted at a time."""
 
 CHANNELS_LAST: Mapping[str | None, bool] = {"tensorflow": True, "jax": True, "torch": False, "paddle": False}
-"""Whether the convolution kernels of a framework have their channels on the last axes."""
+"""Whether the channels are the last axes of a framework's convolution kernels."""
 
 SAME_TOLERANCE = 1e-6
-"""The largest difference between fingerprints of equal weights, divided by the norm of the weights."""
+"""Equal weights have fingerprints that differ by at most SAME_TOLERANCE times the norm."""
 
 
 def fingerprints_of(array: Any, dtype: str) -> Fingerprints | None:
-    """Return the fingerprints of a weight, or None for a complex weight.
-
-    A fingerprint is a sum of the elements, weighted by factors that depend on the indices.
-
-    array: The elements, stored as in `Dense`: for bfloat16, an array of uint16.
-    """
+    """Return sums of the elements, weighted by factors that depend on the indices."""
     if dtype in COMPLEX:
         return None
     orders = axis_orders(array.shape)
@@ -56,10 +49,10 @@ def fingerprints_of(array: Any, dtype: str) -> Fingerprints | None:
 
 
 def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
-    """Return (sum of the elements, sum of their cubes) of a real matrix. For any other weight, return None.
+    """Return the sum of the elements and the sum of their cubes, for a real matrix.
 
-    If two matrices have the same norm and the same sums, they probably have the same elements, maybe in different
-    orders. For example, frameworks store the gates of a GRU in different orders.
+    Two matrices with the same norm and sums probably have the same elements. For example, frameworks store the gates of
+    a GRU in different orders.
     """
     if dtype in COMPLEX or array.ndim != 2:
         return None
@@ -70,10 +63,7 @@ def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
 
 
 def have_same_elements(a: Sequence[float], b: Sequence[float], norm: float) -> bool:
-    """Return whether two matrices probably have the same elements. Both matrices must have the norm `norm`.
-
-    a, b: Results of `sums_of`.
-    """
+    """Compare the results of `sums_of` for two matrices with the same norm."""
     return all(abs(x - y) <= SAME_TOLERANCE * norm**power for x, y, power in zip(a, b, (1, 3), strict=True))
 
 
@@ -82,10 +72,10 @@ def without_ones(shape: Sequence[int | None]) -> list[int | None]:
 
 
 def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return all orders of axes that frameworks use for a weight. The first order is (0, 1, 2, ...).
+    """Return the orders of axes in which frameworks store a weight. The first is the order of `shape`.
 
     A convolution kernel has the axes (output, input, height, width) in PyTorch and Paddle, and (height, width, input,
-    output) in Keras, TensorFlow and JAX. Axes of length 1 are left out.
+    output) in Keras, TensorFlow and JAX.
     """
     last = len(shape) - 1
     orders = [tuple(range(len(shape)))]
@@ -98,12 +88,9 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """Return a factor for each element of `shape`, the lengths of some neighbouring axes of a weight.
+    """Return a factor for each element: a product with one cosine per axis.
 
-    A factor is a product with one cosine per axis.
-
-    first: The index in the weight of the first axis in `shape`.
-    places: Maps each axis of the weight to its position in an order of axes.
+    `first` is the index of the first axis of `shape` in the weight. `places` has the position of each axis.
     """
     product: Float64s = np.ones(1)
     for axis, length in enumerate(shape, first):
@@ -113,10 +100,7 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
 
 
 def _cosines_and_sines(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """Yield the cosines, and then the sines times `sign`, of the angles of all rows or columns.
-
-    An element with row angle x and column angle y has the factor cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
-    """
+    """An element with row angle x and column angle y has the factor cos(x + y) = cos(x) cos(y) - sin(x) sin(y)."""
     angles = math.sqrt(7) * stride * np.arange(length)
     yield np.cos(angles)
     yield sign * np.sin(angles)
@@ -126,19 +110,14 @@ Frameworks = tuple[str | None, str | None]
 
 
 def may_be_channels_last(frameworks: Frameworks) -> tuple[bool, bool]:
-    """For each of two weights, return whether the weight can be a convolution kernel with channels last."""
     of_a, of_b = (CHANNELS_LAST.get(framework) for framework in frameworks)
     return (True, True) if None in (of_a, of_b) or of_a == of_b else (bool(of_a), bool(of_b))
 
 
 def order_of(a: Fingerprints, b: Fingerprints, norm: float, frameworks: Frameworks = (None, None)) -> Order:
-    """Compare by fingerprints how two weights order their elements.
+    """Compare the order of the elements in two weights with the same norm.
 
-    The result is "transposed" if the weights differ only by the usual order of axes in each framework. The result is
-    "reshaped" if the weights are equal only after both are flattened.
-
-    norm: The norm of the weights, which must be the same.
-    frameworks: The framework of each weight, or None for an unknown framework.
+    The result "reshaped" means that the weights are equal only after both are flattened.
     """
     tolerance = SAME_TOLERANCE * norm
     if abs(a[0] - b[0]) <= tolerance:

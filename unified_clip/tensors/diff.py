@@ -22,17 +22,9 @@ MOST_TENSORS = 5
 def describe(
     left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0, rtol: float = 0
 ) -> str:
-    """Describe the gradients that differ by more than `max_ulp` and `rtol`. If all gradients agree, return ''.
+    """Describe the gradients that differ by more than `max_ulp` and `rtol`. Return '' if all agree.
 
-    If the names differ, the text describes only the names. Gradients with different dtypes or shapes always differ. A
-    sparse gradient is compared in its dense form. The largest relative difference comes first. If gradients differ by a
-    common factor, the text begins with the factor, and describes one of these gradients.
-
-    left, right: The gradients to compare, by name.
-    sides: Names of `left` and `right` for the text, such as ("unified_clip", "expected").
-    max_ulp: The largest allowed distance of two elements, in ULP.
-    rtol: The largest allowed difference of two elements, divided by the largest finite element of the gradient in
-        `right`. With 0, only `max_ulp` is used.
+    `rtol` is relative to the largest finite element of the gradient in `right`.
     """
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)
@@ -46,8 +38,8 @@ def describe(
     lines = [each.text for each in shown]
     if scaled:
         count = f"{len(scaled)} of {len(differing)}" if others else f"all {len(scaled)}"
-        where = f" in {count} gradients that differ" if len(differing) > 1 else ""
-        lines.insert(0, f"{sides[0]} is {common:.6g} times {sides[1]}{where}")
+        factor = f"{sides[0]} is {common:.6g} times {sides[1]}"
+        lines.insert(0, factor if len(differing) == 1 else f"{factor} in {count} gradients that differ")
     if more := len(differing) - len(shown):
         lines.append(f"and {counted(more, 'more gradient')} {'differs' if more == 1 else 'differ'}")
     return "\n".join(lines)
@@ -56,26 +48,20 @@ def describe(
 class _Difference(NamedTuple):
     text: str
     relative: float = math.inf
-    """The largest difference of two elements, divided by the largest finite element on the right side."""
+    """The largest difference of two elements, relative to the largest element on the right side."""
 
     factor: float = math.nan
-    """The factor between the two gradients, or NaN if there is no common factor for all elements."""
+    """The factor between the two gradients, or NaN if elements have different factors."""
 
     slack: float = 0.0
-    """The relative rounding error of `factor`."""
-
     elements: int = 0
-    """The number of elements that differ."""
 
     def has_factor(self, factor: float) -> bool:
         return abs(self.factor - factor) <= self.slack * abs(factor)
 
 
 def _common_factor(differing: Sequence[_Difference]) -> float:
-    """Return the factor that most gradients share, or NaN if no two gradients share a factor.
-
-    If only one gradient differs, return its factor. If only one element differs, return NaN.
-    """
+    """Return the factor that most gradients share, or NaN if no two gradients share a factor."""
     factors = np.sort([each.factor for each in differing if not math.isnan(each.factor)])
     if not factors.size:
         return math.nan
@@ -132,10 +118,9 @@ def _tensor(
     if not differ.size:
         return None
     limits = [*([f"{max_ulp:g} ulp"] if max_ulp else []), *([f"{rtol:g} of the largest element"] if rtol else [])]
-    limit = f" by more than {' and '.join(limits)}" if limits else ""
     noun = "parts" if a.dtype in PARTS else "elements"
-    many = f": {differ.size} of {a.array.size} {noun} differ" if a.array.size > 1 else " differs"
-    lines = [f"{name}{many}{limit}"]
+    problem = f"{name}: {differ.size} of {a.array.size} {noun} differ" if a.array.size > 1 else f"{name} differs"
+    lines = [f"{problem} by more than {' and '.join(limits)}" if limits else problem]
     greatest = int(np.argmax(distances))
     for title, index in (("first", 0), ("greatest", greatest))[: 1 + (greatest > 0)]:
         lines.append(f"  {title} at {_pair(a, b, int(differ[index]), float(distances[index]), sides)}")
@@ -154,10 +139,7 @@ def _pair(a: Dense, b: Dense, position: int, distance: float, sides: Sides) -> s
 
 
 def _number(tensor: Dense, position: int) -> str:
-    """Return an element as text, such as "0.1 (0x1.99999ap-4)".
-
-    position: The index in the flattened `tensor.array`, where real and imaginary parts are separate elements.
-    """
+    """Return an element as text, such as "0.1 (0x1.99999ap-4)"."""
     if tensor.dtype == "int64":
         return str(tensor.array.reshape(-1)[position])
     value = float(tensor.values().reshape(-1)[position])

@@ -14,12 +14,7 @@ from .types import STORAGE, Gradient
 
 
 def read_container(container: Any) -> dict[str, Gradient]:
-    """Return the gradients in a container by name, in the order of the container.
-
-    A gradient without a name is named after its position, such as "gradient 0". A repeated name gets a number: "w (2)".
-
-    container: A tensor, or nested lists, tuples or dicts of tensors of one framework.
-    """
+    """Return the gradients in a container by name. A gradient without a name is named "gradient 0"."""
     backend, container = _dispatch.resolve(container)
     tensors = converter(backend.name)
     leaves = containers.flatten(backend, container).leaves

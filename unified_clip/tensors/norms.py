@@ -19,11 +19,7 @@ def norm_dtype(gradients: Sequence[Dense]) -> str:
 
 
 def exact_norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
-    """Return the p-norm over all elements of all gradients, computed exactly and rounded once to `dtype`.
-
-    Real and imaginary parts are separate elements. If p is not 1, 2 or inf, the norm is computed with 60 digits. A NaN
-    element makes the norm NaN. An infinite element makes the norm infinite.
-    """
+    """Return the exact p-norm over all elements, rounded once to `dtype`."""
     parts = [_part(gradient, p) for gradient in gradients]
     beyond = [part for part in parts if isinstance(part, float)]
     if beyond:

@@ -1,4 +1,4 @@
-"""Tensors that belong to no framework: `Dense`, `Sparse` (by rows), and their digests."""
+"""Tensors that belong to no framework."""
 
 from __future__ import annotations
 
@@ -18,28 +18,23 @@ STORAGE = {
     "float16": "f2", "bfloat16": "u2", "float32": "f4", "float64": "f8", "int64": "i8",
     "complex64": "f4", "complex128": "f8",
 }  # fmt: skip
-"""The NumPy dtype that stores each dtype. NumPy has no bfloat16, so uint16 stores its bits."""
+"""NumPy has no bfloat16, so uint16 stores its bits."""
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
-"""{complex dtype: dtype of its real and imaginary parts}."""
 
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
-"""The stages of a clip. At the stage "update", `parity` compares the parameters after a step, and `verify` compares
-their changes."""
+"""At the stage "update", `parity` compares the parameters after a step, and `verify` compares their changes."""
 
 
 class UnreadableError(CodedError, code="UC701"):
-    """A file of tensors cannot be read. The message contains the reason and the remedy."""
+    pass
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A dense tensor.
-
-    For a complex dtype, the last axis of `array` contains the real and the imaginary part. For bfloat16, `array`
-    contains the bits of the elements as uint16.
-    """
+    """For a complex dtype, the last axis of `array` has the real and the imaginary part. For bfloat16, `array` has the
+    bits."""
 
     dtype: str
     array: npt.NDArray[Any]
@@ -49,13 +44,13 @@ class Dense:
         return self.array.shape[:-1] if self.dtype in PARTS else self.array.shape
 
     def values(self) -> Float64s:
-        """Return the elements as float64, in the shape of `array`. Only int64 values beyond 2**53 are rounded."""
+        """Return the elements as float64. Only int64 values beyond 2**53 are rounded."""
         if self.dtype != "bfloat16":
             return self.array.astype(np.float64)
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def bits(self) -> npt.NDArray[Any]:
-        """Return the bit patterns of the elements as unsigned integers. All NaN elements have one bit pattern."""
+        """Return the bit patterns of the elements. All NaN elements have one bit pattern."""
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
         if not is_nan.any():
@@ -65,8 +60,7 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """A tensor that stores only some of its rows. `values[i]` is added to row `rows[i]`, and all rows outside `rows`
-    are zero."""
+    """`values[i]` is added to row `rows[i]`. All other rows are zero."""
 
     rows: npt.NDArray[np.int64]
     values: Dense
@@ -81,7 +75,6 @@ Gradient = Dense | Sparse | None
 
 
 def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
-    """Return a copy as a NumPy array. The dtype of a bfloat16 tensor becomes `ml_dtypes.bfloat16`."""
     if tensor.dtype in PARTS:
         return np.ascontiguousarray(tensor.array).view(tensor.dtype)[..., 0].copy()
     if tensor.dtype != "bfloat16":
@@ -92,7 +85,6 @@ def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Dense:
-    """Return a NumPy array as a `Dense` tensor. The array can have any byte order."""
     name = name_of(array.dtype)
     if name == "bfloat16":
         return Dense(name, np.array(array.view(np.uint16)))
@@ -101,7 +93,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype. NumPy's V2 is named "bfloat16", because np.savez and h5py write bfloat16 as V2."""
+    """np.savez and h5py write bfloat16 as V2."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
@@ -110,10 +102,7 @@ def form(tensor: Dense | None) -> str:
 
 
 def encode(values: Float64s, dtype: str) -> Dense:
-    """Return numbers as a tensor. `dtype` must represent each number exactly, so call `arithmetic.rounded` first.
-
-    For a complex dtype, the last axis of `values` contains the real and the imaginary part.
-    """
+    """`dtype` must represent each number exactly, so call `arithmetic.rounded` first."""
     if dtype != "bfloat16":
         return Dense(dtype, values.astype(STORAGE[dtype]))
     bits = np.asarray(values.astype(np.float32)).view(np.uint32) >> np.uint32(16)
@@ -121,10 +110,7 @@ def encode(values: Float64s, dtype: str) -> Dense:
 
 
 def densify(gradient: Gradient) -> Dense | None:
-    """Return the dense form of a sparse gradient. Other values are returned unchanged.
-
-    Repeated rows are summed exactly and rounded once. Rows outside the shape are dropped. Results are cached.
-    """
+    """Convert a sparse gradient to a dense one. Repeated rows are summed exactly and rounded once."""
     return _densified(gradient) if isinstance(gradient, Sparse) else gradient
 
 

@@ -1,4 +1,4 @@
-"""Measure distances between tensors in units in the last place (ULP)."""
+"""Distances between tensors in units in the last place (ULP)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ Bits = npt.NDArray[np.unsignedinteger]
 
 
 def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
-    """Return the largest distance in ULP between two lists of tensors of the same dtypes and shapes.
-
-    A position with None in one of the lists is ignored.
-    """
+    """Return the largest distance. None in one of the lists is ignored."""
     pairs = zip(left, right, strict=True)
     distances = (differences(a, b)[1] for a, b in pairs if a is not None and b is not None)
     return max((float(each.max(initial=0.0)) for each in distances), default=0.0)
 
 
 def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
-    """Return (indices of the elements that differ, their distances in ULP) for tensors of the same dtype and shape.
+    """Return the positions of the elements that differ, and their distances in ULP.
 
-    The indices are positions in the flattened `Dense.array`, where real and imaginary parts are separate elements. NaN
-    and NaN do not differ. The distance of NaN from a number is inf. The distance of 0 and -0 is 1.
+    Real and imaginary parts are separate elements. NaN and NaN do not differ. NaN differs from a number by inf. 0
+    differs from -0 by 1.
     """
     left_bits, right_bits = left.bits().reshape(-1), right.bits().reshape(-1)
     differ = np.flatnonzero(left_bits != right_bits)

@@ -293,7 +293,7 @@ def test_the_error_about_last_names_the_objects_that_have_their_own() -> None:
 def test_a_gradient_that_is_not_among_the_names_is_an_error() -> None:
     clip = ClipConfig(rule="norm", threshold=1.0, exclude=["b"]).clipper(names={"a": np.ones(2)})
     with pytest.raises(
-        TypeError, match=r"position 0 is a gradient without its parameter, but .* Pass gradients as a dict"
+        TypeError, match=r"position 0 is a gradient without its parameter, and .* Pass gradients as a dict"
     ):
         clip([np.ones(2)])
 

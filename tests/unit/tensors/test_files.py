@@ -364,12 +364,12 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
         ("repeated", r"grads\.py: two tensors have the name 'a'"),
         (
             "unheard_of",
-            r"grads\.py: A module .* is missing: No module named 'unheard_of'. Correct .* for .*, or add framework = "
+            r"grads\.py: A module .* is missing: No module named 'unheard_of'. Correct .* for .*\. Or add framework = "
             r'"NAME" below the key `function`, and set python under \[frameworks\.NAME\]',
         ),
         (
             "leaves",
-            r"grads\.py: the process .* ended without a result \(.*\)\. Correct the function: it must return, not exit",
+            r"grads\.py: the process .* ended without a result \(.*\)\. Correct the function\. The",
         ),
         (
             "kills",
@@ -456,7 +456,7 @@ def test_the_remedy_for_a_python_of_the_suite_has_its_framework(grads: Path) -> 
     python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'numpy'\" >&2\nexit 1\n")
     python.chmod(0o700)
     with pytest.raises(
-        UnreadableError, match=rf"named 'numpy'\. Install the package for {python}, or set .*\.jax\]"
+        UnreadableError, match=rf"named 'numpy'\. Install the package for {python}\. Or set .*\.jax\]"
     ) as error:
         files.call("grads.py:array", grads, grads, python=str(python), framework="jax")
     assert error.value.code == "UC703"

@@ -1,4 +1,4 @@
-"""A parsed configuration file, or several merged files, with the line of each key."""
+"""A parsed configuration file, or several merged files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed configuration file, or several parsed files that a trainer merges into one configuration."""
+    """A parsed configuration file, or several files that a trainer merges."""
 
     name: str
     text: str
@@ -29,16 +29,14 @@ class Document:
     """The file type: toml, yaml, json, or a type with its own parser, such as python."""
 
     data: Any
-    """The values of the file, or of all merged files. A value that cannot be read is an `Unknown`."""
+    """The merged values. A value that cannot be read is an `Unknown`."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
-    """Maps each path of keys to its line. For toml, yaml and json, this mapping is empty, because `line` searches
-    `text`.
-    """
+    """The line of each path of keys. For toml, yaml and json, `line` searches `text` instead."""
 
     path: Path | None = None
     duplicates: tuple[Duplicate, ...] = ()
-    """Keys that occur twice in this file. `data` has the last value of each key."""
+    """Keys that occur twice. `data` has the last value of each key."""
 
     layers: tuple[Layer, ...] = ()
     """The merged files. Later files replace keys of earlier files."""
@@ -49,10 +47,7 @@ class Document:
         return tuple(dict.fromkeys(path for path in paths if path is not None))
 
     def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
-        """Return (file that sets a key, path of the key in the file).
-
-        If no file sets the key, use the nearest enclosing table. Without such a table, return (this document, `keys`).
-        """
+        """Return the file that sets a key, and the path of the key in that file."""
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):
                 inner = tuple(keys[len(at) : length])
@@ -62,7 +57,7 @@ class Document:
         return self, keys
 
     def line(self, keys: Sequence[Key]) -> int | None:
-        """Return the line of a key, or of the nearest enclosing table if the key is not set."""
+        """Return the line of a key, or of the nearest enclosing table."""
         document, keys = self.origin(keys)
         find = {"toml": toml_text.line_of, "yaml": yaml_text.line_of, "json": yaml_text.line_of}.get(document.kind)
         for length in range(len(keys), 0, -1):
@@ -72,10 +67,7 @@ class Document:
         return None
 
     def place(self, keys: Sequence[Key], name: str = "") -> str:
-        """Return the place of a key as text, such as "clip.toml, line 3, threshold.start".
-
-        name: The name of this document in the text, or '' for no name.
-        """
+        """Return the place of a key as text, such as "clip.toml, line 3, threshold.start"."""
         document, line = self.origin(keys)[0], self.line(keys)
         file = name if document.name == self.name else document.name
         return ", ".join(filter(None, [file, f"line {line}" if line else "", dotted(keys)]))
@@ -84,10 +76,9 @@ class Document:
         return ConfigError(f"{self.place(keys, self.name)}: {message}", code)
 
     def get(self, *keys: Key, default: Any = None) -> Any:
-        """Return the value at a path of keys.
+        """Return the value at a path of keys, or `default` if a key is missing or a table is null.
 
-        If a key is missing, or a table on the path is null, return `default`. If the value is unknown, or a value on
-        the path is not a table, raise ConfigError.
+        Raise ConfigError if the value is unknown, or a value on the path is not a table.
         """
         value = self.data
         for index, key in enumerate(keys):
@@ -111,10 +102,7 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether the file has a key, even with the value null.
-
-        Raise ConfigError if the answer depends on an unreadable value or base file.
-        """
+        """Return whether the file has a key, even with the value null. Raise ConfigError if this is unknown."""
         table = self.data
         for index, key in enumerate(keys):
             if isinstance(table, Unknown):

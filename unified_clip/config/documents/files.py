@@ -37,10 +37,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, kind: str, name: str) -> Document:
-    """Parse TOML, YAML or JSON. An empty text becomes a document without keys.
-
-    Duplicate keys in YAML and JSON raise no error, because trainers' parsers use the last value.
-    """
+    """Parse TOML, YAML or JSON. Trainers' parsers use the last of duplicate keys, so duplicates raise no error."""
     _check_kind(kind)
     try:
         data, duplicates = copy.deepcopy(_parsed(text, kind))

@@ -15,14 +15,11 @@ LONGEST = 10_000
 """The maximum length of a text after its interpolations are replaced."""
 
 MOST_VALUES = 100_000
-"""The maximum number of values after interpolation. Interpolations of tables could otherwise fill the memory."""
+"""Interpolations of tables could otherwise fill the memory."""
 
 
 def resolve(data: Any) -> Any:
-    """Replace each interpolation in the data by its value. An interpolation without a value becomes an `Unknown`.
-
-    If the result has more than MOST_VALUES values, return a single `Unknown`.
-    """
+    """Replace each interpolation by its value. An interpolation without a value becomes an `Unknown`."""
     resolver = _Resolver(data)
     result = resolver.resolved((), data)
     too_many = f"the interpolations expand to more than {MOST_VALUES} values."

@@ -12,7 +12,7 @@ Key = str | int
 
 
 class Duplicate(NamedTuple):
-    """A table entry with a key that occurs again later in the table."""
+    """A table entry whose key occurs again later in the table."""
 
     keys: tuple[Key, ...]
     line: int
@@ -20,10 +20,7 @@ class Duplicate(NamedTuple):
 
 
 def dotted(keys: Sequence[Key]) -> str:
-    """Return a path of keys as text, such as "threshold.start" or "groups 2, threshold".
-
-    Entries of lists are counted from 1. For a file that is a list, the text begins with a phrase such as "entry 2".
-    """
+    """Return a path of keys as text, such as "threshold.start" or "groups 2, threshold". Lists count from 1."""
     text = ""
     for key in keys:
         separator = ", " if text[-1:].isdigit() else "." if text else ""

@@ -10,10 +10,7 @@ from .unknown import PartialTable, Unknown, UnreadFile
 
 
 class MergeError(Exception):
-    """The trainer rejects a table, because the base file's value at the same key is not a table.
-
-    keys: The path of the table.
-    """
+    """The trainer rejects a table, because the base file's value at the same key is not a table."""
 
     def __init__(self, keys: tuple[Key, ...]) -> None:
         super().__init__(keys)
@@ -23,9 +20,7 @@ class MergeError(Exception):
 @dataclass(frozen=True)
 class MergeRules:
     delete_key: str = ""
-    """The name of a key, such as `_delete_`. A table with this key set to true replaces the base file's table. If the
-    base file does not have the table, the new table keeps this key.
-    """
+    """If a table sets this key to true, as in `_delete_=True`, the table replaces the base file's table."""
 
     keeps_missing: bool = False
     """Whether "???" keeps the value of the base file, as in Hydra."""
@@ -33,10 +28,7 @@ class MergeRules:
     is_strict: bool = False
 
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
-        """Merge `upper` onto `lower`, the data of a base file or an `UnreadFile`.
-
-        A table that is merged onto an `UnreadFile` becomes a `PartialTable`.
-        """
+        """Merge `upper` onto `lower`. A table that is merged onto an `UnreadFile` becomes a `PartialTable`."""
         if not isinstance(upper, dict):
             return upper
         deletes = upper.get(self.delete_key) if self.delete_key else None

@@ -1,4 +1,4 @@
-"""Describe the first error that pydantic finds in a document: its place, the wrong value, and the correct values."""
+"""Describe the first error that pydantic finds in a document."""
 
 from __future__ import annotations
 
@@ -39,10 +39,7 @@ TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
-    """Convert the first error of pydantic to a ConfigError.
-
-    Errors about unknown keys come first, because a misspelt key also causes an error about a missing key.
-    """
+    """Errors about unknown keys come first, because a misspelt key also causes an error about a missing key."""
     errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
     # If a value may have several types, report the error of the type that fits best: the deepest error.
     outer = [keys for keys, _ in errors if any(inner != keys and inner[: len(keys)] == keys for inner, _ in errors)]
@@ -112,10 +109,7 @@ def _remedy(error: Any) -> str:
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return a message that suggests the most similar name, or lists all known names.
-
-    kind: The word for the name in the message, such as "key".
-    """
+    """Return a message that suggests the most similar name, or lists all known names."""
     close = difflib.get_close_matches(name, known, n=1)
     names = f"Use one of {', '.join(known)}." if known else "Remove it."
     hint = f"Did you mean {close[0]}?" if close else names
@@ -126,9 +120,9 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 
 
 def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
-    """Return (keys, possible types of the value, value) for the location in an error of pydantic.
+    """Return the keys, the possible types and the value for the location in an error of pydantic.
 
-    A location also contains the names of union members. These names are not keys of the document, and are skipped.
+    A location also contains the names of union members, which are not keys of the document.
     """
     types: list[Any] = [model]
     keys: list[Key] = []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 
 class ParseError(Exception):
-    """The error for a text that cannot be parsed. `line` is None if the parser reports no line."""
-
     def __init__(self, line: int | None, message: str) -> None:
         super().__init__(message)
         self.line = line
@@ -14,7 +12,7 @@ class ParseError(Exception):
 NOT_VALID = "this is not {}: {}. Correct it."
 
 MAX_DIGITS = 400
-"""The maximum number of characters in a whole number. A longer number is rejected, because no float is so large."""
+"""A longer whole number is rejected, because no float is so large."""
 
 TOO_LONG = f"a number has {{}} characters. Give at most {MAX_DIGITS} characters. If this is a text, quote the text."
 

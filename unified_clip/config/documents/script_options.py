@@ -12,7 +12,7 @@ COMMENT = re.compile(r"(^|\s)#.*")
 OPTION = re.compile(r"(?:--|-(?=\w*_))([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
 ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
 CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]?=(?![\"']?\$\{?\2\b)")
-"""Matches the name of a variable that `for`, `read` or an assignment sets. Options such as `--clip=` do not match."""
+"""Matches a variable that `for`, `read` or an assignment sets, but not an option such as `--clip=`."""
 
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf", re.IGNORECASE)
@@ -40,10 +40,7 @@ def without_unused_arrays(text: str) -> str:
 
 @lru_cache(maxsize=4)  # several formats read the same script
 def script_options(text: str) -> Sequence[tuple[int, str, Any]]:
-    """Return (line, name, value) of each `--option` of a script. The value is None if no word follows the option.
-
-    `$NAME` becomes a number if the script assigns NAME only once, to a number.
-    """
+    """Return the line, name and value of each `--option`. The value is None if no word follows the option."""
     options: list[tuple[int, str, Any]] = []
     text = without_unused_arrays(text)
     numbers = assigned_numbers(text)
@@ -62,13 +59,13 @@ def _words(text: str) -> Iterator[tuple[int, str]]:
 
 
 def assigned_numbers(text: str) -> Mapping[str, str]:
-    """Return {variable: number} for each variable that a script assigns only once, to a number."""
+    """Return the variables that a script assigns only once, to a number."""
     changed = Counter(first or second for first, second in CHANGED.findall(text))
     return {name: value for name, value in ASSIGNED.findall(text) if changed[name] == 1 and NUMBER.fullmatch(value)}
 
 
 def option_value(word: str | None, numbers: Mapping[str, str]) -> Any:
-    """Return a number as a float, also for a `$NAME` in `numbers`. Other words are returned unchanged."""
+    """Return a number as a float, also for a `$NAME` in `numbers`."""
     if word is not None and (match := VARIABLE.fullmatch(word)):
         word = numbers.get(match[1] or match[2], word)
     return float(word) if word is not None and NUMBER.fullmatch(word) else word

@@ -16,7 +16,7 @@ from .parse_error import NOT_VALID, ParseError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return (data, ()). The second item is always empty, because TOML forbids duplicate keys."""
+    """Return (data, ()), because TOML forbids duplicate keys."""
     try:
         return tomllib.loads(text), ()
     except tomllib.TOMLDecodeError as error:
@@ -38,10 +38,7 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> ParseError:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key. For a table without a header, return the line of its first key.
-
-    The function puts a mark at the key, converts the document to text, and counts the lines above the mark.
-    """
+    """Put a mark at the key, convert the document to text, and count the lines above the mark."""
     mark = "unified_clip_was_here"
     try:
         document = tomlkit.parse(text)
@@ -58,6 +55,6 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
         before, match, _ = tomlkit.dumps(document).partition(mark)
     except (LookupError, TypeError, AttributeError, tomlkit.exceptions.TOMLKitError):
         return None
-    if not match and first is not None:  # a table without a header: the line of its first key
+    if not match and first is not None:  # a table without a header has the line of its first key
         return line_of(text, [*keys, first])
     return before.count("\n") + 1 if match else None

@@ -1,4 +1,4 @@
-"""Objects for values that cannot be read from configuration files, such as expressions."""
+"""Values and files that cannot be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Unknown:
     source: str
     advice: str
     reason: str = ""
-    """A sentence with the reason, or '' if the value is only known at run time."""
+    """A sentence, or '' if the value is only known at run time."""
 
     @property
     def problem(self) -> str:
@@ -35,12 +35,12 @@ class UnreadFile:
     """A configuration file that cannot be read. The file might set any key."""
 
     place: str
-    """The place where the configuration names the file, such as "train.yaml, line 1, _BASE_"."""
+    """Where the configuration names the file, such as "train.yaml, line 1, _BASE_"."""
 
     problem: str
     advice: str
     is_outer: bool = False
-    """Whether this is the outer file, into which the trainer merges the parsed document."""
+    """Whether the trainer merges the parsed document into this file."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}" if self.place else self.problem

@@ -14,8 +14,7 @@ from .parse_error import MAX_DIGITS, NOT_VALID, TOO_LONG, ParseError
 from .unknown import Unknown
 
 ALIAS_ALLOWANCE = 100_000
-"""The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. Each use of an alias counts, because nested
-aliases could fill the memory.
+"""The size of YAML data is limited to 10 * len(text) + ALIAS_ALLOWANCE, because nested aliases could fill the memory.
 """
 
 STANDARD = "tag:yaml.org,2002:"
@@ -24,16 +23,14 @@ MERGE = f"{STANDARD}merge"
 TEXT = ("!", "python/str", "python/unicode")
 
 COMPUTED = ("python/object", "python/name", "python/module")
-"""Prefixes of YAML tags for values that are only known at run time. Values with the tag `ORDERED` are read, although
-`ORDERED` has such a prefix.
-"""
+"""Values with these tags are only known at run time, except values with the tag `ORDERED`."""
 
 ORDERED = "python/object/apply:collections.OrderedDict"
-"""The tag of an ordered dict. A node with this tag has one element: a list of all (key, value) pairs."""
+"""A node with this tag has one element: a list of all (key, value) pairs."""
 
 
 class _Yaml(yaml.SafeLoader):
-    """A YAML loader that reads numbers as YAML 1.2 does. PyYAML reads YAML 1.1, where 1e-6 is a string."""
+    """A YAML loader that reads numbers as YAML 1.2 does. In YAML 1.1, 1e-6 is a string."""
 
     has_duplicates = False
 
@@ -55,10 +52,7 @@ class _Yaml(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge the tables of `<<`. If several tables in a list have the same key, the first table applies.
-
-        PyYAML 6.0.4 uses the last table.
-        """
+        """Merge the tables of `<<`. The first table with a key applies, but PyYAML 6.0.4 uses the last table."""
         merged: list[tuple[yaml.Node, yaml.Node]] = []
         for key, value in node.value:
             if key.tag == MERGE:
@@ -95,10 +89,7 @@ def _marked(problem: str, node: yaml.Node) -> ParseError:
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
-    """Return the value of a node with an unknown tag. For a table or a list, as in !LinearWarmup, the tag is ignored.
-
-    For a text, as in `!include base.yaml`, the result is an `Unknown`.
-    """
+    """Return the value of a node with an unknown tag. For a text such as `!include base.yaml`, return an `Unknown`."""
     tag = node.tag.removeprefix(STANDARD)
     if tag == ORDERED and isinstance(node, yaml.SequenceNode) and len(node.value) == 1:
         pairs = loader.construct_object(node.value[0], deep=True)
@@ -130,7 +121,7 @@ _Yaml.add_implicit_resolver(
 
 
 BREAKS = re.compile("[\x85\u2028\u2029]")
-"""Characters at which YAML 1.1 begins a new line. In YAML text, these characters need an escape sequence."""
+"""YAML 1.1 begins a new line at these characters, so text needs escape sequences for them."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -193,10 +184,7 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Return the size of a node: the number of its characters plus the number of its values.
-
-    sizes: Maps the `id` of each visited node to its size, or to None for a node that contains `node`.
-    """
+    """Return the number of characters and values. In `sizes`, None marks a node that contains `node`."""
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):
         size = 1 + len(node.value)

@@ -1,4 +1,4 @@
-"""Explain a configuration by its effect on example gradients, or compare the effects of two configurations."""
+"""Explain a configuration by its effect on example gradients, or compare two configurations."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 @dataclass(frozen=True)
 class ExampleResult:
     of: str
-    """The description of the example, such as "gradients of norm 13"."""
+    """Describes the example, such as "gradients of norm 13"."""
 
     outcome: Outcome
     norm: float
-    """The total norm before the clip. Excluded gradients are not part of this norm."""
+    """Excluded gradients are not part of this norm."""
 
     coef: float | None
-    """The smallest clip coefficient. If the step is skipped or an error is raised, `coef`, `norm_clipped` and `results`
-    are None."""
+    """If the step is skipped or an error is raised, `coef`, `norm_clipped` and `results` are None."""
 
     norm_clipped: float | None
-    """The 2-norm of all results. Excluded gradients are part of this norm."""
+    """The 2-norm of all results, including excluded gradients."""
 
     results: dict[str, list[float]] | None
-    """The first three elements of the first three gradients, after the clip."""
+    """The first three elements of the first three gradients."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,6 @@ class ExplainedConfig:
 
 @dataclass(frozen=True)
 class DifferingSetting:
-    """A setting that differs between two configurations. Both values are given in words."""
-
     about: str
     a: str
     b: str
@@ -68,10 +65,8 @@ class ComparedResults:
     a: ExampleResult
     b: ExampleResult
     distance: float
-    """The largest difference between elements of the two results, divided by the largest magnitude of all elements. It
-    is inf if the results differ in NaN or infinite elements. It is also inf if only one configuration skips the step or
-    raises an error.
-    """
+    """The largest difference between elements, relative to the largest magnitude of all elements. It is inf for NaN or
+    infinite differences, and if only one configuration skips the step or raises an error."""
 
     sentence: str
 
@@ -113,10 +108,7 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> ConfigComparison:
-    """Compare the settings of two configurations, and their effects on gradients.
-
-    If `gradients` is None, example gradients are used.
-    """
+    """Compare the settings of two configurations, and their effects on gradients."""
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
     same = a.meaning == b.meaning and a.not_finite == b.not_finite
@@ -142,10 +134,7 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 
 
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
-    """Clip an example by a configuration, and return (effect, clipped arrays). All elements of parameters are 1.
-
-    If the step is skipped or an error is raised, there are no arrays.
-    """
+    """Clip an example by a configuration. All elements of parameters are 1."""
     clipper, gradients = Clipper(config), dict(example.gradients)
     parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # examples have names of their own
@@ -175,11 +164,7 @@ def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
-    """Return the largest difference between two elements at the same position, divided by the largest magnitude of all
-    elements.
-
-    NaN equals NaN here. If the lists differ and any element is NaN or infinite, the result is inf.
-    """
+    """Return the largest difference between elements, relative to the largest magnitude. NaN equals NaN here."""
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0
     a, b = ([array.astype(np.result_type(array, np.float64)) for array in arrays] for arrays in (a, b))

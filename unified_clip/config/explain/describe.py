@@ -17,14 +17,11 @@ FAMILY_TITLES: dict[FamilyName, str] = {
 
 
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
-    """Return sentences about the effect of a configuration.
-
-    threshold: Code to print instead of the threshold, such as args.max_norm.
-    """
+    """Return sentences about the effect of a configuration. The code `threshold` replaces the number."""
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
     rest, last = rule(settings, threshold), settings.not_finite or nonfinite(settings)
-    ends = [] if rest.endswith(last) else [last]  # for the rule `value`, both are about NaN
+    ends = [] if rest.endswith(last) else [last]  # the rule `value` already describes NaN
     if settings.is_adaptive:
         ends.append("The threshold adapts to earlier norms. Each example is clipped as the first step of a run.")
     ends += warm_up(settings)
@@ -40,13 +37,13 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
 
 
 def warm_up(settings: Settings) -> list[str]:
-    parts = [(f" of group {group.name!r}", group) for group in settings.groups] + [("", settings)]
+    parts = [(f"Nothing of group {group.name!r}", group) for group in settings.groups] + [("Nothing", settings)]
     sentences = []
-    for name, part in parts:
+    for subject, part in parts:
         steps = getattr(part.adaptive, "warmup_steps", None) if part.adaptive is not None else None
         if part.rule == "global_norm" and steps and part.threshold in (None, math.inf):
             end = "threshold is not set" if part.threshold is None else "threshold is inf"
-            sentences.append(f"Nothing{name} is clipped during the {steps} warm-up steps, because {end}.")
+            sentences.append(f"{subject} is clipped during the {steps} warm-up steps, because {end}.")
     return sentences
 
 
@@ -64,11 +61,11 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
     gradients, norm = ("all gradients", "their total norm") if is_global else ("each gradient", "its own norm")
     if clipping.adaptive is not None and not clipping.adaptive.has_state:
         gradients = "each unit of a gradient"
-    own_eps = f", with eps = {number(clipping.eps)}" if clipping.eps is not None else ""
-    return (
-        f"Multiply {gradients} by min(1, c / {denominator}) with c = {threshold}. n is {norm} ({order(clipping)}). "
-        f"This is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]}{own_eps}."
-    )
+    family = f"This is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]}."
+    if clipping.eps is not None:
+        family = f"This is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]}, with eps = {number(clipping.eps)}."
+    product = f"Multiply {gradients} by min(1, c / {denominator}) with c = {threshold}."
+    return f"{product} n is {norm} ({order(clipping)}). {family}"
 
 
 def number(value: float) -> str:
@@ -77,8 +74,7 @@ def number(value: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number as text. A number that float32 represents exactly gets its shortest text. Other numbers get 9
-    digits."""
+    """Return the shortest text for a float32 number, and 9 digits for any other number."""
     with np.errstate(over="ignore"):
         single = np.float32(value)
     is_single = float(single) == value or math.isnan(value)

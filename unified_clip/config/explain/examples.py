@@ -1,4 +1,4 @@
-"""Choose example gradients that show the effects of configurations, and how the configurations differ."""
+"""Choose example gradients that show how configurations differ."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ Array = np.ndarray[Any, Any]
 Gradients = Mapping[str, Array]
 
 NAMES = ("dense.weight", "dense.bias", "conv.weight", "conv.bias")
-"""The names of example parameters for configurations without patterns."""
 
 STANDINS = ("weight", "bias")
-"""The words that replace `*` in a pattern, to create names that match the pattern."""
+"""These words replace `*` in a pattern, to create names that match the pattern."""
 
 PAIRED = 30
-"""The maximum number of patterns to combine in pairs, to create names that match both."""
+"""At most this number of patterns is combined in pairs, to create names that match both."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,7 @@ class _Measure:
     threshold: float
 
     def scaled(self, arrays: Sequence[Array], share: float) -> list[Array] | None:
-        """Scale arrays so that their norm is `share` times the threshold. For the rule "norm", scale each array to this
-        norm.
-
-        Return None if floats cannot represent the result.
-        """
+        """Scale arrays to `share` times the threshold. Return None if floats cannot represent the result."""
         target = self.threshold * share
         total = norm_of(arrays, self.order)
         norms = [norm_of([array], self.order) if self.rule == "norm" else total for array in arrays]
@@ -184,10 +179,10 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
 
 
 def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
-    # warnings about patterns that match none of these names
+    # The example names cause warnings about patterns that match no name.
     with warnings.catch_warnings(action="ignore", category=ClipWarning):
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []
-    return {name: index for index, part in enumerate(parts[:-1]) for name in part}  # the last one is excluded
+    return {name: index for index, part in enumerate(parts[:-1]) for name in part}  # the last part is excluded
 
 
 def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Compute the effect that a configuration would have on the total norms of a recorded run."""
+"""The effect that a configuration would have on the norms of a recorded run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from ..schedules import threshold_at
 
 
 def describe(config: ClipConfig, source: Path, path: Path) -> str:
-    """Return a sentence about the share of recorded norms that a configuration clips.
-
-    source: The file of the configuration, for error messages.
-    """
+    """Return a sentence about the share of recorded norms that a configuration clips."""
     if unfit := _unfit(config):
         raise UsageError(
             f"--recorded compares one threshold with the total norms of a run, but {source} has {unfit}. Remove "

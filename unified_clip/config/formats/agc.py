@@ -13,10 +13,7 @@ Convention = Literal["timm", "optax", "composer"]
 
 
 def agc_settings(clip_factor: float | None, convention: Convention, **options: float) -> dict[str, Any]:
-    """Return the settings for a `clip_factor`. None and inf switch clipping off.
-
-    convention: The package that defines the variant of AGC.
-    """
+    """Return the settings for a `clip_factor`. None and inf switch clipping off."""
     if clip_factor is None or clip_factor == math.inf:
         return {"rule": "none"}
     table = {"rule": "agc", "clip_factor": clip_factor, "convention": convention, **options}
@@ -24,12 +21,7 @@ def agc_settings(clip_factor: float | None, convention: Convention, **options: f
 
 
 def exported_agc(trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False) -> AGC | None:
-    """Return the AGC rule to export, or None for settings without AGC. Raise an error if the trainer does not support a
-    setting.
-
-    convention: The variant of AGC that the trainer uses.
-    has_eps: Whether the format supports the setting `eps` of AGC.
-    """
+    """Return the AGC rule to export, or None for settings without AGC."""
     table = settings.adaptive
     if table is None or table.rule != "agc":
         return None

@@ -1,4 +1,4 @@
-"""Base classes of the formats. A format reads and writes the clip keys of a trainer."""
+"""Base classes of the formats."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from .engines import except_under
 from .naming import name_format
 
 Zero = Literal["off", "zeros", "error"]
-"""The effect of a threshold of 0. "off" switches clipping off, "zeros" sets all gradients to 0, and "error" makes
-training fail.
-"""
+"""The effect of a threshold of 0: clipping is off, all gradients become 0, or training fails."""
 
 
 def words(text: str) -> frozenset[str]:
@@ -40,7 +38,7 @@ class Imported:
     notes: list[str] = field(default_factory=list)
 
     not_finite: str = ""
-    """Sentences about the trainer's action if a norm is not finite, or '' if the trainer applies its clip rule."""
+    """The trainer's action if a norm is not finite, in sentences. '' means that the trainer applies its clip rule."""
 
 
 class OtherFamilyError(NotRepresentableError):
@@ -52,11 +50,7 @@ class OtherFamilyError(NotRepresentableError):
 
 
 class SetElsewhereError(ConfigError):
-    """The clip settings are in another file or in the training script.
-
-    problem: A sentence about the file.
-    advice: Sentences that name the file or the code to import instead.
-    """
+    """The clip settings are in another file or in the training script."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem} {advice}")
@@ -65,52 +59,45 @@ class SetElsewhereError(ConfigError):
 
 class Format(ABC):
     name: ClassVar[str]
-    """The name of the format on the command line, such as deepspeed."""
-
     title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    """The kinds of files that the format reads. `kinds[0]` is the kind of exported files."""
+    """Exported files have the first kind."""
 
     source: ClassVar[str]
     """The trainer's source files that define the clip keys."""
 
     newest: ClassVar[str]
-    """The newest supported release of the trainer, which exports use by default."""
+    """Exports use this version by default."""
 
     needs_version: ClassVar[str] = ""
-    """The reason why the trainer's version must be known, or '' if the version has no effect."""
+    """Why the trainer's version must be known, or '' if the version has no effect."""
 
     extends: ClassVar[str] = ""
-    """The name of a format that this trainer extends with keys of its own. This class reads the files that both formats
-    recognise.
-    """
+    """The name of a format that this format extends. This class reads the files that both formats recognise."""
 
     instead: ClassVar[str] = ""
-    """Code that clips in this trainer by a `ClipConfig` named `clip`, for error messages. '' if no code can clip."""
+    """Code that clips in this trainer by a `ClipConfig` named `clip`, or '' if no code can clip."""
 
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths of keys that only this trainer has. A file with any of these keys is in this format."""
+    """A file with any of these keys is in this format."""
 
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths of the trainer's clip keys. "*" matches any key. Error messages name the first path."""
+    """"*" matches any key. Error messages name the first path."""
     placeholder: ClassVar[str] = "NAME"
 
     written_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths of the keys that `write` sets to the threshold. By default, `write` sets the first path of
-    `clip_keys`."""
+    """`write` sets these keys to the threshold, or by default the first path of `clip_keys`."""
 
     option_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths of clip keys that only this trainer has. The trainer also reads these keys from its command line."""
+    """Clip keys that only this trainer has. The trainer also reads these keys from its command line."""
 
     foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths of clip keys that are not supported. For these keys, `read` raises an error or returns a note."""
+    """Clip keys that are not supported. `read` raises an error or returns a note for these keys."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """The names of the keys in `clip_keys` that set a rule. Other clip keys set a threshold."""
+    """The names of the keys in `clip_keys` that set a rule instead of a threshold."""
 
     inheritance: ClassVar[Inheritance] = OneFile()
-    """How the trainer combines a file with its base files."""
-
     vocabulary: ClassVar[Set[str]] = frozenset()
     """Top-level keys of this trainer. Other trainers can have the same keys."""
 
@@ -124,32 +111,24 @@ class Format(ABC):
     """Whether the trainer supports norm types other than 2."""
 
     norm_type_key: ClassVar[tuple[str, ...]] = ()
-    """The path of the key that `write` sets to a norm type other than 2."""
-
     has_bounds: ClassVar[bool] = False
     nonfinite: ClassVar[Sequence[str]] = ("family",)
     not_finite: ClassVar[str] = ""
-    """Sentences about the trainer's action if a norm is not finite, or '' if the trainer applies its clip rule."""
+    """As in `Imported`."""
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         return self.clip_keys
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file is in this format: by default, whether it has one of `own_keys`."""
+        """Return whether a file is in this format."""
         return any(document.shows(*path) for path in self.own_keys)
 
     @abstractmethod
     def read(self, document: Document, version: Version | None) -> Imported:
-        """Return the clip settings in a file. Raise ConfigError if a setting cannot be imported.
-
-        version: The version of the trainer, or None if the user passed no version.
-        """
+        """Return the clip settings in a file. Raise ConfigError if a setting cannot be imported."""
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return the data to write. By default, each of `written_keys` gets the threshold.
-
-        Raise NotRepresentableError if a setting is not supported.
-        """
+        """Return the data to write. Raise NotRepresentableError if a setting is not supported."""
         threshold = self.export_threshold(settings)
         value = self.off if threshold is None else threshold
         values = dict.fromkeys(self.written_keys or self.clip_keys[:1], value)
@@ -164,20 +143,19 @@ class Format(ABC):
         return data
 
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
-        """Return the version that the user passed. Without a version, raise ConfigError.
-
-        unset: The missing key that makes the version necessary.
-        """
+        """Raise ConfigError if the user passed no version. Setting the key `unset` makes the version unnecessary."""
         if version is None:
-            newest = f"f your version is {self.newest}, {name_format(f'{self.name}@{self.newest}')}"
-            advice = f"Set {unset}. Or i{newest}" if unset else f"I{newest}"
+            way = name_format(f"{self.name}@{self.newest}")
+            advice = f"If your version is {self.newest}, {way}"
+            if unset:
+                advice = f"Set {unset}. Or if your version is {self.newest}, {way}"
             raise ConfigError(f"{document.name}: {self.needs_version}. {advice}", "UC103")
         return version
 
     def settings(
         self, rule: Rule, threshold: float | None, norm_type: float = 2.0, family: FamilyName | None = None
     ) -> dict[str, Any]:
-        """Return clip settings as a dict. For a threshold of None, return {"rule": "none"}."""
+        """Return clip settings as a dict. A threshold of None switches clipping off."""
         if threshold is None:
             return {"rule": "none"}
         norm = {} if rule == "value" else {"family": family or self.family}
@@ -198,19 +176,8 @@ class Format(ABC):
     ) -> float | None:
         """Return the threshold at a path of keys, or None if the value switches clipping off.
 
-        Args:
-            document, keys: The file, and the path of the key.
-            default: The default of the key.
-            zero: The effect of a threshold of 0 in the trainer. The default is the attribute `zero` of the format.
-            negative: The effect of a threshold below 0. The default is "off" if 0 switches clipping off, and otherwise
-                "error".
-            null: The effect of a threshold of null in the trainer. "off" switches clipping off, and "error" makes
-                training fail.
-            infinite: The effect of a threshold of inf in the trainer. "off" clips nothing, so return inf. "error" makes
-                gradients NaN, so raise ConfigError.
-
-        Raises:
-            ConfigError: The value is not a number, is unknown, or makes training fail.
+        `zero`, `negative`, `null` and `infinite` are the trainer's effects of such values. By default, a threshold
+        below 0 switches clipping off if 0 does.
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if isinstance(value, list) and document.kind == "args":
@@ -222,9 +189,11 @@ class Format(ABC):
         if isinstance(value, str) and value.lower() in ("inf", "infinity", ".inf"):
             value = math.inf
         if value is None:
-            effect = {"args": "without a value", "python": "with None"}.get(document.kind, "with null")
-            effect = effect if document.has(*keys) else "without this key"
-            raise document.wrong(keys, f"training fails {effect}. Set a number.")
+            problems = {"args": "training fails without a value.", "python": "training fails with None."}
+            problem = problems.get(document.kind, "training fails with null.")
+            if not document.has(*keys):
+                problem = "training fails without this key."
+            raise document.wrong(keys, f"{problem} Set a number.")
         check_size(document, keys, value)
         if not is_number(value) or math.isnan(value):
             raise document.wrong(keys, f"{value!r:.60} is not a threshold. Set a number.")
@@ -247,10 +216,7 @@ class Format(ABC):
         family: FamilyName | None = None,
         zero: Zero | None = None,
     ) -> float | None:
-        """Return the threshold to export, or None for settings that clip nothing or have `min` and `max`.
-
-        rules, family, zero: If passed, these values replace the attributes of the format.
-        """
+        """Return the threshold to export, or None for settings that clip nothing or have `min` and `max`."""
         rules, zero = rules or self.rules, zero or self.zero
         problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules)
         if not problem and zero != "zeros" and settings.threshold == 0:
@@ -268,9 +234,7 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def unsupported_keys(self, settings: Settings) -> str:
-        """Return an error message about include, exclude, groups or an unsupported `nonfinite`, or '' without these
-        settings.
-        """
+        """Return an error message about unsupported keys, or ''."""
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:
@@ -312,9 +276,10 @@ class Format(ABC):
             return
         problem = f"it does not support `eps = {settings.eps:g}`. Remove `eps`." if settings.has_own_eps else ""
         if (settings.family or DEFAULT_FAMILY) != family:
-            default = "" if settings.family else ", the default"
-            own = f"This configuration's family is {settings.family or DEFAULT_FAMILY!r}{default}"
-            problem = f"its family is {family!r}. {own}. Set `family` to {family!r}."
+            own = f"This configuration's family is {settings.family!r}."
+            if settings.family is None:
+                own = f"This configuration's family is {DEFAULT_FAMILY!r}, the default."
+            problem = f"its family is {family!r}. {own} Set `family` to {family!r}."
         if problem:
             raise OtherFamilyError(str(self.not_exported(problem)), family)
 
@@ -330,7 +295,7 @@ class OwnFormat(Format):
 
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
-"""Advice if training fails with a threshold of 0 or inf. PyYAML would read the text 1e20 as a string."""
+"""PyYAML would read the text 1e20 as a string."""
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"
@@ -347,10 +312,7 @@ def parse_version(text: str | None) -> Version | None:
 
 
 def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:
-    """Return a note about the default of the trainer, or [] if the file sets the key.
-
-    effect: The effect of the default in words, such as "Trainer clips at 1.0".
-    """
+    """Return a note about the trainer's default, or [] if the file sets the key."""
     return [] if document.has(*keys) else [f"The file does not set {keys[-1]}. By default, {effect}."]
 
 

@@ -28,24 +28,19 @@ NUMBERS = re.compile(
     r"|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)"
     r"|(.* )?(generator|discriminator)gradnorm"
 )
-"""Matches the last two names in the path of a clip key, such as "train maxnorm", if the value of the key is a number.
-"""
+"""Matches the last two names in the path of a number, such as "train maxnorm"."""
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
 
 COMMON = ("maxgradnorm", "gradientclipval", "gradientclipping", "clipgradnorm")
-"""Names of clip keys that are also recognised with a typing error. The names are in lower case and without punctuation.
-"""
+"""These names are also recognised with a typing error."""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
-"""Endings of the names of clip keys that can have the value `true`, in lower case and without punctuation."""
+"""A clip key with one of these endings can have the value `true`."""
 
 
 def is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether the last key of a path has the name of a clip key.
-
-    If the value is a number, also accept a misspelt name, such as max_grad_nrom.
-    """
+    """Return whether the last key of a path has the name of a clip key, maybe misspelt."""
     name = normalized(path[-1])
     if any(name == normalized(place[-1]) for place in places):
         return True

@@ -31,7 +31,7 @@ from .trainers.huggingface.training_arguments import NO_TRAINER
 UNIFIED_CLIP = "unified_clip"
 
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
-"""{format: keys}. A file that no format recognises is in this format if the file has all these keys."""
+"""A file that no format recognises is in this format if the file has all these keys."""
 
 BASE_KEYS = ("_BASE_", "_base_")
 WHOLE_CONFIGURATION = "Import the whole configuration that your program prints."
@@ -40,14 +40,11 @@ CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
-"""(format, parsed file). The format is None for a clip configuration of unified_clip."""
+"""The format is None for a clip configuration of unified_clip."""
 
 
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
-    """Return the clip settings in a file of any format.
-
-    from_: "name" or "name@version" of the format. If None, the format is inferred from the file.
-    """
+    """Return the clip settings in a file of any format."""
     path = Path(path)
     name, version = parse_name(from_) if from_ else ("", None)
     if name == UNIFIED_CLIP:
@@ -56,7 +53,6 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, An
 
 
 def settings(candidate: Candidate, version: Version | None = None) -> dict[str, Any]:
-    """For a trainer's file, `provenance` in the result has notes about the import."""
     trainer, document = candidate
     if trainer is None:
         return settings_data(document)
@@ -99,18 +95,15 @@ def _parse_own(path: Path) -> Document:
 def write(
     config: Settings, to: str, version: str | None = None, *, nearest: bool = False, kind: str | None = None
 ) -> tuple[str, list[str]]:
-    """Export a configuration as text in the format of a trainer. Return (text, notes for the user).
+    """Export a configuration as text. Return the text, and notes for the user.
 
-    to: "name" or "name@version" of the format.
-    version: The version of the trainer. The default is the version in `to`, or else the newest supported version.
-    nearest: Whether to replace an unsupported family or eps by the format's own.
-    kind: "toml", "yaml" or "json". The default is `kinds[0]` of the format.
+    `nearest` replaces an unsupported family or eps.
     """
     name, to_version = parse_name(to)
     if name == UNIFIED_CLIP:
         return documents.dump({"version": config.version, **config.data()}, kind or "toml"), []
     trainer = FORMATS[name]
-    kinds = trainer.kinds[:1] if isinstance(trainer, OwnFormat) else trainer.kinds  # `dump` writes the first
+    kinds = trainer.kinds[:1] if isinstance(trainer, OwnFormat) else trainer.kinds  # `dump` writes only the first kind
     if kind and kind not in kinds:
         problem = f"{trainer.title} is exported as {_in_words(kinds)}, not as {kind}."
         raise NotRepresentableError(f"{problem} Leave out --as, or change the suffix of the --out file.")
@@ -223,11 +216,7 @@ def _detect(path: Path) -> Candidate:
 
 
 def recognising(path: Path) -> list[Candidate]:
-    """Return (format, merged file) for each format that recognises a file. If no format recognises the file, use
-    `COMMON_KEYS`.
-
-    If one format extends another format, only the extending format is in the result.
-    """
+    """Return each format that recognises a file, with the merged file. An extended format is left out."""
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 
 
@@ -328,7 +317,7 @@ def _import_advice(path: Path) -> str:
         trainers = [trainer for trainer, _ in _plain(path)]
     except ConfigError:
         return ""
-    if not trainers or trainers[0] is None:  # unified_clip's own format
+    if not trainers or trainers[0] is None:  # None is unified_clip's own format
         return ""
     option, argument = (f" --from {trainers[0].name}", f", {trainers[0].name!r}") if len(trainers) > 1 else ("", "")
     titles = [trainer.title for trainer in trainers if trainer]

@@ -9,9 +9,7 @@ from ..documents import Document
 DEEPSPEED, MEGATRON, XLA, COLOSSAL, FSDP1 = "DeepSpeed", "Megatron-LM", "XLA", "Colossal-AI", "FSDP 1"
 
 UNREACHABLE = (DEEPSPEED, MEGATRON, XLA, COLOSSAL)
-"""Engines that do not expose the gradients of a step. Under these engines, only a setting of the engine or of the
-trainer can clip.
-"""
+"""These engines do not expose the gradients of a step, so training code cannot clip."""
 
 INSTEAD_FAILS_UNDER = {
     "hf": f"{DEEPSPEED}, {MEGATRON} or {XLA}",
@@ -20,18 +18,18 @@ INSTEAD_FAILS_UNDER = {
     "mmengine": f"{DEEPSPEED} or {COLOSSAL}",
     "torchtitan": "pipeline parallelism",
 }
-"""{format: engines under which the code in `Format.instead` does not clip}"""
+"""The engines under which the code in `Format.instead` does not clip, by format."""
 
 ENGINE_OF = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
-"""{format: engine that the trainer always uses, and that clips}"""
+"""The engine that clips for a trainer, by format."""
 
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
 )
-"""{(package of the trainer, engine): clip rule that the trainer rejects with this engine}"""
+"""The clip rule that a package rejects with an engine."""
 
 SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, ownership='distinct')"
-"""Code that creates the callback for FSDP 1. The gradients of FSDP 1 carry no placement."""
+"""The gradients of FSDP 1 carry no placement."""
 
 
 def except_under(format_: str) -> str:
@@ -44,13 +42,11 @@ STRATEGIES = {
     "deepspeed": DEEPSPEED, "colossal": COLOSSAL, "xla": XLA, "tpu": XLA,
     "fsdp": FSDP1, "fullysharded": FSDP1, "fully_sharded": FSDP1,
 }  # fmt: skip
-"""Maps parts of strategy names to engines. The parts are in lower case, and can also be parts of class names. The first
-matching part applies.
-"""
+"""Parts of strategy names in lower case. The first matching part applies."""
 
 
 def strategy_name(strategy: Any) -> str:
-    """strategy: A name, or a table such as {"class_path": "DeepSpeedStrategy"}."""
+    """A strategy is a name, or a table such as {"class_path": "DeepSpeedStrategy"}."""
     if isinstance(strategy, dict):
         strategy = next((strategy[key] for key in CLASS_KEYS if key in strategy), "")
     return str(strategy)

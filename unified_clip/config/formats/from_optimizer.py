@@ -15,7 +15,7 @@ from .trainers.paddle.paddle import ARGUMENTS, PER_GROUP, Paddle
 from .trainers.tensorflow.keras import NAMES, Keras
 
 KERAS_BASES = ("Optimizer", "OptimizerV2")
-"""The base classes of optimizers in Keras. Before Keras 2.11, the base class is OptimizerV2."""
+"""Before Keras 2.11, the base class of optimizers is OptimizerV2."""
 
 
 def data(optimizer: Any) -> dict[str, Any]:
@@ -27,18 +27,19 @@ def data(optimizer: Any) -> dict[str, Any]:
             imported = read(optimizer, version)
             provenance = {"format": package.removeprefix("tf_"), "version": version, "notes": imported.notes}
             return {**imported.settings, "provenance": provenance}
-    advice = "is not an optimizer of Keras or Paddle. Pass such an optimizer."
+    name = _class_of(optimizer)
+    message = f"{name} is not an optimizer of Keras or Paddle. Pass such an optimizer."
     if "torch" in packages:
-        advice = (
-            "does not clip. In PyTorch, the training loop or the trainer clips. Pass the loop's threshold to "
+        message = (
+            f"{name} does not clip. In PyTorch, the training loop or the trainer clips. Pass the loop's threshold to "
             "ClipConfig, or import the trainer's configuration: ClipConfig.import_from(FILE)."
         )
     elif "optax" in packages:
-        advice = (
-            "does not expose its clip settings. Import the Python file that builds the optimizer: "
+        message = (
+            f"{name} does not expose its clip settings. Import the Python file that builds the optimizer: "
             "ClipConfig.import_from(FILE, 'optax')."
         )
-    raise TypeError(f"{_class_of(optimizer)} {advice}")
+    raise TypeError(message)
 
 
 def _class_of(optimizer: Any) -> str:

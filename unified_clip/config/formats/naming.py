@@ -11,10 +11,7 @@ _advice: ContextVar[str] = ContextVar("_advice", default="pass from_='{}'")
 
 @contextmanager
 def naming_advice(advice: str) -> Iterator[None]:
-    """Let `name_format` return `advice` inside a `with` block.
-
-    advice: A text with the placeholder {} for the name of a format, such as "pass --from-b {}".
-    """
+    """Let `name_format` return `advice`, such as "pass --from-b {}", inside a `with` block."""
     token = _advice.set(advice)
     try:
         yield

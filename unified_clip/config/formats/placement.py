@@ -14,13 +14,13 @@ from .naming import name_format
 Path = tuple[Key, ...]
 
 ANY = "*"
-"""In a path of `Format.places`, this wildcard matches any key or index."""
+"""This wildcard in a path matches any key or index."""
 
 BY_CODE = (
     "If your own code reads this key, write a clip configuration with the key's value. For unified-clip config check, "
     "add an entry to check.ignore, with the key's value as threshold."
 )
-"""Advice for a key that the trainer ignores. A program that extends the trainer might read the key."""
+"""A program that extends the trainer might read a key that the trainer ignores."""
 
 
 def unread_paths(document: Document, trainer: Format) -> list[Path]:
@@ -30,12 +30,7 @@ def unread_paths(document: Document, trainer: Format) -> list[Path]:
 
 
 def check(document: Document, trainer: Format) -> list[Path]:
-    """Check the places of all clip keys, and return the clip keys that the trainer ignores.
-
-    Raises:
-        ConfigError: A clip key occurs twice with different values. The trainer reads no clip key of the file. No key
-            shows that the file belongs to the trainer.
-    """
+    """Check the places of all clip keys, and return the clip keys that the trainer ignores."""
     if not isinstance(document.data, dict | list):
         return []
     places = trainer.places(document)
@@ -70,10 +65,7 @@ def check(document: Document, trainer: Format) -> list[Path]:
 
 
 def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off: bool) -> list[str]:
-    """Return a note for each clip key that the trainer ignores.
-
-    If the trainer clips nothing, raise ConfigError for the first ignored key.
-    """
+    """Return a note for each ignored clip key. If the trainer clips nothing, raise ConfigError instead."""
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
             reason = f"{trainer.title} does not read this key, and clips nothing with this file."
@@ -97,9 +89,11 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
                 continue
             if not document.shows(*path) or _raw(document, path) != value:
                 first, last = f"line {duplicate.line}", f"line {document.line(outer)}"
-                change = "to another value" if path == outer else f"and differs in {dotted(path)}"
-                problem = f"{document.name}, {last}, {dotted(outer)}: {first} also sets this key, {change}"
-                raise ConfigError(f"{problem}. The trainer uses the value in {last}. Remove the key in {first}.")
+                problem = f"{first} sets this key to another value."
+                if path != outer:
+                    problem = f"{first} also sets this key, and differs in {dotted(path)}."
+                advice = f"The trainer uses the value in {last}. Remove the key in {first}."
+                raise ConfigError(f"{document.name}, {last}, {dotted(outer)}: {problem} {advice}")
 
 
 def first_read(document: Document, trainer: Format) -> Path:
@@ -114,10 +108,7 @@ def read_paths(document: Document, trainer: Format) -> Iterator[Path]:
 
 
 def unset(document: Document, trainer: Format) -> str:
-    """Return a text such as "max_grad_norm is not set", or '' if a clip key of the file has a value.
-
-    Keys that set a rule are not checked.
-    """
+    """Return a text such as "max_grad_norm is not set", or '' if a clip key has a value."""
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     read = [path for path, _ in _entries(document.data, places) if _is_at(path, places)]
     if not places or any(_raw(document, path) is not None for path in read):
@@ -132,10 +123,7 @@ def clip_keys(document: Document) -> list[tuple[Path, Any]]:
 
 
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield (path, value) for the keys of all nested tables and lists.
-
-    places: Paths of values that are not searched for more keys.
-    """
+    """Yield all paths and values of nested tables and lists, but nothing inside of `places`."""
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
         inner = (*path, key)

@@ -15,17 +15,16 @@ from ..documents import Document
 from .base import OwnFormat
 
 MAX_ALIASES = 10
-"""The maximum length of a chain of names that the reader follows, such as a = b; b = 1.0."""
+"""The maximum length of a chain of names, such as a = b; b = 1.0."""
 
 MAX_SHOWN = 60
 
 
 class PythonFormat(OwnFormat):
-    """The base class of formats that read clips in Python source. The data of a document is a `Source`."""
+    """The data of a document is a `Source`."""
 
     kinds = ("python",)
     package: ClassVar[str]
-    """The framework of the clips that the format reads, such as "optax"."""
 
     def parse(self, text: str, name: str) -> Document:
         return Document(name, text, "python", Source(text, name))
@@ -61,7 +60,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def last_name(node: ast.AST) -> str:
-    """Return the last part of a dotted name, such as "optimizers" for `self.optimizers[0]`, or ''."""
+    """Return the last part of a dotted name, such as "optimizers" for `self.optimizers[0]`."""
     while isinstance(node, ast.Subscript):
         node = node.value
     return str(getattr(node, "attr", getattr(node, "id", "")))
@@ -96,10 +95,7 @@ class Source:
         return imports
 
     def _bound(self) -> dict[str, list[ast.expr | None]]:
-        """Map each name to the expressions that the source assigns to it.
-
-        Other bindings, such as a loop variable or a parameter, add None to the list.
-        """
+        """Map each name to the assigned expressions. A loop variable or a parameter adds None."""
         values: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
             if isinstance(node, ast.Assign):
@@ -132,8 +128,7 @@ class Source:
         return ConfigError(f"{self.name}, line {node.lineno}: {message}", code)  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
-        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`. For other expressions, return
-        ''."""
+        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`, or ''."""
         if isinstance(node, ast.Attribute):
             before = self.dotted(node.value)
             return f"{before}.{node.attr}" if before else ""
@@ -143,7 +138,7 @@ class Source:
         return any(self.dotted(node).partition(".")[0] == package for node in self.nodes)
 
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
-        """Yield (name in the package, node) for each use of a package, in the order of the source.
+        """Yield the name and the node of each use of a package, in the order of the source.
 
         The expression `optax.tree.clip` uses two names, "tree" and "tree.clip".
         """
@@ -184,10 +179,7 @@ class Source:
         return clips[0] if clips else None
 
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:
-        """Return a document that maps the names of a call's arguments to their values.
-
-        names: The parameter names of the called function, in their order.
-        """
+        """Return a document with the values of a call's arguments by name."""
         arguments: dict[str, ast.expr] = {}
         for position, argument in enumerate(call.args):
             if isinstance(argument, ast.Starred):
@@ -245,7 +237,7 @@ class Source:
         return next((outer for outer in self.around(node) if isinstance(outer, kinds)), None)
 
     def conditions(self, node: ast.AST) -> list[str]:
-        """Return a note for each `if` statement that contains a node, because the code of the node might not run."""
+        """Return a note for each `if` statement around a node, because the node might not run."""
         tests = [outer.test for outer in self.around(node) if isinstance(outer, ast.If | ast.IfExp)]
         texts = [ast.unparse(test) for test in tests if "__name__" not in ast.unparse(test)]
         return [

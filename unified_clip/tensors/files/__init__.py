@@ -1,11 +1,4 @@
-"""Read gradients from files and functions. A tensor is loaded when code uses it.
-
-    read(Path("gradients.pt"), scratch)                     every gradient in a file
-    read(Path("run/ckpt-9"), scratch, only=["model/*"])     the matching gradients of a checkpoint
-    call("grads.py:gradients", suite, scratch)              the gradients that a Python function returns
-
-If a file can only be read with a framework, another process (`convert_worker`) converts the file.
-"""
+"""Read gradients from files and functions."""
 
 from __future__ import annotations
 
@@ -39,10 +32,8 @@ CONVERTED = {
     ".keras": "keras",
     ".index": "tensorflow",
 }
-"""{suffix: kind of file}, for files that the module `convert_worker` converts."""
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-"""{kind of file: framework that converts the file}"""
 
 NEEDED = {
     "torch": "PyTorch is needed to read the file",
@@ -54,7 +45,7 @@ NEEDED = {
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
 
-SETTING = "set python under [frameworks.{}] of the suite"
+SETTING = "Or set python under [frameworks.{}] of the suite"
 
 
 @cache
@@ -71,34 +62,25 @@ def read(
     only: Sequence[str] = (),
     pythons: Mapping[str, str] | None = None,
 ) -> dict[str, Gradient]:
-    """Return {name: gradient} for a file, in the order of the file.
+    """Return the gradients in a file by name.
 
-    Gradients of TensorFlow and Keras are sorted by name. Booleans, integers and text are left out, but an int64 tensor
-    is read if `only` contains its full name. The arrays are contiguous, read-only `np.memmap`s, which can be unaligned.
-    Empty arrays are plain NumPy arrays.
-
-    path: A file, or the prefix or directory of a TensorFlow checkpoint.
-    scratch: A directory for copies of tensors that `np.memmap` cannot map from the file. Keep the directory as long as
-        you use the gradients.
-    only: Names of gradients, or patterns for `fnmatch` such as "encoder.*". If `only` is empty, all gradients are read.
-    pythons: The path of the Python interpreter for each framework of a suite. Pass None for a file that belongs to no
-        suite.
-
-    Raise UnreadableError if the file cannot be read, has no gradients or exceeds a limit, or if a pattern matches no
-    name.
+    Booleans, integers and text are left out. An int64 tensor is included if `only` contains its full name. The arrays
+    are read-only memory maps, which can be unaligned. Keep `scratch` as long as you use them.
     """
     try:
         path, kind = _kind(path)
         if kind in FRAMEWORKS:
             python = (pythons or {}).get(FRAMEWORKS[kind], sys.executable)
-            setting = "" if pythons is None else f", or {SETTING.format(FRAMEWORKS[kind])}"
-            gradients = _convert(kind, str(path), scratch, python, setting, only)
+            alternative = "" if pythons is None else SETTING.format(FRAMEWORKS[kind])
+            gradients = _convert(kind, str(path), scratch, python, alternative, only)
         else:
             directory = Path(tempfile.mkdtemp(dir=scratch))
             gradients = memmap.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
         if not gradients:
-            chosen, correct = (" that matches `only`", ", or correct `only`") if only else ("", "")
-            raise UnreadableError(f"no tensor{chosen} has a floating-point dtype. Save float32 tensors{correct}")
+            if only:
+                problem = "no tensor that matches `only` has a floating-point dtype"
+                raise UnreadableError(f"{problem}. Save float32 tensors, or correct `only`")
+            raise UnreadableError("no tensor has a floating-point dtype. Save float32 tensors")
         return gradients
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path}: {error}", error.code) from None
@@ -109,17 +91,7 @@ def read(
 def call(
     spec: str, directory: Path, scratch: Path, *, python: str = sys.executable, framework: str | None = None
 ) -> dict[str, Gradient]:
-    """Call a function in a Python file, and return its tensors by name.
-
-    The function runs in another process, on the CPU. The tensors can be of any framework. The result contains no
-    booleans and no integers.
-
-    spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
-    scratch: A directory for the tensors. Keep the directory as long as you use the gradients.
-    framework: The value of the key `framework` in the suite, as printed in error messages.
-
-    Raise UnreadableError if the function does not exist, fails, returns no gradients, or exceeds a limit.
-    """
+    """Run a function such as `grads.py:gradients` in another process, and return its tensors by name."""
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
     if not name.isidentifier():
@@ -134,10 +106,11 @@ def call(
         raise UnreadableError(f"{spec!r}: there is no file {path}. Correct the path")
     try:
         if framework is None:
-            setting = f', or add framework = "NAME" below the key `function`, and {SETTING.format("NAME")}'
+            setting = SETTING.format("NAME").removeprefix("Or ")
+            alternative = f'Or add framework = "NAME" below the key `function`, and {setting}'
         else:
-            setting = f", or {SETTING.format(framework)}"
-        gradients = _convert("function", f"{path}:{name}", scratch, python, setting)
+            alternative = SETTING.format(framework)
+        gradients = _convert("function", f"{path}:{name}", scratch, python, alternative)
         if not gradients:
             problem = f"the function {name!r} returns no tensor with a floating-point dtype"
             raise UnreadableError(f"{problem}. Return the gradients as float32 tensors or arrays")
@@ -147,11 +120,7 @@ def call(
 
 
 def _kind(path: Path) -> tuple[Path, str]:
-    """Return (path to read, kind of the file).
-
-    A directory and the prefix of a checkpoint have the kind "tensorflow". For an .index file, return the path without
-    the suffix.
-    """
+    """Return the path to read, and the kind of the file."""
     if path.is_dir():
         if not (path / "checkpoint").is_file():
             raise UnreadableError(
@@ -175,14 +144,9 @@ def _kind(path: Path) -> tuple[Path, str]:
 
 
 def _convert(
-    kind: str, source: str, scratch: Path, python: str, setting: str, only: Sequence[str] = ()
+    kind: str, source: str, scratch: Path, python: str, alternative: str, only: Sequence[str] = ()
 ) -> dict[str, Gradient]:
-    """Read a file or call a function in another process, and return the gradients by name.
-
-    kind: A key of `NEEDED`.
-    source: The path of the file, or FILE:FUNCTION for the kind "function".
-    setting: Advice to set another interpreter, at the end of the error about a missing package.
-    """
+    """Read a file or call a function in another process."""
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
     is_function = kind == "function"
@@ -193,13 +157,15 @@ def _convert(
             end = worker.wait(timeout)
     except OSError as error:
         problem = f"{python} cannot be started: {error.strerror}"
-        raise UnreadableError(f"{problem}. Install a Python interpreter at this path{setting}", "UC703") from None
+        advice = _with_alternative("Install a Python interpreter at this path", alternative)
+        raise UnreadableError(f"{problem}. {advice}", "UC703") from None
     if end.code is None:
         remedy = f"Set the environment variable {MAX_SECONDS} to a higher number of seconds"
-        remedy += ", or correct the function if it hangs" if is_function else ""
+        remedy = _with_alternative(remedy, "If the function hangs, correct the function" if is_function else "")
         raise UnreadableError(f"{reader} gave no result after {timeout:g} seconds: {end}. {remedy}", "UC702")
     if end.code and end.stderr and end.stderr[-1].startswith("ModuleNotFoundError"):  # unified_clip itself needs it
-        raise UnreadableError(f"{reader} ended: {end.stderr[-1]}. Install the package for {python}{setting}", "UC703")
+        advice = _with_alternative(f"Install the package for {python}", alternative)
+        raise UnreadableError(f"{reader} ended: {end.stderr[-1]}. {advice}", "UC703")
     if end.code < 0:
         remedy = "correct the function" if is_function else "save the file again"
         raise UnreadableError(f"{reader} ended with {end}. Give the process more memory, or {remedy}")
@@ -212,9 +178,14 @@ def _convert(
         failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:
             install = "Correct the name of the module, or install its package" if is_function else "Install the package"
-            raise UnreadableError(f"{NEEDED[kind]}: {failed['missing']}. {install} for {python}{setting}", "UC703")
+            advice = _with_alternative(f"{install} for {python}", alternative)
+            raise UnreadableError(f"{NEEDED[kind]}: {failed['missing']}. {advice}", "UC703")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
-        again = "Correct the function: it must return, not exit" if is_function else "Save the file again"
+        again = "Correct the function. The function must return, not exit" if is_function else "Save the file again"
         raise UnreadableError(f"{reader} ended without a result ({end.last_lines}). {again}")
     return memmap.load(out)
+
+
+def _with_alternative(advice: str, alternative: str) -> str:
+    return f"{advice}. {alternative}" if alternative else advice

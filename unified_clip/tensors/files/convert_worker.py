@@ -1,8 +1,6 @@
-"""Convert a file that only a framework or h5py can read. This module runs as a separate process.
+"""A separate process that converts a file, because only a framework or h5py can read it.
 
-    python -m unified_clip.tensors.files.convert_worker KIND SOURCE OUT [ONLY ...]
-
-The worker writes the gradients into the directory OUT, or writes `failed.json` with the reason.
+python -m unified_clip.tensors.files.convert_worker KIND SOURCE OUT [ONLY ...]
 """
 
 from __future__ import annotations
@@ -39,14 +37,13 @@ from .entries import Item, describe_failure, flatten, select
 from .memmap import FAILED, write
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-"""The suffix that TensorFlow's checkpoints add to the names of variables."""
 
 WEIGHTS = "model.weights.h5"
 
 GZIP = 1
 
 CHECKED_FILTERS = (GZIP, 2, 3)
-"""The supported filters of HDF5: gzip, shuffle and fletcher32."""
+"""The filters gzip, shuffle and fletcher32 of HDF5."""
 
 CHECKSUM = 4
 """The number of bytes that fletcher32 adds to a chunk."""
@@ -90,12 +87,12 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
     with Path(source).open("rb") as file:
         is_zip = file.read(2) == b"PK"  # instead of a zip, PyTorch before 1.6 wrote a pickle, which cannot be mapped
     if is_zip and not zipfile.is_zipfile(source):
-        raise UnreadableError("the file is cut short: the end of the zip archive is missing. Copy the file again")
+        raise UnreadableError("the file is incomplete: the end of the zip archive is missing. Copy the file again")
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:
         if not is_zip and not _has_complete_pickles(source):
-            raise UnreadableError(f"the file is cut short, or torch.save did not write it. {COPY_AGAIN}") from None
+            raise UnreadableError(f"the file is incomplete, or torch.save did not write it. {COPY_AGAIN}") from None
         if not isinstance(error, pickle.UnpicklingError):
             raise
         if rejected := re.search(r"GLOBAL ([\w.]+)", str(error)):
@@ -113,7 +110,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
 
 
 def _has_complete_pickles(source: str) -> bool:
-    """Return whether a file begins with five complete pickles, as torch.save wrote them before PyTorch 1.6."""
+    """Return whether a file begins with five pickles, as torch.save wrote them before PyTorch 1.6."""
     try:
         with Path(source).open("rb") as file:
             for _ in range(5):
@@ -160,11 +157,6 @@ def from_keras(source: str, out: Path) -> Iterator[Item]:
 
 
 def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[Any]:
-    """Yield (name, dataset) for each dataset in an HDF5 group. A dataset with several names is yielded once.
-
-    Soft links are skipped, because their targets are yielded under their own names. A link to another file raises
-    UnreadableError.
-    """
     for key in group:
         name = f"{prefix}{key}"
         tree.enter(name, depth)
@@ -175,7 +167,7 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
                 f"{name!r} is a link to another file, {elsewhere}. Save the linked arrays in this file"
             )
         if isinstance(link, h5py.SoftLink):
-            continue  # the target of a link in this file is read under its own name
+            continue  # the target has its own name in this file
         entry = group[key]
         if entry.id in visited:
             continue
@@ -209,10 +201,7 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
 
 
 def _check_chunks(name: str, dataset: Any) -> None:
-    """Raise UnreadableError if an HDF5 dataset lacks chunks, or if a chunk is too large after decompression.
-
-    HDF5 checks neither. Only a chunk that is compressed with gzip can be too large.
-    """
+    """Reject missing chunks, and chunks that are too large after decompression. HDF5 checks neither."""
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]
     codes = [code for code, *_ in filters]
@@ -246,11 +235,6 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
 
 
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Call a function, and yield (name, tensor) for each tensor that the function returns.
-
-    The names come from (name, tensor) tuples and keys of dicts. Tensors without a name are called "gradient 0",
-    "gradient 1" and so on. Values that are not tensors are left out.
-    """
     function = load_function(path, name)
     if not callable(function):
         raise UnreadableError(
@@ -277,11 +261,6 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
-    """Return the function `name` of a Python file.
-
-    Raise UnreadableError if the file cannot be imported, or has no such function. Raise ModuleNotFoundError if a
-    package is missing.
-    """
     try:
         return function_in(path, name)
     except ModuleNotFoundError:

@@ -15,7 +15,7 @@ from ..._limits import Tree, check_expanded, check_name, check_shape
 from ..types import PARTS, STORAGE, Gradient, Sparse, UnreadableError
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
-"""Prefixes of the dtypes of counters, masks and text. Gradients have other dtypes."""
+"""The dtypes of counters, masks and text begin with these prefixes."""
 
 
 OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
@@ -24,12 +24,9 @@ OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
 class Item(NamedTuple):
     name: str
     dtype: str
-    """The name of the dtype in NumPy or in ml_dtypes."""
-
     get: Callable[[], Gradient]
 
     shape: Sequence[int] = ()
-    """The shape of the tensor. A sparse tensor has the shape of its dense form."""
 
     @property
     def size(self) -> int:
@@ -48,11 +45,7 @@ def describe_failure(error: Exception) -> str:
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
     """Yield the name and the gradient for each tensor that matches a pattern. Without patterns, yield all gradients.
 
-    Booleans, integers and text are left out, but an int64 tensor is yielded if `only` contains its full name.
-
-    file_size: The size of the file in bytes, to check all shapes and sizes before any tensor is read.
-
-    Raise UnreadableError for a wrong name, dtype or pattern. Raise LimitError for impossible shapes and sizes.
+    With `file_size`, all shapes are checked before any tensor is read.
     """
     chosen = _chosen(items, only)
     if file_size is not None:
@@ -101,8 +94,8 @@ def _check_rows(name: str, gradient: Sparse) -> None:
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(
-            f"{name!r} is a sparse tensor of an unsupported kind: its shape is {list(shape)}, the shape of its indices "
-            f"is {list(rows.shape)}, and the shape of its values is {list(values.shape)}. Save a dense tensor"
+            f"{name!r} is a sparse tensor with the shape {list(shape)}. Its indices have the shape {list(rows.shape)}, "
+            f"and its values have the shape {list(values.shape)}. This is not supported. Save a dense tensor"
         )
     if rows.size and not 0 <= rows.min() <= rows.max() < shape[0]:
         row = rows.min() if rows.min() < 0 else rows.max()
@@ -115,14 +108,7 @@ def _check_rows(name: str, gradient: Sparse) -> None:
 def flatten(
     value: Any, is_tensor: Callable[[Any], bool], name: str = "", *, tree: Tree | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (name, tensor) for each tensor in nested dicts and lists. The keys are joined, as in the name `a.b`.
-
-    The key of a list entry is its position. In the outermost list, the keys are `gradient 0`, `gradient 1` and so on.
-    Values that are not tensors are left out.
-
-    name: The name of `value`, with which all yielded names begin.
-    tree: Raises LimitError for too deep nesting, too many entries, or too long names.
-    """
+    """Yield the name and the tensor for each tensor in nested dicts and lists."""
     tree = tree or Tree()
     levels = [iter([(name, value)])]
     while levels:

@@ -1,7 +1,4 @@
-"""Memory-map tensors in their files, so that a file of 10 GB takes no memory until its tensors are used.
-
-A tensor that cannot be mapped in the original file is first written to a scratch directory.
-"""
+"""Memory-map tensors in their files, so that a file of 10 GB takes no memory until its tensors are used."""
 
 from __future__ import annotations
 
@@ -20,20 +17,17 @@ from ..types import PARTS, STORAGE, Dense, Gradient, Sparse
 Raw = npt.NDArray[np.uint8]
 
 Entry = Any
-"""The position of a gradient in a file, as JSON data. The entry of a missing gradient is None."""
+"""The position of a gradient in a file, as JSON data."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
-"""Files in a scratch directory: the tensors, their entries by name, and the error message after a failure."""
-
-ALIGNMENT = 64
-"""The alignment of the tensors in the file `TENSORS`, in bytes."""
+ALIGNMENT = 64  # in bytes
 
 SMALL = 1 << 25
-"""Files with fewer bytes are read into memory instead of mapped."""
+"""Smaller files are read into memory instead of mapped."""
 
 
 def open_map(path: Path) -> Raw:
-    """Return a memory map of a file. Map each file only once, because every map keeps the file open."""
+    """Map each file only once, because every map keeps the file open."""
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
@@ -42,10 +36,7 @@ def read_or_map(path: Path) -> Raw:
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
-    """Return the tensor that starts at the byte `start` of a file. The array of the tensor is a view of `raw`.
-
-    If `raw` is a memory map, the array is a memory map with `offset = start`.
-    """
+    """Return the tensor that starts at the byte `start`, as a view of `raw`."""
     whole = (*shape, 2) if dtype in PARTS else tuple(shape)
     size = math.prod(whole) * np.dtype(STORAGE[dtype]).itemsize
     array = raw[start : start + size].view(STORAGE[dtype]).reshape(whole)
@@ -55,11 +46,7 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 
 
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
-    """Write a gradient to a file, and return an entry from which `at` reads the gradient.
-
-    A contiguous tensor that is mapped from another file is not copied. The entry then contains the path of that other
-    file.
-    """
+    """Write a gradient to a file, and return its entry. A tensor that is mapped from another file is not copied."""
     if gradient is None:
         return None
     if isinstance(gradient, Sparse):
@@ -67,7 +54,7 @@ def append(file: IO[bytes], gradient: Gradient) -> Entry:
         return {"rows": append(file, rows), "values": append(file, gradient.values), "shape": gradient.shape}
     array = gradient.array
     entry = {"dtype": gradient.dtype, "shape": gradient.shape}
-    # NumPy's results of computations with a memory map have its type, too, but no file.
+    # A result that NumPy computes from a memory map is also an np.memmap, but has no file.
     if isinstance(array, np.memmap) and array.filename is not None and array.flags.c_contiguous:
         return {**entry, "file": str(array.filename), "start": array.offset}
     start = file.tell()
@@ -103,7 +90,7 @@ def load(directory: Path) -> dict[str, Gradient]:
 
 
 def keep(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gradient]:
-    """Return all gradients by name, as memory maps. Gradients in memory are first written into the directory."""
+    """Return all gradients as memory maps. Gradients in memory are written into the directory."""
     kept: dict[str, Gradient] = {}
 
     def unmapped() -> Iterator[tuple[str, Gradient]]:

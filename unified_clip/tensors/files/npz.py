@@ -1,4 +1,4 @@
-"""Read NumPy's `.npz`, a zip of arrays. Uncompressed arrays are mapped inside the zip."""
+"""Read NumPy's `.npz`, a zip of arrays."""
 
 from __future__ import annotations
 
@@ -18,22 +18,17 @@ from .entries import Item
 from .memmap import Raw, dense, open_map
 
 MAX_EXPANSION = 1032
-"""The maximum number of bytes to which Deflate expands one byte."""
+"""Deflate expands one byte to at most this number of bytes."""
 
 LOCAL_HEADER = 30
-"""The number of bytes before the name in the header of a zip entry. The last four of these bytes are the lengths of the
-name and of the extra field."""
+"""The header of a zip entry has 30 bytes before the name. The last four bytes are the lengths of the name and the
+extra field."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""Maps a version of the npy format to the function that reads the header. Newer versions are only for structured
-arrays."""
+"""Newer versions of the npy format are only for structured arrays."""
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield an `Item` for each array of a `.npz` file, in the order of the file.
-
-    A damaged or unsupported array raises UnreadableError. A file that is not a complete zip raises BadZipFile.
-    """
     raw = open_map(path)
     archive = zipfile.ZipFile(path)  # not closed here: it must be open while items are read
     for info in archive.infolist():

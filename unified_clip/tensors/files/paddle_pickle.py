@@ -1,7 +1,6 @@
 """Read Paddle's `.pdparams` and `.pdopt` without Paddle, and without running code of the file.
 
-Paddle's files are pickles. A pickle calls functions by name. The reader calls a harmless function of `STAND_INS` for
-each name that `paddle.save` writes. A file with any other name or opcode is rejected.
+A pickle calls functions by name. The reader replaces them by the harmless functions in `STAND_INS`.
 """
 
 from __future__ import annotations
@@ -22,14 +21,12 @@ from .entries import Item, flatten
 from .memmap import Raw, dense, open_map
 
 LONG = 1 << 16
-"""The minimum size of a bytes object that is mapped instead of read. Pickle protocol 4 stores large objects outside of
-its frames."""
+"""Smaller objects are read instead of mapped. Pickle protocol 4 stores larger objects outside of its frames."""
 
 _Unpickler: Any = pickle._Unpickler
 """The unpickler in Python, because a subclass of the unpickler in C cannot replace its methods."""
 
 LONGEST_CODE = 16
-"""The largest number of characters in NumPy's code for a dtype, such as `f4`."""
 
 PLAIN = (str, bytes, int, float, bool, type(None))
 """The allowed types of dict keys. Hashing a nested tuple can take forever."""
@@ -41,8 +38,7 @@ NOT_WRITTEN = (
 """Opcodes that `paddle.save` does not write. They can create objects, or reserve too much memory."""
 
 SLICED = "UnpackBigParamInfor@@"
-"""The key that marks a dict with sliced tensors. Below pickle protocol 4, `paddle.save` slices tensors of more than 1
-GiB."""
+"""Below pickle protocol 4, `paddle.save` slices tensors of more than 1 GiB, and adds this key."""
 
 
 class Dtype:
@@ -50,7 +46,7 @@ class Dtype:
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
-            raise ValueError("the pickle has a dtype that NumPy does not have")
+            raise ValueError("the pickle has a dtype that NumPy does not support")
         self.numpy = np.dtype("V2" if code == "u2" else code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -58,8 +54,6 @@ class Dtype:
 
 
 class Array:
-    """A replacement for np.ndarray while a pickle is read."""
-
     def __init__(self, *empty: Any) -> None:
         """Ignore the arguments, which describe an empty array. `__setstate__` sets all attributes."""
 
@@ -87,7 +81,7 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Return a dict of the pairs, in place of an OrderedDict. Pickles of Python 2 pass the pairs as an argument."""
+    """Pickles of Python 2 pass the entries of an OrderedDict as an argument."""
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
 
@@ -102,7 +96,7 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
     ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # protocol 2 writes bytes as text
     ("collections", "OrderedDict"): _ordered,
 }
-"""Maps (module, name) of each function in a pickle to its replacement. The names are from Python 3 and NumPy 2."""
+"""The names are from Python 3 and NumPy 2."""
 
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 
@@ -123,10 +117,7 @@ class CheckedFile:
 
 
 def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
-    """Return a function that checks the types of dict keys, and then calls `load`.
-
-    keys: The positions of the keys on the unpickler's stack.
-    """
+    """Return a function that checks the types of the keys on the unpickler's stack, and then calls `load`."""
 
     def load_checked(unpickler: Any) -> None:
         for key in unpickler.stack[keys]:
@@ -140,15 +131,12 @@ def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], 
 
 
 class Unpickler(_Unpickler):  # type: ignore[misc]
-    """An unpickler that calls only the functions in `STAND_INS`. Large bytes objects are mapped."""
+    """An unpickler that calls only the functions in `STAND_INS`."""
 
     def __init__(self, file: IO[bytes], raw: Raw) -> None:
         super().__init__(CheckedFile(file, len(raw)))
         self.file, self.raw = file, raw
-        self.passed = 0
-        """The number of characters and list entries that the pickle has passed to functions. `load_reduce` limits the
-        number, because a small file could otherwise fill the memory.
-        """
+        self.passed = 0  # characters and list entries that the pickle has passed to functions
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -171,7 +159,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.file.seek(start + size)
 
     def load_reduce(self) -> None:
-        """Raise ValueError if the pickle passes more data to functions than the file contains."""
+        """A small pickle that passes the same data to many functions could fill the memory."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
             raise ValueError("the pickle copies the same data many times")
@@ -209,10 +197,6 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield an `Item` for each array in a pickle file, in the order of the file.
-
-    Raise UnreadableError for a damaged file, for sliced tensors, and for a file that `paddle.save` did not write.
-    """
     raw = open_map(path)
     try:
         with path.open("rb") as file:

@@ -1,7 +1,4 @@
-"""Read safetensors files. A file contains the length of the header in eight bytes, a JSON header, and the tensors.
-
-`parity/data/README.md` describes the format of sparse gradients.
-"""
+"""Read safetensors files. `parity/data/README.md` describes the format of sparse gradients."""
 
 from __future__ import annotations
 
@@ -21,22 +18,19 @@ from .entries import Item
 from .memmap import Raw, dense, open_map, read_or_map
 
 LONGEST_HEADER = 100_000_000
-"""The largest header that the format allows, in bytes."""
+"""The format allows at most this number of bytes."""
 
 DTYPES = {
     **{code: name for name, code in CODES.items()},
     "C64": "complex64", "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
-"""Maps the codes of dtypes in safetensors files to names of dtypes. A code without an entry is used as the name."""
 
 
 class TensorEntry(NamedTuple):
     dtype: str
     shape: Sequence[int]
     start: int
-    """`start` is the position of the first byte in the file, and `stop` is the position after the last byte."""
-
     stop: int
 
     def read(self, raw: Raw) -> Dense:
@@ -44,11 +38,7 @@ class TensorEntry(NamedTuple):
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield an `Item` for each tensor of a safetensors file, in the order of the header.
-
-    For a sparse gradient NAME, the tensors NAME.indices and NAME.values become one `Item`. A damaged file raises
-    UnreadableError.
-    """
+    """Yield the tensors of a file. NAME.indices and NAME.values of a sparse gradient become one `Item`."""
     raw = open_map(path)
     header, start = _header(raw)
     sparse = _sparse_shapes(header.pop("__metadata__", {}))
@@ -75,10 +65,7 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """Return the tensors in a safetensors file that unified_clip wrote, by name.
-
-    The indices and the values of a sparse gradient stay separate. A changed or removed file raises UnreadableError.
-    """
+    """Return the tensors in a file that unified_clip wrote."""
     try:
         raw = read_or_map(path)
         header, start = _header(raw)
@@ -99,17 +86,17 @@ def _header(raw: Raw) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
-            f"the file has {len(raw)} bytes, but the header should have {length} bytes: the file is cut short, or is "
+            f"the file has {len(raw)} bytes, but its header should have {length} bytes. The file is incomplete, or is "
             "not a safetensors file. Copy the file again, or save the gradients as safetensors"
         )
     try:
         header = json.loads(raw[8 : 8 + length].tobytes(), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8
         raise UnreadableError(
-            f"this is not a safetensors file: the header is not JSON: {error}. Save the file again"
+            f"the header of this safetensors file is not JSON: {error}. Save the file again"
         ) from None
     if not isinstance(header, dict):
-        raise UnreadableError("this is not a safetensors file: the header is not a JSON object. Save the file again")
+        raise UnreadableError("the header of this safetensors file is not a JSON object. Save the file again")
     return header, 8 + length
 
 
@@ -136,27 +123,18 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, TensorEntry]:
-    """Return {name: entry} for the tensors in the header.
-
-    Raise UnreadableError for invalid entries, overlapping entries and gaps.
-
-    first: The position of the first byte after the header.
-    size: The number of bytes of the file.
-    """
     entries = {name: _entry(name, entry, first) for name, entry in header.items()}
     end = first
     for name, entry in sorted(entries.items(), key=lambda each: (each[1].start, each[1].stop)):
         if entry.start != end:
             offsets = f"[{entry.start - first}, {entry.stop - first}]"
             raise UnreadableError(
-                f"{name!r} has the data_offsets {offsets}, but must start at {end - first}: tensors must not overlap "
+                f"{name!r} has the data_offsets {offsets}, but must start at {end - first}. Tensors must not overlap "
                 "or leave gaps. Save the file again"
             )
         end = entry.stop
     if end != size:
-        raise UnreadableError(
-            f"the file has {size} bytes, but the header describes {end}: the file is damaged. Copy the file again"
-        )
+        raise UnreadableError(f"the file has {size} bytes, but the header describes {end} bytes. Copy the file again")
     return entries
 
 

@@ -9,20 +9,17 @@ from ..types import Dense, Gradient, Sparse, densify
 
 
 class TensorConverter(Protocol):
-    """Converts tensors of one framework. Each module of this package has a subclass named `Converter`."""
+    """Each module of this package has a subclass named `Converter`."""
 
     def dense(self, tensor: Dense) -> Any:
-        """Return a tensor of the framework in CPU memory. Raise TypeError if the framework lacks the dtype."""
+        """Return a tensor in CPU memory."""
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return a sparse tensor of the framework. Rows with the same index are not summed.
-
-        NumPy and MLX have no sparse tensors, so the default method returns a dense tensor.
-        """
+        """NumPy and MLX have no sparse tensors, so the default is a dense tensor."""
         return self.make(densify(tensor))
 
     def read(self, tensor: Any) -> Gradient:
-        """Return a framework's tensor as `Dense`. A tensor that stores only some rows becomes `Sparse`."""
+        """A tensor that stores only some rows becomes `Sparse`."""
 
     def make(self, gradient: Gradient) -> Any:
         if gradient is None:

@@ -15,10 +15,7 @@ class Converter(TensorConverter):
         return paddle.to_tensor(array, place=paddle.CPUPlace())  # Paddle reads uint16 as bfloat16
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return a SelectedRows, Paddle's type of sparse gradient.
-
-        The method runs the backward pass of an embedding, because Paddle creates SelectedRows only there.
-        """
+        """Run the backward pass of an embedding, because Paddle creates SelectedRows only there."""
         weight = paddle.zeros(tensor.shape, tensor.dtype)
         weight.stop_gradient = False
         rows = paddle.nn.functional.embedding(paddle.to_tensor(np.array(tensor.rows)), weight, sparse=True)

@@ -1,4 +1,4 @@
-"""The base class `Inheritance`, and the loader of base files."""
+"""How trainers combine a file with its base files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ class Inheritance(ABC):
     """The top-level keys that name other files."""
 
     def applies(self, document: Document) -> bool:
-        """Return whether `compose` can change a file: by default, whether the file has one of `keys`."""
+        """Return whether `compose` can change a file."""
         return any(document.shows(key) for key in self.keys)
 
     @abstractmethod
     def compose(self, document: Document, parse: Parse) -> Document:
         """Merge a file with its base files, and resolve its interpolations.
 
-        All keys that a missing base file might set become unknown. If the trainer would reject the files, raise
-        ConfigError.
+        All keys that a missing base file might set become unknown.
         """
 
 
@@ -50,10 +49,8 @@ class Files:
     def open(
         self, document: Document, keys: Sequence[Key], path: Path, above: Sequence[Path] = ()
     ) -> Document | UnreadFile:
-        """Parse the file at `path`, which `document` names at `keys`. For a missing file, return an `UnreadFile`.
-
-        above: The chain of files from the main file to `document`, where each file names the next file.
-        """
+        """Parse the file at `path`, which `document` names at `keys`. The files in `above` include each other in this
+        order."""
         if path.resolve() in [other.resolve() for other in above]:
             chain = " -> ".join(self.name(other) for other in [*above, path])
             raise document.wrong(

@@ -30,7 +30,7 @@ class BaseFiles(Inheritance):
         return (self.key,)
 
     defaults: str = ""
-    """The name of the trainer's file of defaults, which can be missing, or '' if the trainer has no such file."""
+    """The name of the trainer's file of defaults, which can be missing."""
 
     def compose(self, document: Document, parse: Parse) -> Document:
         return self._load(document, Files(document, parse, self.advice), ())
@@ -54,11 +54,7 @@ class BaseFiles(Inheritance):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the merged data of all base files.
-
-        If the last base file cannot be read, return an `UnreadFile`. If an earlier base file cannot be read, return
-        only the data of the later base files.
-        """
+        """Return the merged data of all base files, or an `UnreadFile` if the last base file cannot be read."""
         lower: Any = {}
         for index, base in enumerate(bases):
             lower = base if isinstance(base, UnreadFile) else self._merge(document, keys[index], lower, base.data)
@@ -87,7 +83,7 @@ class BaseFiles(Inheritance):
         return base
 
     def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
-        """Yield (path of keys, path of the base file as text) for each base file that the document names."""
+        """Yield the path of keys and the path of the file for each base file."""
         value = document.data[self.key]
         if isinstance(value, Unknown):
             raise document.wrong([self.key], value.problem)

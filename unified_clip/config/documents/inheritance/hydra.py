@@ -1,4 +1,4 @@
-"""Compose a configuration as Hydra does, from `defaults` lists, config groups, packages and interpolations."""
+"""Compose a configuration as Hydra does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADVICE = "Import the composed configuration: run your program with --cfg job."
 GLOBAL = "_global_"
 
 MOST_PARENTS = 4
-"""The number of parent folders in which to search for the main configuration."""
+"""The main configuration is searched in at most this number of parent folders."""
 
 
 class Hydra(Inheritance):
@@ -43,20 +43,14 @@ class Hydra(Inheritance):
 
 
 def _is_part(document: Document) -> bool:
-    """Return whether a file is only part of a configuration.
-
-    Such a file has a package header, such as `# @package _global_`, and its `defaults` list chooses no file.
-    """
+    """A part has a package header, such as `# @package _global_`, and chooses no file."""
     entries = defaults(document)
     chooses = any(entry.is_group and not entry.is_override for entry in entries)
     return package_header(document.text) is not None and not chooses and document.kind == "yaml"
 
 
 def with_main(path: Path) -> list[Document]:
-    """Return each main configuration that can choose the file at `path`, composed with that file.
-
-    For example, a main configuration with `experiment: null` can choose `experiment/large.yaml`.
-    """
+    """Return each main configuration that can choose the file at `path`, composed with that file."""
     path = path.resolve()
     for folder in path.parents[1 : MOST_PARENTS + 1]:
         composed = [_choosing(path, main) for main in sorted(folder.glob("*.yaml"))]
@@ -99,12 +93,12 @@ class _Node:
 class _Composition:
     files: Files
     choices: dict[str, Default] = field(default_factory=dict)
-    """Maps a group, such as "trainer" or "db@source", to the entry of a `defaults` list that chooses its file."""
+    """The entry that chooses the file of each group, such as "trainer" or "db@source"."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
-    """Maps each group to the name of its chosen file, to replace `${group}` in a `defaults` list."""
+    """The name of the chosen file of each group, to replace `${group}` in a `defaults` list."""
 
     def compose(self, document: Document) -> Document:
         path = (document.path or Path(document.name)).resolve()
@@ -134,8 +128,7 @@ class _Composition:
         return None
 
     def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
-        """Return (file, package) for `node` and for all files that its `defaults` list chooses, in Hydra's order of
-        merging."""
+        """Return the file and the package of `node` and of all chosen files, in Hydra's order of merging."""
         entries = defaults(node.document)
         for entry in entries:
             if entry.is_group and entry.names and "${" not in entry.names[0]:
@@ -190,10 +183,7 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return the key of an entry in `_Composition.choices`: the group, such as "db".
-
-    If the package is not Hydra's default, return group@package, such as "db@source".
-    """
+    """Return the group, such as "db", or group@package, such as "db@source", for a package that is not the default."""
     group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
     package = _final_package(node.package, entry.relative_package)
     default = tuple(filter(None, group.split("/")))
@@ -209,10 +199,7 @@ def _absolute(package: str) -> tuple[str, ...]:
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
-    """Return the folder that contains the folders of absolute entries, such as the folder `db` for `/db: mysql`.
-
-    The result is `folder` or one of its parents. If no such folder exists, return `folder`.
-    """
+    """Return the folder that contains the folders of absolute entries, such as the folder `db` for `/db: mysql`."""
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)
     return next((each for each in folders if any((each / group).is_dir() for group in groups)), folder)

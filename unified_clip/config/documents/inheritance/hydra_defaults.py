@@ -18,16 +18,16 @@ class Default:
     """An entry of a `defaults` list, such as `override /trainer@fit: gpu`."""
 
     index: int
-    """The index of the entry in the list. If Hydra adds the entry `_self_`, its index is -1."""
+    """The index in the list, or -1 for the entry `_self_` that Hydra adds."""
 
     group: str
-    """The group of the entry, without a leading slash. For a file path, this is the folder of the file."""
+    """The group without a leading slash, or the folder of a file path."""
 
     names: tuple[str, ...]
-    """The chosen files, such as ("gpu",) for `trainer: gpu`, and () for `trainer: null`."""
+    """The chosen files, such as ("gpu",) for `trainer: gpu`."""
 
     package: str | None
-    """The package after @ in the entry. None means Hydra's default package, which is the group."""
+    """The package after @, or None for Hydra's default package."""
 
     is_absolute: bool
     is_override: bool = False
@@ -49,7 +49,7 @@ class Default:
 
 
 def has_defaults(document: Document) -> bool:
-    """Return whether a file has a valid `defaults` list. Each entry must be a text, or a table with one key."""
+    """Return whether a file has a valid `defaults` list."""
     value = document.data.get("defaults") if isinstance(document.data, dict) else None
     entries = value if isinstance(value, list) else [0]
     return all(isinstance(entry, str) or (isinstance(entry, dict) and len(entry) == 1) for entry in entries)
@@ -86,14 +86,14 @@ def _entries(document: Document) -> Iterator[Default]:
 
 
 def _words(text: str) -> tuple[set[str], str | None, str]:
-    """Split an entry such as "override /group@package" into ({"override"}, "package", "/group")."""
+    """Split "override /group@package" into ({"override"}, "package", "/group")."""
     *words, rest = text.split() or [""]
     name, at, package = rest.partition("@")
     return set(words), (package.partition(":")[2] or package) if at else None, name
 
 
 def package_header(text: str) -> str | None:
-    """Return the package in the comment `# @package NAME` at the top of a file, or None without this comment."""
+    """Return the package in the comment `# @package NAME` at the top of a file."""
     for line in text.splitlines():
         if match := HEADER.match(line):
             return None if match[1] == GROUP else match[1]

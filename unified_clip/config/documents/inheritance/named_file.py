@@ -13,9 +13,8 @@ from ..unknown import Unknown
 from .base_class import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""The maximum number of folders in which to search for a named file, from the configuration's folder upwards. Training
-programs read the path relative to their working directory, which is unknown.
-"""
+"""Programs read the path relative to their working directory, which is unknown. So the file is searched in the
+configuration's folder and in its parents."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,6 @@ class NamedFile(Inheritance):
         return value if isinstance(value, str) and value.strip() else None
 
     def _find(self, document: Document, files: Files, text: str) -> Path | Unknown:
-        """Search for the file `text` in the folder of the document, and then in the parent folders.
-
-        If no folder has the file, return an `Unknown`. If several folders have files with different contents, raise
-        ConfigError.
-        """
         folder = (document.path or Path(document.name)).resolve().parent
         folders = [folder, *folder.parents][:MOST_FOLDERS]
         paths = list(dict.fromkeys((each / text).resolve() for each in folders if (each / text).is_file()))

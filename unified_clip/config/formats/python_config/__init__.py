@@ -1,3 +1,1 @@
-"""Configurations in Python, for trainers such as mmengine. unified_clip parses these configurations, and never runs
-them.
-"""
+"""Configurations in Python, such as mmengine's. The code is parsed, and never run."""

@@ -25,7 +25,7 @@ class Import(NamedTuple):
     """A path relative to the importing file, or the name of a module in an installed package."""
 
     names: dict[str, str] | None
-    """Maps each imported name to its name in the base file. None means that all names are imported."""
+    """The name in the base file for each imported name. None means that all names are imported."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,6 @@ class ConfigBases(BaseFiles):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Merge the names of the base files. For imports in `with read_base()`, merge only the imported names.
-
-        If a base file cannot be read, return a `PartialTable`.
-        """
         imports = _imports(document)
         names: dict[str, Any] = {}
         unread = None
@@ -80,7 +76,7 @@ class ConfigBases(BaseFiles):
             data = bases | {key: value for key, value in own.items() if key != self.key}
             return PartialTable.of(data, bases.unread) if isinstance(bases, PartialTable) else data
         own = parse(document.text, document.name, {self.key: bases})
-        own.get(self.key)  # raises if a statement changes the base files' data in another way
+        own.get(self.key)  # raises an error if a statement changes the base files' data in another way
         return super().combine(replace(own, path=document.path), bases)
 
 

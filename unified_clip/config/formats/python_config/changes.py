@@ -7,9 +7,7 @@ import builtins
 from collections.abc import Set
 
 BASES = "_base_"
-"""The name to which a configuration assigns the paths of base files. In expressions, this name means the data of the
-base files.
-"""
+"""A configuration assigns the paths of base files to this name. In expressions, it means their data."""
 
 ROOTS = {"optim_wrapper", "optimizer_config", BASES}
 """The names of values that affect clipping."""
@@ -30,10 +28,7 @@ def assigned_names(statement: ast.stmt) -> list[str]:
 
 
 def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
-    """Return (name, statement) for each statement with an unknown effect on clipping.
-
-    understood: Statements with a known effect. These statements are skipped.
-    """
+    """Return each statement with an unknown effect on clipping, and the name that it might change."""
     relevant = _relevant_names(body)
     sets_wrapper = any("optim_wrapper" in assigned_names(statement) for statement in body)
     not_understood: list[tuple[str, ast.stmt]] = []
@@ -49,10 +44,7 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
-    """Return the names of values that affect clipping, including other names of the same dict.
-
-    The result always contains `WRITERS`, and "*" for `import *`.
-    """
+    """Return the names of values that affect clipping, including other names of the same dict."""
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
     assignments += [
@@ -75,7 +67,7 @@ def _relevant_names(body: list[ast.stmt]) -> set[str]:
 
 
 def _changed_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement might change. The text '*' means any name."""
+    """Return the names that a statement might change. '*' means any name."""
     if reads_base(statement) or (isinstance(statement, ast.AnnAssign) and statement.value is None):
         return set()
     plain = assigned_names(statement)
@@ -93,7 +85,6 @@ def _is_builtin(function: ast.expr) -> bool:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Return the names that a node uses, binds or imports. The only builtin functions in the result are WRITERS."""
     names: set[str] = set()
     nodes = list(ast.walk(node))
     irrelevant = [inner.value for inner in nodes if isinstance(inner, ast.Attribute) and inner.attr not in ROOTS]

@@ -1,4 +1,4 @@
-"""Read the values that a configuration file in Python assigns to names at the top level."""
+"""Read the values that a configuration in Python assigns to names at the top level."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump
 
 
 def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Document:
-    """Return a document with the names that Python source assigns at the top level, and their values.
-
-    names: Maps names from base files to their values.
-    """
+    """Return the top-level names and their values. `names` has the values from base files."""
     reader = _Reader(dict(names or {}))
     body = parse_tree(text, name).body
     for statement in body:
@@ -73,8 +70,7 @@ class _Reader:
             self._insert(statement, target, entries)
 
     def _insert(self, statement: ast.stmt, target: ast.expr, entries: dict[str, ast.expr]) -> None:
-        """Set entries in the dict at `target`, and mark the statement as understood. For an unknown dict, do
-        nothing."""
+        """Set entries in the dict at `target`, and mark the statement as understood."""
         path = _path(target)
         table = self._named(path)
         keys = path[1:] if path[:1] == (BASES,) else path
@@ -99,7 +95,7 @@ class _Reader:
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 
     def value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:
-        """Return the value of an expression, or an `Unknown`. The lines of inner values are added to `places`."""
+        """Return the value of an expression, or an `Unknown`."""
         entries = _entries(node)
         if entries is not None:
             self.places.update({(*keys, key): value.lineno for key, value in entries.items()})

@@ -23,9 +23,7 @@ NO_CLIP = (
 
 
 class Accelerate(Format):
-    """Only DeepSpeed and Megatron-LM read the clip keys in files of Accelerate. Without these engines, the training
-    script clips.
-    """
+    """Only DeepSpeed and Megatron-LM read the clip keys. Without these engines, the training script clips."""
 
     name, title = "accelerate", "Accelerate"
     kinds = ("yaml", "json")

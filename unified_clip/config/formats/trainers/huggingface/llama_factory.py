@@ -11,7 +11,7 @@ from .training_arguments import NULL, WITHOUT_CLIPPING, HuggingFace
 LAYERWISE = ("galore_layerwise", "apollo_layerwise")
 V1_SKIPS = "LLaMA-Factory's v1 trainer skips steps whose norm is not finite."
 V1_KEYS = ("dist_config", "kernel_config", "sample_backend", "batching_strategy")
-"""Keys that only the trainer of the package llamafactory.v1 has."""
+"""Only the trainer of the package llamafactory.v1 has these keys."""
 
 
 class LlamaFactory(HuggingFace):
@@ -49,8 +49,8 @@ class LlamaFactory(HuggingFace):
         imported = super().read(document, version)
         if document.get("stage") == "ppo" and imported.settings["rule"] == "none":
             remedy = f"Set {infinity(document.kind)} to clip nothing."
-            problem = "with 0, TRL's PPO makes all gradients 0. Negative numbers change the signs of gradients"
-            raise document.wrong(["max_grad_norm"], f"{problem}. {remedy}")
+            problem = "with 0, TRL's PPO makes all gradients 0. Negative numbers change the signs of gradients."
+            raise document.wrong(["max_grad_norm"], f"{problem} {remedy}")
         return imported
 
     def _v1(self, document: Document) -> Imported:

@@ -21,14 +21,10 @@ TRAINING_ARGUMENTS = words("""
 """Fields of TrainingArguments that Hugging Face and PaddleNLP share."""
 
 NO_TRAINER = ("checkpointing_steps", "with_tracking")
-"""Arguments of scripts that call Accelerate instead of Trainer. These scripts have a different default of
-max_grad_norm.
-"""
+"""Scripts with these arguments call Accelerate instead of Trainer, and have a different default of max_grad_norm."""
 
 NULL_FAILS = Version("5.0.0.dev0")
-"""The first version in which a max_grad_norm of null makes training fail. In earlier versions, null switches clipping
-off.
-"""
+"""Before this version, a max_grad_norm of null switches clipping off. Since then, training fails."""
 
 NULL = "null switches clipping off in transformers 4, and makes training fail in 5. Set 0 to clip nothing."
 WITHOUT_CLIPPING = 'Write a clip configuration with rule = "none".'
@@ -70,9 +66,7 @@ class HuggingFace(Format):
     not_finite = UNDER_DEEPSPEED
 
     def recognises(self, document: Document) -> bool:
-        """Require a key of TrainingArguments. Some keys in `own_keys`, such as `gradient_checkpointing`, can also be in
-        the configuration of a model.
-        """
+        """Some keys in `own_keys`, such as `gradient_checkpointing`, can also be in the configuration of a model."""
         if any(document.shows(key) for key in NO_TRAINER):
             return False
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)

@@ -1,7 +1,4 @@
-"""Python source with clips of optax, such as `optax.clip_by_global_norm(1.0)`.
-
-A clip must be the first transformation in `optax.chain`.
-"""
+"""Python source with clips of optax, such as `optax.clip_by_global_norm(1.0)`."""
 
 from __future__ import annotations
 
@@ -18,15 +15,16 @@ from ...python_source import PythonFormat, Source, shortened
 
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm", "adaptive_grad_clip": "clipping"}
 
-EPS = 1e-3
-"""The default eps of adaptive_grad_clip."""
+EPS = 1e-3  # the default of adaptive_grad_clip
 
 KEEP = "This is not supported: keep optax's clip."
 SELECT = "Write a clip configuration. If the clip is for some parameters only, add `include`."
-PRIVACY = f"clips the gradient of each example, for differential privacy. {KEEP}"
-ANY_PYTREE = "can clip any pytree. If your code clips gradients with this function, write a clip configuration."
+PRIVACY = f"optax.{{name}} clips the gradient of each example, for differential privacy. {KEEP}"
+ANY_PYTREE = (
+    "optax.{name} can clip any pytree. If your code clips gradients with this function, write a clip configuration."
+)
 REJECTED = {
-    "clip_by_block_rms": f"clips each tensor by its root mean square. {KEEP}",
+    "clip_by_block_rms": f"optax.{{name}} clips each tensor by its root mean square. {KEEP}",
     "per_example_global_norm_clip": PRIVACY,
     "per_example_layer_norm_clip": PRIVACY,
     "differentially_private_aggregate": PRIVACY,
@@ -66,7 +64,7 @@ class Optax(PythonFormat):
         names = [(short(name), node) for name, node in source.named("optax")]
         for name, node in names:
             if name in REJECTED:
-                raise source.wrong(node, f"optax.{name} {REJECTED[name]}")
+                raise source.wrong(node, REJECTED[name].format(name=name))
         clip = source.only([(name, source.call(node)) for name, node in names if name in CLIPS])
         notes = [ADAFACTOR] if any(name == "adafactor" for name, _ in names) else []
         if clip is None:
@@ -115,11 +113,7 @@ class _PlaceCheck:
         self.visited: set[ast.AST] = set()
 
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
-        """Return notes about the place of a clip. Raise ConfigError if another transformation might precede the clip.
-
-        node: The clip, or a later expression that uses the clip.
-        alone: Whether the clip is outside of optax.chain. If True, also check the code that uses the clip.
-        """
+        """Return notes about the place of a clip. Outside of optax.chain, also check the code that uses the clip."""
         if node in self.visited:
             return []
         self.visited.add(node)
@@ -175,11 +169,7 @@ class _PlaceCheck:
                 raise self.source.wrong(node, f"{before}, and clips updates. {KEEP}")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return the nodes that use the result of a statement.
-
-        For an assignment, return the later reads of its variables, and all reads in other functions. For a return
-        statement, return the calls and reads of its function.
-        """
+        """Return the nodes that use the result of a statement."""
         source = self.source
         function = source.function(statement)
         if isinstance(statement, ast.Return):
@@ -207,10 +197,7 @@ class _PlaceCheck:
         return isinstance(node, ast.Name) and node.id in self.source.imports
 
     def _reads(self, names: set[str], *, of_imports: bool = False) -> list[ast.Name | ast.Attribute]:
-        """Return every read of a variable or an attribute with one of these names.
-
-        of_imports: Whether to include attributes of imported names, such as `module.name`.
-        """
+        """Return every read of these variables and attributes, maybe including `module.name`."""
         loads: list[ast.Name | ast.Attribute] = []
         for node in self.source.nodes:
             match node:

@@ -32,23 +32,26 @@ MODULES = {
     "GradientClipBy": "paddle.fluid.clip",
     "GradClipBy": "paddle.fluid.dygraph_grad_clip",
 }
-"""Maps the beginning of a class name to the module of the class."""
+"""The module of a class, by the beginning of its name."""
 
 KEYWORDS = {
-    "need_clip": "excludes parameters that this file does not name. Copy the file, remove need_clip from the copy, and "
-    "import the copy. Then name the parameters in `exclude`.",
-    "gradient_clip": "sets the clip of a single parameter, but this file does not name the parameter. Copy the file, "
-    "remove gradient_clip from the copy, and import the copy. Then add a group for the parameter to `groups`.",
+    "need_clip": "need_clip excludes parameters that this file does not name. Copy the file, remove need_clip from the "
+    "copy, and import the copy. Then name the parameters in `exclude`.",
+    "gradient_clip": "gradient_clip sets the clip of a single parameter, but this file does not name the parameter. "
+    "Copy the file, remove gradient_clip from the copy, and import the copy. Then add a group for the parameter to "
+    "`groups`.",
 }
 """Keyword arguments that are rejected, with the reason."""
 
 REJECTED = {
-    "clip_grad_norm_": "clips only the parameters in its call. Write a clip configuration with rule = 'global_norm' "
-    "and family = 'pytorch'.",
-    "clip_grad_value_": "clips only the parameters in its call. Write a clip configuration with rule = 'value'.",
-    "ErrorClipByValue": "clips the gradients of intermediate results. This is not supported: keep Paddle's clip.",
-    "append_gradient_clip_ops": "applies clips that other code sets. Import the file with that code.",
-    "clip_by_norm": "can clip any tensor. If your code clips gradients with this function, write a clip configuration.",
+    "clip_grad_norm_": "{name} clips only the parameters in its call. Write a clip configuration with rule = "
+    "'global_norm' and family = 'pytorch'.",
+    "clip_grad_value_": "{name} clips only the parameters in its call. Write a clip configuration with rule = 'value'.",
+    "ErrorClipByValue": "{name} clips the gradients of intermediate results. This is not supported: keep Paddle's "
+    "clip.",
+    "append_gradient_clip_ops": "{name} applies clips that other code sets. Import the file with that code.",
+    "clip_by_norm": "{name} can clip any tensor. If your code clips gradients with this function, write a clip "
+    "configuration.",
 }
 
 PER_TENSOR = "clip_norm clips per tensor, not by the total norm."
@@ -56,8 +59,7 @@ PER_GROUP = "Paddle clips each group of parameters separately, by the global nor
 
 
 def zero_of(rule: Rule) -> Zero:
-    """Return the effect of a threshold of 0. `ClipGradByNorm` makes training fail, and other classes set gradients to
-    0."""
+    """Return the effect of a threshold of 0. Only `ClipGradByNorm` makes training fail."""
     return "error" if rule == "norm" else "zeros"
 
 
@@ -78,14 +80,14 @@ class Paddle(PythonFormat):
         for path, named in source.named("paddle"):
             name = path.rpartition(".")[2]
             if name in REJECTED:
-                raise source.wrong(named, f"{name} {REJECTED[name]}")
+                raise source.wrong(named, REJECTED[name].format(name=name))
             if name in ARGUMENTS:
                 clips.append((name, source.call(named)))
             if name == "set_gradient_clip":
                 notes += _check_set_gradient_clip(source, source.call(named), version)
         for name, problem in KEYWORDS.items():
             for keyword in _keywords(source, name):
-                raise source.wrong(keyword, f"{name} {problem}")
+                raise source.wrong(keyword, problem)
         _check_groups(source)
         for node in source.nodes:
             if isinstance(node, ast.Attribute) and node.attr in ARGUMENTS:
@@ -126,10 +128,7 @@ class Paddle(PythonFormat):
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
 
     def bounds(self, arguments: Document, high_key: str, low_key: str) -> dict[str, Any]:
-        """Return settings with the rule "value". The bounds -c and c become the threshold c.
-
-        high_key, low_key: The names of the bounds in `arguments`.
-        """
+        """The bounds -c and c become the threshold c."""
         high, low = arguments.data[high_key], arguments.data.get(low_key)
         if low is None:
             return self.settings("value", self.read_threshold(arguments, [high_key], zero="error"))
@@ -181,7 +180,7 @@ def _check_groups(source: Source) -> None:
 
 
 def has_groups(source: Source) -> bool:
-    """Return whether a call passes several groups of parameters, as in `parameters=[{"params": ...}, ...]`."""
+    """Return whether a call passes several groups, as in `parameters=[{"params": ...}, ...]`."""
     passed = [keyword.value for keyword in _keywords(source, "parameters")]
     names = [value.id for value in passed if isinstance(value, ast.Name)]
     lists = [*passed, *(value for name in names for value in source.bound.get(name, []))]

@@ -1,6 +1,4 @@
-"""The YAML format of PaddleDetection, with the keys `clip_grad_by_norm` and `clip_grad_by_value` in
-`OptimizerBuilder`.
-"""
+"""The YAML format of PaddleDetection, with two clip keys in `OptimizerBuilder`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class PaddleNLP(Format):
     family = "paddle"
 
     def recognises(self, document: Document) -> bool:
-        """A key in `own_keys` is not enough, because the file of another trainer can also have `sharding`."""
+        """Files of other trainers can also have `sharding`, so a key in `own_keys` is not enough."""
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -25,7 +25,7 @@ INSTEAD = (
     "generator_grad_norm and discriminator_grad_norm. All other t2s recipes read optimizer.max_grad_norm."
 )
 PRETRAINED = ("freeze_wav2vec2", "freeze_hubert", "freeze_wavlm")
-"""Keys that show that training starts from a pretrained model."""
+"""With one of these keys, training starts from a pretrained model."""
 
 
 class PaddleSpeech(Format):
@@ -99,11 +99,7 @@ class PaddleSpeech(Format):
         )
 
     def _encoder(self, document: Document, version: Version | None) -> Imported:
-        """Read the clip key of speech recognition models with an encoder.
-
-        Before 1.4.2, these models clip by Paddle's rule. From 1.4.2 on, and for an unknown version, PyTorch's rule
-        applies.
-        """
+        """Before 1.4.2, these models clip by Paddle's rule. From 1.4.2 on, PyTorch's rule applies."""
         if version is None or version >= PYTORCH_RULE:
             return self._by_function(document, [] if version else [OLD])
         threshold = self.read_threshold(document, SPEECH, null="error", infinite="error")

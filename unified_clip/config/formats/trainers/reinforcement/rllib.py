@@ -16,18 +16,18 @@ from ...naming import name_format
 KEY, MODE = "grad_clip", "grad_clip_by"
 RULES: dict[str, Rule] = {"global_norm": "global_norm", "norm": "norm", "value": "value"}
 FAMILIES: dict[str, FamilyName] = {"norm": "paddle"}
-"""Maps rules to families. RLlib adds 1e-6 to the global norm, and adds nothing to the norm of a tensor."""
+"""RLlib adds 1e-6 to the global norm, and adds nothing to the norm of a tensor."""
 
 MODES: dict[str | None, str] = {rule: mode for mode, rule in RULES.items()}
 
 NEW_STACK = Version("2.40")
-"""The first version in which RLlib's new API stack is the default. The old API stack ignores `grad_clip_by`."""
+"""From this version on, RLlib's new API stack is the default. The old API stack ignores `grad_clip_by`."""
 
 DEFAULTS: dict[str, float | None] = {
     "PPO": None, "SAC": None, "CQL": None, "BC": None, "MARWIL": None,
     "DQN": 40.0, "SimpleQ": 40.0, "APEX": 40.0, "IMPALA": 40.0, "APPO": 40.0, "A2C": 40.0, "A3C": 40.0,
 }  # fmt: skip
-"""Maps each algorithm to its default threshold. None means that the algorithm does not clip by default."""
+"""The default threshold of each algorithm. None means that the algorithm does not clip."""
 
 PER_OPTIMIZER = "RLlib clips the gradients of each optimizer separately."
 NOT_FINITE = "RLlib replaces a norm of NaN by 0, and a norm of inf by 1e9."

@@ -16,12 +16,10 @@ from ...naming import name_format
 
 KEY = "max_grad_norm"
 DEFAULTS: dict[str, float | None] = {"a2c": 0.5, "ppo": 0.5, "ppo_lstm": 0.5, "dqn": 10.0, "qrdqn": None}
-"""Maps the name of an algorithm's file to the default threshold of the algorithm. None means that the algorithm does
-not clip by default.
-"""
+"""The default threshold of each algorithm. None means that the algorithm does not clip."""
 
 WITHOUT = ("ars", "crossq", "ddpg", "her", "sac", "td3", "tqc", "trpo")
-"""The algorithms that do not have the key `max_grad_norm`."""
+"""These algorithms do not have the key `max_grad_norm`."""
 
 
 class StableBaselines3(Format):

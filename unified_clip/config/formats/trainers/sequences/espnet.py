@@ -17,13 +17,13 @@ OLD_KEYS = (
     OLD_KEY, "mtlalpha", "elayers", "transformer-lr", "transformer-warmup-steps", "model-module", "batch-size",
     "accum-grad",
 )  # fmt: skip
-"""Keys that only ESPnet 1 has. ESPnet 2 writes underscores instead of hyphens."""
+"""Only ESPnet 1 has these keys. ESPnet 2 writes underscores instead of hyphens."""
 
 SPEECH_KEYS = ("postnet-layers", "reduction-factor")
-"""Keys that ESPnet 1 reads only for speech synthesis and voice conversion."""
+"""ESPnet 1 reads these keys only for speech synthesis and voice conversion."""
 
 SPEECH_MODULE = re.compile(r"e2e_(tts|vc)")
-"""Matches values of the key `model-module` for speech synthesis and voice conversion."""
+"""Matches values of `model-module` for speech synthesis and voice conversion."""
 
 TEXT_KEYS = ("mtlalpha", "lsm-weight", "lsm-type", "criterion", "sampling-probability")
 """A file of ESPnet 1 with one of these keys is for speech recognition or translation."""

@@ -21,7 +21,7 @@ HYDRA = re.compile(r"fairseq-hydra-train|hydra_train\.py")
 TRAINING = ("arch", "optimizer", "lr", "clip-norm")
 
 OFF_BY_DEFAULT = Version("0.12.0")
-"""The first version in which fairseq clips nothing by default. Earlier versions clip at 25 by default."""
+"""From this version on, fairseq clips nothing by default. Earlier versions clip at 25."""
 
 NOT_FINITE = "If a norm is not finite, fairseq stops with an error. With fp16, fairseq skips the step instead."
 
@@ -57,10 +57,7 @@ class Fairseq(OwnFormat):
         return HYDRA.search(document.text) is not None or any(document.shows(option) for option in TRAINING)
 
     def parse(self, text: str, name: str) -> Document:
-        """Return a document with the value of each `--option` of a script.
-
-        The override `optimization.clip_norm=1.0` of Hydra is read as --clip-norm.
-        """
+        """Hydra's override `optimization.clip_norm=1.0` is read as --clip-norm."""
         document = Megatron().parse(text, name)
         if (override := OVERRIDE.search(text)) and not document.has(*SCRIPT):
             value = Megatron().parse(f"--clip-norm {override[1]}", name).get(*SCRIPT)

@@ -16,12 +16,10 @@ KEYS: dict[Rule, str] = {"norm": "clipnorm", "global_norm": "global_clipnorm", "
 NAMES = tuple(KEYS.values())
 
 TF_KERAS = Version("2.4")
-"""The first version in which `clipnorm` limits the norm of each tensor. In earlier versions, `clipnorm` limits the
-global norm.
-"""
+"""From this version on, `clipnorm` limits the norm of each tensor. Before, it limits the global norm."""
 
 NO_ZERO = Version("2.11")
-"""The first version in which a threshold of 0 switches clipping off. In earlier versions, 0 sets all gradients to 0."""
+"""From this version on, a threshold of 0 switches clipping off. Before, 0 sets all gradients to 0."""
 
 NORM_AND_VALUE = (
     "With both keys, Keras 2.11 to 2.15 ignores clipvalue, and Keras 3 rejects clipvalue. For these versions, remove "
@@ -69,7 +67,7 @@ class Keras(Format):
         if names[:2] == list(NAMES[:2]):
             raise document.wrong([*place, names[1]], f"Keras rejects this key together with {names[0]}. Remove one.")
         if len(names) > 1:
-            raise document.wrong([*place, names[1]], f"{names[0]} is set, too. {NORM_AND_VALUE}")
+            raise document.wrong([*place, names[1]], f"the file also sets {names[0]}. {NORM_AND_VALUE}")
         if not names:
             unset = config.keys().isdisjoint(NAMES)
             note = f"The file does not set {', '.join(NAMES)}. By default, Keras clips nothing."
@@ -114,10 +112,7 @@ class Keras(Format):
 
 
 def _place(document: Document) -> list[str]:
-    """Return the path of the table with the optimizer's configuration.
-
-    For an optimizer that scales the loss, return the path of its inner optimizer's table.
-    """
+    """Return the path of the optimizer's table. An optimizer that scales the loss has an inner optimizer."""
     place: list[str] = []
     for keys in (["compile_config"], ["optimizer"], ["config"], ["inner_optimizer", "config"]):
         table = document.get(*place)

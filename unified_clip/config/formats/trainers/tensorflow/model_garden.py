@@ -57,7 +57,7 @@ class ModelGarden(Format):
                 if "clipvalue" in used[1:] and len(used) == 2
                 else "Keras accepts only one of these keys. Remove one."
             )
-            raise document.wrong([*table, used[1]], f"{used[0]} is set, too. {remedy}")
+            raise document.wrong([*table, used[1]], f"the file also sets {used[0]}. {remedy}")
         if name == LEGACY[0] and not used:
             return self._legacy(document, table)
         if not used:

@@ -15,8 +15,7 @@ from ...base import Format, Imported, words
 
 ALGORITHM, KIND, THRESHOLD = "gradient_clipping", "clipping_type", "clipping_threshold"
 ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
-"""The paths of the configuration in a file: `parameters` in files that start a run, and the top level in other files.
-"""
+"""Files that start a run have the configuration in `parameters`. Other files have it at the top level."""
 
 BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
 """A file of Composer has `train_loader` and one of these keys. Files of OLMo do not have `train_loader`."""
@@ -31,7 +30,7 @@ FSDP_VALUE = (
 class Composer(Format):
     name, title = "composer", "Composer"
     kinds = ("yaml",)
-    inheritance = Hydra()  # llm-foundry reads files with OmegaConf: interpolations
+    inheritance = Hydra()  # for the interpolations of OmegaConf
     source = "composer/algorithms/gradient_clipping/gradient_clipping.py, llm-foundry: llmfoundry/algorithms"
     newest = "0.32.1"
     own_keys = tuple((*root, "algorithms", ALGORITHM) for root in ROOTS)

@@ -12,12 +12,13 @@ ARGUMENT = ("optimizer", "params", "max_grad_norm")
 
 CLIPS_BY_DEFAULT = Version("0.19.3")
 
-SKIPS = "DeepSpeed skips steps whose norm is not finite"
-FP16 = f"With fp16, {SKIPS}."
-BF16_CHECKED = f"With bf16.check_grad_overflow, {SKIPS}."
-UNCLIPPED = "only if bf16.check_grad_overflow is true. By default, DeepSpeed makes these steps without a clip."
-BF16 = f"With bf16, {SKIPS} {UNCLIPPED}"
-UNSET = f"With fp16, {SKIPS}. With bf16, DeepSpeed skips these steps {UNCLIPPED}"
+FP16 = "With fp16, DeepSpeed skips steps whose norm is not finite."
+BF16_CHECKED = "With bf16.check_grad_overflow, DeepSpeed skips steps whose norm is not finite."
+UNCLIPPED = "By default, DeepSpeed makes these steps without a clip."
+BF16 = (
+    f"With bf16, DeepSpeed skips steps whose norm is not finite only if bf16.check_grad_overflow is true. {UNCLIPPED}"
+)
+UNSET = f"{FP16} With bf16, DeepSpeed skips these steps only if bf16.check_grad_overflow is true. {UNCLIPPED}"
 
 
 class DeepSpeed(Format):
@@ -56,10 +57,7 @@ class DeepSpeed(Format):
 
 
 def not_finite(document: Document, threshold: float | None, *table: str) -> str:
-    """Return sentences about DeepSpeed's action if a norm is not finite. The action depends on the precision.
-
-    table: The path of the table with DeepSpeed's settings.
-    """
+    """The action depends on the precision in the settings at `table`."""
     if threshold is None:
         return ""
     if document.get(*table, "fp16", "enabled") is True:

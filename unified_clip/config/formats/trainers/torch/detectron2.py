@@ -57,7 +57,7 @@ class Detectron2(Format):
         return Imported(self.settings("norm", threshold, read_norm_type(document, [*TABLE, "NORM_TYPE"])), notes)
 
     def _is_enabled(self, document: Document, notes: list[str]) -> bool:
-        """Return whether ENABLED is true. As in detectron2, a string such as "False" is evaluated as Python."""
+        """As in detectron2, a string such as "False" is evaluated as Python."""
         table = document.get(*TABLE)
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
         if unknown and "ENABLED" not in table:

@@ -1,7 +1,7 @@
 """The YAML format of LightningCLI, with the keys `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`.
 
-A Hydra configuration of a Trainer has the same keys at its top level, and names the class in `_target_`. The programs
-of CompVis and Stability AI have the same keys in `lightning.trainer`.
+A Hydra configuration of a Trainer has the same keys at its top level. The programs of CompVis and Stability AI have the
+same keys in `lightning.trainer`.
 """
 
 from __future__ import annotations

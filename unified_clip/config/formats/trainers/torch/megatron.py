@@ -13,7 +13,7 @@ from ....documents.script_options import script_options
 from ...base import Imported, OwnFormat, paths, words
 
 TRAINING = ("clip-grad", "lr", "train-iters", "train-samples", "train-epochs")
-"""Options of a script that trains. A script that generates text or converts a checkpoint has none of these options."""
+"""A script that generates text or converts a checkpoint has none of these options."""
 
 
 class Megatron(OwnFormat):
@@ -40,10 +40,7 @@ class Megatron(OwnFormat):
         return document.shows("clip_grad") and document.shows("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
-        """Return a document with the value of each `--option` of a script. Nested keys such as `--a.b` are left out.
-
-        For an option with several values, the entry is a list.
-        """
+        """Return the value of each `--option` of a script. An option with several values becomes a list."""
         options: dict[str, list[Any]] = {}
         places: dict[tuple[Key, ...], int] = {}
         for line, option, value in script_options(text):

@@ -11,7 +11,7 @@ from ...base import Imported, paths, words
 from .mmengine import CLIP_ARGUMENTS, MMCV, MMEngine, check_known, clip_source
 
 SCHEDULE = ("lr_config", "checkpoint_config", "runner", "total_epochs")
-"""Names that mmcv 1 reads. A file in this format has at least one of these names."""
+"""A file of mmcv 1 has at least one of these names."""
 
 REPLACED = ("optim_wrapper", "param_scheduler", "train_dataloader", "default_hooks")
 """Names of mmengine that replace names of mmcv 1."""

@@ -18,7 +18,7 @@ from ...python_config.bases import ConfigBases
 CLIP = ("optim_wrapper", "clip_grad")
 MMCV = ("optimizer_config", "grad_clip")
 WRAPPER_ARGUMENTS = words("type optimizer paramwise_cfg constructor accumulative_counts loss_scale dtype")
-"""The keys of `optim_wrapper` for one optimizer. A dict with any other key can contain several optimizers."""
+"""A dict `optim_wrapper` with any other key can contain several optimizers."""
 
 OTHER_CLIP = (
     "with this strategy, {engine} clips by its own setting, and clip_grad is not read. Write a clip configuration with "

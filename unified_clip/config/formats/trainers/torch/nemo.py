@@ -1,8 +1,4 @@
-"""The YAML format of NeMo.
-
-The clip key is Lightning's `trainer.gradient_clip_val`, or Megatron-Core's `optim.config.clip_grad`. NeMo-Aligner has
-the key `gradient_clip_val` in the table of an algorithm, such as `trainer.sft`.
-"""
+"""The YAML format of NeMo, with a clip key of Lightning, Megatron-Core or NeMo-Aligner."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from .lightning import ALGORITHM, VALUE, Lightning
 
 MEGATRON = ("optim", "config", "clip_grad")
 ALIGNER = ["sft", "rm", "ppo", "dpo", "kto", "rs", "reinforce", "spin", "knowledge_distillation", "draftp_sd"]
-"""The keys in `trainer` for the algorithms of NeMo-Aligner. NeMo-Aligner ignores `trainer.gradient_clip_val`."""
+"""NeMo-Aligner reads `gradient_clip_val` in these tables of `trainer`, and ignores `trainer.gradient_clip_val`."""
 
 
 class NeMo(Lightning):

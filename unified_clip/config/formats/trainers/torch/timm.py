@@ -53,7 +53,7 @@ class Timm(Format):
         return Imported(self.settings("value" if mode == "value" else "global_norm", threshold), notes)
 
     def _second_clip(self, document: Document) -> list[str]:
-        has_argument = document.has("opt_kwargs", "max_grad_norm")  # which only Lamb takes
+        has_argument = document.has("opt_kwargs", "max_grad_norm")  # only Lamb has this argument
         optimizer = str(document.get("opt", default="lamb" if has_argument else "sgd"))
         threshold = document.get("opt_kwargs", "max_grad_norm", default=1.0)
         if "lamb" not in optimizer.lower() or threshold is None:

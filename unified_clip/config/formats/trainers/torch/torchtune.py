@@ -14,7 +14,7 @@ from ...base import Format, Imported, default_note, paths, words
 
 KEY = "clip_grad_norm"
 ASYNC = ("training", "optimizer")
-"""The path of a table that only the recipe async_grpo has. No other recipe reads `training.clip_grad_norm`."""
+"""Only the recipe async_grpo has this table, and reads `training.clip_grad_norm`."""
 
 ZERO = "with 0, recipes on one device clip nothing. In recipes on several devices, 0 makes all gradients 0."
 
@@ -24,7 +24,7 @@ class TorchTune(Format):
     kinds = ("yaml",)
     source = "recipes/full_finetune_distributed.py, recipes/full_finetune_single_device.py"
     newest = "0.6.1"
-    inheritance = Hydra()  # OmegaConf: interpolations
+    inheritance = Hydra()  # for the interpolations of OmegaConf
     clip_keys = paths(f"{KEY} training.{KEY}")
     vocabulary = words("""
         tokenizer model checkpointer dataset optimizer loss lr_scheduler batch_size epochs max_steps_per_epoch
