@@ -19,7 +19,7 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     def data(self) -> dict[str, Any]:
-        """Return the keys that the user set."""
+        """Return the keys that the user set, except keys with the value None."""
         return self.model_dump(exclude_unset=True, exclude_none=True)
 
     def __setattr__(self, name: str, value: Any) -> None:

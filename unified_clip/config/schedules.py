@@ -89,7 +89,7 @@ def evaluate(schedule: Schedule, step: Any, xp: Scalars) -> Scalar:
         return result
     zero, steps, begin = number(0), number(schedule.steps), number(schedule.begin)
     done = where(step > begin, where(step - begin < steps, step - begin, steps), zero)
-    # These formulas have no division, because compilers divide in different ways, which changes bits.
+    # These formulas have no cancellation and no division. Compilers divide in different ways, which changes bits.
     if isinstance(schedule, Cosine):
         quarter = number(math.pi / 2 / schedule.steps)
         parts = [xp.cos(share * quarter) for share in (done, steps - done)]

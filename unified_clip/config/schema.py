@@ -285,7 +285,7 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
     """Return the data of a group, with the keys that the group inherits from the configuration.
 
     - A group with a different rule inherits only family and eps. If either rule is "value" or "none", the group
-    inherits nothing.
+      inherits nothing.
     - A group that sets threshold, adaptive, min or max inherits none of these four keys.
     - A group with its own `family` does not inherit eps.
     """

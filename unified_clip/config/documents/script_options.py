@@ -65,7 +65,7 @@ def assigned_numbers(text: str) -> Mapping[str, str]:
 
 
 def option_value(word: str | None, numbers: Mapping[str, str]) -> Any:
-    """Return a number as a float, also for a `$NAME` in `numbers`."""
+    """Return a word as a float if it is a number or a `$NAME` in `numbers`."""
     if word is not None and (match := VARIABLE.fullmatch(word)):
         word = numbers.get(match[1] or match[2], word)
     return float(word) if word is not None and NUMBER.fullmatch(word) else word

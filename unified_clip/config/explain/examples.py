@@ -29,7 +29,7 @@ STANDINS = ("weight", "bias")
 """These words replace `*` in a pattern, to create names that match the pattern."""
 
 PAIRED = 30
-"""At most this number of patterns is combined in pairs, to create names that match both."""
+"""At most this number of patterns is combined in pairs, to create names that match two patterns."""
 
 
 @dataclass(frozen=True)

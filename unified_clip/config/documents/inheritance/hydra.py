@@ -24,7 +24,7 @@ ADVICE = "Import the composed configuration: run your program with --cfg job."
 GLOBAL = "_global_"
 
 MOST_PARENTS = 4
-"""The main configuration is searched in at most this number of parent folders."""
+"""The main configuration is in one of the nearest MOST_PARENTS parent folders."""
 
 
 class Hydra(Inheritance):
