@@ -1,7 +1,4 @@
-"""Read `catalog.toml`, which lists functions and classes that clip, and `trainer_arguments.toml`.
-
-The comments in both files explain the fields of `ClipFunction`, `ClassCheck` and `TrainerSetting`.
-"""
+"""Read `catalog.toml` and `trainer_arguments.toml`. The comments in these files explain the fields."""
 
 from __future__ import annotations
 
@@ -97,7 +94,7 @@ class ClipFunction:
 
     @property
     def clipped(self) -> str:
-        """The name of the parameter that takes the gradients or the model's parameters."""
+        """The name of the parameter with the tensors to clip."""
         return self.tensor or self.parameters[0]
 
     @property
@@ -106,7 +103,7 @@ class ClipFunction:
 
     @property
     def same_positions(self) -> int:
-        """The number of leading parameters that have the same position in the function and in its replacement."""
+        """The number of first parameters that the replacement has in the same order."""
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
@@ -126,7 +123,7 @@ NO_FUNCTION = ClipFunction("", "", "")
 
 @dataclass(frozen=True, eq=False)
 class ClassCheck:
-    """An engine or optimizer that checks the class of a clip, and accepts only Paddle's classes."""
+    """An engine or optimizer that accepts only Paddle's own clip classes."""
 
     names: Sequence[str]
     why_not: str
@@ -168,7 +165,7 @@ def _tables(file: str = "catalog.toml") -> dict[str, Any]:
 
 @functools.cache
 def names(kind: str) -> tuple[str, ...]:
-    """Return a list of names from the table `names` in `catalog.toml`, such as the list "gradient_sources"."""
+    """Return a list from the table `names` in `catalog.toml`."""
     return tuple(_tables()["names"][kind])
 
 
@@ -184,8 +181,7 @@ def class_checks() -> tuple[ClassCheck, ...]:
 
 
 def clip_function(full_name: str) -> ClipFunction | None:
-    """Return the function with a full name. Names from old or internal modules are accepted, such as
-    `tensorflow.compat.v1.clip_by_norm`."""
+    """Find a function, also by an old name such as `tensorflow.compat.v1.clip_by_norm`."""
     for pattern, short in MODULE_ALIASES:
         if match := pattern.match(full_name):
             full_name = short + full_name[match.end() :]
@@ -227,18 +223,14 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return names of functions, methods and arguments.
-
-    A file with one of these names might contain a clip. CLAMP_NAMES are left out, because most code uses these
-    functions for tensors that are not gradients.
-    """
+    """Return names that show a possible clip. Most code calls the functions in CLAMP_NAMES for other tensors."""
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
 
 
 @functools.cache
 def clip_pattern() -> re.Pattern[bytes]:
-    """Return a pattern that matches all files with a clip, and some files without a clip."""
+    """Return a pattern that matches every file with a clip. It also matches some files without a clip."""
     names = _clues() | {name for _, name in _owners()}
     rest = sorted(name for name in names if not re.search("(?i)clip|clamp", name))
     packages = "|".join(sorted(FRAMEWORKS))

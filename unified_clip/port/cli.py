@@ -103,8 +103,7 @@ def run(options: argparse.Namespace) -> int:
         _print(options, report, ported)
     except KeyboardInterrupt:
         written = sum(map(port_files.is_written, marked)) if options.write or options.mark else 0
-        changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "No file was changed"
-        complain(f"interrupted. {changed}.")
+        complain(f"interrupted. Files changed: {written}." if written else "interrupted. No file was changed.")
         return INTERRUPTED
     left = report.summary.flagged + report.summary.unread + (report.summary.rewritten if options.check else 0)
     return DIFFERENT if left else SUCCESS

@@ -58,7 +58,7 @@ def _is_quotient(module: Module, node: cst.BinaryOperation) -> bool:
 
 
 def _is_bounded_by_1(module: Module, node: cst.BinaryOperation) -> bool:
-    """Return whether a node is the quotient in `max(1, norm / c)` or `min(1, c / norm)`, with any name for c."""
+    """Return whether a node is the quotient in `max(1, norm / c)` or `min(1, c / norm)`."""
     argument, call = itertools.islice(itertools.chain(module.ancestors(node), (None, None)), 2)
     if not (isinstance(argument, cst.Arg) and isinstance(call, cst.Call) and isinstance(node.operator, cst.Divide)):
         return False

@@ -1,4 +1,4 @@
-"""The edits of one file, and the verdict on each of its clips. The rules call the methods of `FileRewrite`."""
+"""The edits of one file, and the verdicts on its clips."""
 
 from __future__ import annotations
 
@@ -37,30 +37,19 @@ class FileRewrite:
     def leave(self, clip: FoundClip, reason: str) -> None:
         self._decide(clip, "left", reason)
 
-    def rewrite(self, clip: FoundClip, becomes: str, family: str = "") -> None:
-        """Set the verdict of a clip to "rewritten".
-
-        becomes: The full name of the replacement.
-        family: The family of the replacement, such as "pytorch". The default is the family of the clip.
-        """
+    def rewrite(self, clip: FoundClip, replacement: str, family: str = "") -> None:
         site = self._decide(clip, "rewritten")
-        site.becomes, site.becomes_meaning = becomes, of_family(site.meaning, family)
+        site.becomes, site.becomes_meaning = replacement, of_family(site.meaning, family)
 
     def rename(self, clip: FoundClip, framework: str) -> None:
-        """Replace a function or class by unified_clip's function or class, and rename the arguments of its call.
-
-        framework: The framework of the replacement, such as "torch" for `unified_clip.torch`.
-        """
+        """Replace a function or class by unified_clip's, and rename the arguments of its call."""
         module, name = f"unified_clip.{framework}", clip.function.replacement
         self.renames.add(clip.node, module, name)
         self.rename_arguments(clip)
         self.rewrite(clip, f"{module}.{name}")
 
     def rename_arguments(self, clip: FoundClip) -> None:
-        """Rename the keyword arguments of a call to the names of the replacement's parameters.
-
-        A positional argument becomes a keyword argument if its parameter has another position in the replacement.
-        """
+        """Rename keyword arguments. Pass positional arguments by name if the replacement has another order."""
         if clip.call is None:
             return
         function = clip.function

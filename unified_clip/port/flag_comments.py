@@ -21,11 +21,8 @@ OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*"
 
 
 def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> PortedFile:
-    """Add a comment (mark) above each flagged clip, remove the marks of an earlier run, and return the file.
-
-    rewritten: Whether the returned file contains rewritten clips, in addition to marks.
-    """
-    before = file.before or file.path.read_bytes()  # a file without clips comes without its content
+    """Add a comment above each flagged clip, and remove the comments of an earlier run."""
+    before = file.before or file.path.read_bytes()  # `port_all` keeps no content of files without clips
     content = OLD_MARK.sub(b"", file.after if rewritten and file.after else before)
     marks = {
         site.line: site.reason for site in port(file.path, content, target, native).sites if site.verdict == "flagged"
@@ -38,15 +35,11 @@ def count(files: Sequence[PortedFile]) -> int:
 
 
 def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
-    """Insert each comment above the innermost statement of a line, and return the source.
-
-    A comment that would be inside a string is inserted above an outer statement.
-    marks: The comments, by line number.
-    """
+    """Insert each comment above the innermost statement of its line, but never inside a string."""
     encoding = tokenize.detect_encoding(BytesIO(content).readline)[0].removesuffix("-sig")
     tree = ast.parse(content, path.name)
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-    for line, reason in sorted(marks.items(), reverse=True):  # from the end: earlier lines keep their numbers
+    for line, reason in sorted(marks.items(), reverse=True):  # so earlier lines keep their numbers
         starts = {node.lineno for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno)}
         candidates = (_above(content, start, reason, encoding) for start in sorted(starts, reverse=True))
         content = next((new for new in candidates if _same_code(new, tree)), content)
@@ -63,7 +56,7 @@ def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
 
 
 def _same_code(content: bytes, tree: ast.Module) -> bool:
-    """Return whether the content has this syntax tree. A comment that was inserted in a string changes the tree."""
+    """Return whether the syntax tree is unchanged. A comment inside a string changes it."""
     try:
         return ast.dump(ast.parse(content)) == ast.dump(tree)
     except SyntaxError:

@@ -20,10 +20,7 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 
 
 class Arguments:
-    """The arguments of a call, by the names of the function's parameters.
-
-    renamed: Maps alternative names of parameters to the function's own names.
-    """
+    """The arguments of a call, by the names of the function's parameters."""
 
     def __init__(
         self, call: cst.Call | None, parameters: Sequence[str], renamed: Mapping[str, str] = MappingProxyType({})
@@ -54,7 +51,7 @@ class FoundClip:
     name: str
     function: ClipFunction = NO_FUNCTION
     call: cst.Call | None = None
-    """The call of the function, or None for a name without a call, as in a type annotation."""
+    """None for a name without a call, as in a type annotation."""
 
     why_not: str = ""
 
@@ -63,7 +60,7 @@ class FoundClip:
     setting: TrainerSetting | None = None
 
     limit: cst.BaseExpression | None = None
-    """The value or the default of a trainer's argument, or None if the value is set outside the file."""
+    """The value or default of a trainer's argument. None if the value is set outside the file."""
 
     @property
     def kind(self) -> str:
@@ -85,7 +82,7 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The arguments with the threshold or the bounds. A missing argument is None."""
+        """The arguments with the threshold or the bounds."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 

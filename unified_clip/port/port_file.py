@@ -21,19 +21,7 @@ from .to_config import UnsureError, meaning
 def port(
     path: Path, content: bytes, target: Target = "torch", native: bool = False, *, edit: bool = True
 ) -> PortedFile:
-    """Port the clips of one file.
-
-    Return the new content of the file, and a result for each clip. Calls of functions such as torch.clamp are left out
-    if the tensor is not a gradient. Raise UnreadableError if the content is not valid Python, or is nested too deep.
-
-    Args:
-        path: The path of the file, which is not read.
-        content: The bytes of the file.
-        target: "torch", or "drop-in" to keep the framework.
-        native: If True, the new code calls PyTorch's functions. If False, the new code calls unified_clip's functions.
-            True requires the target "torch".
-        edit: Whether to compute the new content. False takes less time, and keeps the old content.
-    """
+    """Port the clips of one file. With `edit=False`, only report them, which takes less time."""
     if not clip_pattern().search(content) or not may_clip(identifiers(content)):
         return PortedFile(path, content, content)
     module = Module(content, path)

@@ -69,15 +69,7 @@ def port_all(
     read: Read = Path.read_bytes,
     edit: bool = True,
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
-    """Port files, and return (ported files, unreadable files).
-
-    Both lists have the order of `paths`. No file is written.
-
-    advance: Called with the number of files that are finished since the last call.
-    read: A function that returns the Python source of a file. The function must be defined at the top level of a
-        module, because other processes import the function.
-    edit: Whether to compute the new content of the files.
-    """
+    """Port files, without writing them. Other processes import `read`, so it must be a top-level function."""
     results = {path: _without_clip(path, read) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
     advance(len(paths) - len(candidates))
@@ -116,7 +108,7 @@ def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]
 
 @contextmanager
 def _processes() -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of processes. If the `with` block raises an error, the processes are ended at once."""
+    """Yield a pool of processes. After an error, the processes are ended at once."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
     try:
@@ -132,10 +124,7 @@ def _processes() -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C (SIGINT) in this process until the end of the `with` block. On Windows, signals are not delayed.
-
-    Child processes that start inside the block ignore Ctrl-C. So this process has to end the child processes.
-    """
+    """Delay Ctrl-C, except on Windows. New processes ignore Ctrl-C, so `_processes` ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -205,7 +194,7 @@ def _commit_files(git: str, paths: Sequence[Path]) -> str:
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write the changed files, and return their paths. After an error or Ctrl-C, all files have the old content."""
+    """Write the changed files. After an error or Ctrl-C, every file has its old content."""
     changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
     current = Path()
     copies: dict[Path, Path] = {}
@@ -245,10 +234,7 @@ def is_written(ported: PortedFile) -> bool:
 
 
 def _write_beside(path: Path, content: bytes) -> Path:
-    """Write the content to a new file in the directory of `path`, and return the new path.
-
-    The new file gets the mode of `path` and, if possible, the same owner.
-    """
+    """Write a new file in the directory of `path`, with the same mode and owner."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".unified-clip.", delete=False) as file:
         copy = Path(file.name)
         try:

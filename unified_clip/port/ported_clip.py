@@ -33,8 +33,7 @@ class PortedClip:
 
     text: str
     verdict: Verdict | None = None
-    """"rewritten", "flagged" (to port by hand) or "left" (nothing to port). The verdict is None until a rule
-    decides."""
+    """"left" means that there is nothing to port. None means that no rule has decided yet."""
 
     meaning: Meaning | None = None
     """The effect of the clip, or None if a clip configuration cannot express it."""
@@ -53,7 +52,7 @@ class PortedClip:
 
 @dataclass(frozen=True)
 class PortedFile:
-    """A file, before and after its clips are ported. Both contents can be empty if the file has no clips."""
+    """A file before and after its clips are ported. Without clips, both contents can be empty."""
 
     path: Path
     before: bytes

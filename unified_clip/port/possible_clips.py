@@ -1,4 +1,4 @@
-"""Find names that might be clips of an unknown module: from `import *`, `getattr` or an unknown package."""
+"""Find names that might be clips, although their module is unknown."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def possible_clips_named(module: Module, imports: Imports, node: Target, names: 
 
 
 def _of_wrapper(module: Module, node: Target, names: set[str], call: cst.Call | None) -> Iterator[FoundClip]:
-    """Yield a clip if another module provides a framework's usual name, as in `import lingvo.compat as tf`."""
+    """Find a framework's function in another module, as in `import lingvo.compat as tf`."""
     code, package = module.code(node), min(names).rpartition(".")[0]
     function, is_known = clip_function(code), package.partition(".")[0] in {*FRAMEWORKS, "numpy", "unified_clip"}
     if function is not None and function.rule in ("norm", "global_norm") and not is_known:
@@ -109,10 +109,7 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
 
 
 def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
-    """Yield a clip if a method of an unknown object has the name of a clip function.
-
-    An example is import_module("paddle.nn").ClipGradByNorm(1.0).
-    """
+    """Find calls such as import_module("paddle.nn").ClipGradByNorm(1.0)."""
     if call is None or not isinstance(node, cst.Attribute):
         return
     owner, last = module.code(node.value), node.attr.value
@@ -143,12 +140,7 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
-    """Return whether the result of a `getattr` call can be one of the functions in `clips`.
-
-    - True if the file calls the result with a gradient, or with a keyword that contains "clip".
-    - False if LAYER_NAMES or OTHER_NAMES match names around the call of getattr.
-    - Otherwise, True if each call of the result passes arguments that one of the clips accepts.
-    """
+    """Return whether a `getattr` call may return one of the clips."""
     calls = calls_of(module, call)
     gradients = Gradients(module)
     if any("clip" in keyword for call in calls for keyword in keywords_of(call)):
@@ -188,7 +180,7 @@ def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
 
 
 def _pattern(node: cst.BaseExpression) -> str:
-    """Return a regular expression that matches all strings that an expression can return."""
+    """Return a regular expression for all values that an expression can have."""
     match node:
         case cst.SimpleString():
             return re.escape(str(node.evaluated_value))

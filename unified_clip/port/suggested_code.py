@@ -108,10 +108,7 @@ def _config(module: Module, clip: FoundClip) -> str:
 
 
 def _attached(module: Module, clip: FoundClip) -> list[str]:
-    """Return the lines that attach a clip to an optimizer of PyTorch.
-
-    If Paddle might clip each parameter group by its own norm, the lines contain comments with a loop over the groups.
-    """
+    """Return the lines that attach a clip to an optimizer of PyTorch."""
     is_limit = isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument
     if not is_limit:
         is_created = clip.kind == "class" and clip.call is not None and not clip.why_not
@@ -193,10 +190,7 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 
 def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
-    """Return (comment about the position in optax.chain, description of the clipped parameters).
-
-    The comment is '' if all earlier transformations are clips. The description is '' if all parameters are clipped.
-    """
+    """Return (comment about the position in optax.chain, description of the clipped parameters)."""
     node: cst.CSTNode | None = clip.node
     advice, selected = UNKNOWN_POSITION, ""
     while node is not None and not isinstance(node, cst.BaseStatement) and advice != NOT_FIRST:

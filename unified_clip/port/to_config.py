@@ -23,17 +23,11 @@ UNBOUNDED = ('float("inf")', '-float("inf")')
 
 
 class UnsureError(Exception):
-    """The effect of a clip is uncertain, so the clip cannot be rewritten.
-
-    The message is stored as the `reason` of the clip.
-    """
+    """A clip cannot be rewritten. The message is its `reason` in the report."""
 
 
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
-    """Return (rule, family, limits) of a clip. `limits_of` describes the limits.
-
-    The rule is '' if no clip configuration has the same effect.
-    """
+    """Return (rule, family, limits). The rule is '' if no clip configuration has the same effect."""
     if clip.setting is not None:
         return trainer_arguments.rule_of_argument(module, clip, clip.setting), clip.setting.family, [clip.limit]
     if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument:
@@ -42,10 +36,7 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
 
 
 def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
-    """Return [threshold] or [upper bound, lower bound], with None for a missing argument.
-
-    For functions that also clip tensors other than gradients, such as torch.clamp, a missing bound is infinite.
-    """
+    """Return [threshold] or [upper bound, lower bound]. A missing bound of torch.clamp is infinite."""
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):
         return limits
@@ -53,19 +44,13 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Return whether a clip may be clipnorm= of standalone Keras up to 2.3.1, which clips by the global norm.
-
-    Later versions clip each tensor by its own norm.
-    """
+    """Return whether this may be clipnorm= of Keras up to 2.3.1, which clips by the global norm."""
     is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
 
 
 def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
-    """Return whether the threshold of a Keras optimizer is 0 or less.
-
-    Most versions of Keras do not clip with such a threshold.
-    """
+    """Return whether the threshold is 0 or less, which most versions of Keras ignore."""
     number = module.number(clip.node.value) if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument else None
     return clip.setting is None and number is not None and number <= 0
 
@@ -89,10 +74,7 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 
 
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
-    """Return the effect of a clip, or None if no clip configuration has the same effect.
-
-    Raise UnsureError if unified_clip rejects an argument.
-    """
+    """Return the effect of a clip, or None if no clip configuration has the same effect."""
     rule, family, limits = rule_of(module, clip)
     if not rule or not limits or limits[0] is None or clip.passed_as("axes") is not None:
         return None

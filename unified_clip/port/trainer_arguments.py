@@ -14,10 +14,7 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 
 
 def clips_in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield the clips that the arguments of a call switch on.
-
-    Without such an argument, yield a clip if the trainer clips by default, or if the value is set outside the file.
-    """
+    """Yield the clips that a trainer's arguments or defaults switch on."""
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
     passed = keywords_of(call)
@@ -60,10 +57,7 @@ def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -
 
 
 def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for code such as HfArgumentParser((ModelArguments, TrainingArguments)).
-
-    The parser sets the threshold at run time.
-    """
+    """Find code such as HfArgumentParser((ModelArguments, TrainingArguments))."""
     if not module.code(call.func).endswith("ArgumentParser"):
         return
     for argument in call.args:
@@ -75,8 +69,7 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def clips_in_bases(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Yield a clip for a base class such as TrainingArguments. The threshold is unknown, because a parser often sets it
-    at run time."""
+    """Find a base class such as TrainingArguments. A parser often sets its threshold at run time."""
     for base in node.bases:
         name = module.full_name(base.value)
         if (setting := setting_of(name)) is not None and (setting.default or name in setting.elsewhere):
@@ -84,7 +77,7 @@ def clips_in_bases(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
 
 
 def clips_in_entry(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip]:
-    """Yield a clip for config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0, or {"grad_clip": 1.0}."""
+    """Find config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0, or {"grad_clip": 1.0}."""
     setting = _setting(imports, entry.keyword, entry.value)
     if setting is not None and entry.owner not in SELF:
         why_not = _why_not(setting, entry.value)

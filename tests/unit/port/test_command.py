@@ -90,7 +90,7 @@ def test_a_patch_names_on_standard_error_how_many_clips_it_does_not_have(run: Ru
     assert status == 1
     assert out.count("--- a/") == 1
     assert (
-        "1 flagged, 0 left; 1 file could not be read. The diff contains only the rewritten clips. To see flagged clips "
+        "1 flagged, 0 left. 1 file could not be read. The diff contains only the rewritten clips. To see flagged clips "
         "and unread files, omit" in err
     )
     _, out, _ = run("c.py")

@@ -141,7 +141,7 @@ def test_a_clip_without_a_meaning_is_reported_with_its_reason_only() -> None:
         ),
         (
             [], {"unread": [UnreadableFile(Path("b.py"), "line 1: invalid syntax")]},
-            "0 clips found; 1 file could not be read.", "Next: fix the files that could not be read.",
+            "0 clips found. 1 file could not be read.", "Next: fix the files that could not be read.",
         ),
     ],
 )  # fmt: skip

@@ -67,10 +67,7 @@ def build_report(
 
 
 def writer(path: Path) -> Callable[[Report], str]:
-    """Return the function that formats a report for a file. The suffix of the file defines the format.
-
-    Raise ReportError or UsageError if the suffix is unknown, or if the file cannot be written.
-    """
+    """Return the function that formats a report. The suffix of the file defines the format."""
     if path.suffix.lower() not in WRITERS:
         suffixes = " or ".join(WRITERS)
         raise ReportError(f"{path}: the name of a report must end in {suffixes}. Pass such a name.", "UC203")
@@ -187,9 +184,10 @@ class _Tables:
 
 
 def _headline(counts: model.Counts) -> str:
-    parts = f": {counts.rewritten} rewritten, {counts.flagged} flagged, {counts.left} left" if counts.clips else ""
-    unread = f"; {counted(counts.unread, 'file')} could not be read" if counts.unread else ""
-    return f"{counted(counts.files, 'file')} read, {counted(counts.clips, 'clip')} found{parts}{unread}."
+    headline = f"{counted(counts.files, 'file')} read, {counted(counts.clips, 'clip')} found"
+    if counts.clips:
+        headline = f"{headline}: {counts.rewritten} rewritten, {counts.flagged} flagged, {counts.left} left"
+    return f"{headline}. {counted(counts.unread, 'file')} could not be read." if counts.unread else f"{headline}."
 
 
 def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], option: str) -> str:

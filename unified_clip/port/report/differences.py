@@ -1,8 +1,5 @@
-"""Read the known differences of the frameworks' own functions, which the parity suite measured.
-
-The parity suite's list is not part of the installed package. So `python tools/port_differences.py` copies the list to
-`differences.json`.
-"""
+"""Read the known differences of the frameworks' own functions. `python tools/port_differences.py` writes
+`differences.json`."""
 
 from __future__ import annotations
 
@@ -28,12 +25,11 @@ COMPUTED_BY = (
     (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
     (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""(pattern, name) tuples. A function that matches the pattern returns the same result as the parity suite's function
-`name`."""
+"""(pattern of function names, measured function with the same result)"""
 
 
 def measured_as(name: str) -> str:
-    """Return the function in the parity suite that returns the same result as the function `name`, or ''."""
+    """Return the function in the parity suite that has the same result, or ''."""
     measured = catalog.names("measured")
     if name not in measured:
         function = catalog.clip_function(name)

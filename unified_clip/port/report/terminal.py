@@ -1,7 +1,4 @@
-"""Print a report of ported code, in color on a terminal.
-
-A long text is printed only once.
-"""
+"""Print a report of ported code."""
 
 from __future__ import annotations
 
@@ -16,16 +13,16 @@ from rich.text import Text
 from .model import ClipMeaning, Report, ReportedClip, spans
 
 MAX_REPEATED = 80
-"""The largest length of a text that is printed each time. A longer text is printed in full only the first time."""
+"""A longer text is printed in full only the first time."""
 
 NUMBER_KINDS = ("value", "touched")
-"""The kinds of known differences that change a number in a result. Only these differences are printed in full."""
+"""Only known differences of these kinds are printed in full."""
 
 VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 
 
 class Line(NamedTuple):
-    """A line of the report. Lines that are not code can be wrapped."""
+    """A line of the report. Lines of code are not wrapped."""
 
     indent: int
     text: Text

@@ -1,7 +1,4 @@
-"""Rules for clipping arguments, such as `Adam(clipnorm=1.0)`, and for `need_clip=False`.
-
-`tensorflow_tape` rewrites the clipping arguments of Keras optimizers.
-"""
+"""Rules for clipping arguments, such as `Adam(clipnorm=1.0)`, and for `need_clip=False`."""
 
 from __future__ import annotations
 

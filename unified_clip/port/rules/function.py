@@ -1,7 +1,4 @@
-"""Rules for functions such as `clip_grad_norm_`, `tf.clip_by_value` and `set_gradient_clip`.
-
-Each function becomes unified_clip's function of the same name.
-"""
+"""Rules for functions such as `clip_grad_norm_`, `tf.clip_by_value` and `set_gradient_clip`."""
 
 from __future__ import annotations
 
@@ -59,10 +56,7 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
-    """Decide whether a call such as torch.clamp clips gradients.
-
-    A call on a gradient is ported. A call on a possible gradient is flagged. Any other call stays unchanged.
-    """
+    """Decide whether a call such as torch.clamp clips gradients."""
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)
     if clip.call is None:

@@ -81,10 +81,7 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
-    """Return (code of the clipped list, name of the result, code such as "norm = ") for a statement that clips.
-
-    The third text is '' if the statement does not use the norm.
-    """
+    """Return (code of the clipped list, name of the result, code such as "norm = " or '')."""
     argument = module.code(call.args[0].value) if call.args else ""
     match target, value:
         case cst.Tuple(elements=[result, norm]), cst.Call() if value is call and call.args:

@@ -1,4 +1,4 @@
-"""Rules for Paddle's clip classes, such as `ClipGradByNorm`. `paddle_optimizer` has the rules for optimizers."""
+"""Rules for Paddle's clip classes, such as `ClipGradByNorm`."""
 
 from __future__ import annotations
 

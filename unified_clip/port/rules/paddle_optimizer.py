@@ -1,7 +1,4 @@
-"""Rules for clips in Paddle's optimizers: `Adam(grad_clip=clip)`.
-
-In PyTorch code, the clip is a statement before each step of the optimizer.
-"""
+"""Rules for `Adam(grad_clip=clip)` of Paddle. In PyTorch, the clip is a statement before each step."""
 
 from __future__ import annotations
 
@@ -39,10 +36,6 @@ ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]
 
 @register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite or flag the clips that Paddle's optimizers get as grad_clip=.
-
-    If all clips of the file are rewritten, clip classes in type annotations are renamed, too.
-    """
     created = [clip for clip in clips if clip.call is not None]
     if created and file.native and any(map(is_need_clip, file.clips)):
         for clip in created:
@@ -80,7 +73,7 @@ def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 def _insert_clips(
     file: FileRewrite, source: ClipSource, optimizers: Sequence[Optimizer], write_clip: WriteClip
 ) -> None:
-    """Insert the clip before each step of the optimizers. If an UnsureError is raised, no step is changed."""
+    """Insert the clip before each step. If this raises an UnsureError, no step is changed."""
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
         raise UnsureError(f"The optimizer might have a second clip. {native_function.WITHOUT}")
     unscaled = {step: _unscaled(file.module, step, each) for each in optimizers for step in each.steps}
@@ -103,10 +96,7 @@ def _insert_clips(
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
-    """Return the name of a variable that is equal to the clip whenever an optimizer step runs.
-
-    If the file has no such variable, add a variable.
-    """
+    """Return a variable that contains the clip at each step. If there is none, add a variable."""
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
         file.module.has_same_value_at(argument.value, call) for call in calls
@@ -136,10 +126,7 @@ def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
 
 
 def _unscaled(module: Module, step: PaddleStep, optimizer: Optimizer) -> list[str]:
-    """Return ["scaler.unscale_(optimizer)"], the line that unscales the gradients before a step.
-
-    Return [] if the step has no loss scaler, or if the gradients are already unscaled.
-    """
+    """Return the line to insert that unscales the gradients, or [] if no line is needed."""
     if step.kind != "scaler" or _line_that_unscales(module, step, optimizer) is not None:
         return []
     code = _unscale(module, step, optimizer)

@@ -71,11 +71,7 @@ _rules: list[RewritingRule] = []
 def register(
     order: RuleOrder, *, matches: Matches, target: Target | None = None, native: bool | None = None
 ) -> Callable[[Apply], Apply]:
-    """Return a decorator that registers a function as a rule.
-
-    matches: A function that returns whether the rule applies to a clip.
-    target, native: The rule is used only with these values of --to and --native. None means all values.
-    """
+    """Register a function as a rule, for all values of --to and --native or only for one value."""
 
     def decorate(apply: Apply) -> Apply:
         _rules.append(RewritingRule(order, matches, apply, target, native))

@@ -1,7 +1,4 @@
-"""Rules that port TensorFlow training steps with `tf.GradientTape` to PyTorch.
-
-The new code of a step calls PyTorch's backward(), the clips, and optimizer.step().
-"""
+"""Rules that port TensorFlow training steps with `tf.GradientTape` to PyTorch."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ SEVERAL_LISTS = (
 )
 OUTSIDE_OF_STEPS = f"This optimizer also applies gradients outside of the training steps. {ATTACH}"
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
-"""Attributes of an optimizer. Files that read these attributes can still be rewritten."""
+"""A clip can be rewritten even if the file uses these attributes of its optimizer."""
 
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
 IN_PLACE = (
@@ -92,10 +89,7 @@ class TapeRewrite:
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _with_other_variables(self) -> set[StepRange | None]:
-        """Return the steps of each optimizer that does not update the same variables in all steps.
-
-        PyTorch's optimizer would update all parameters in each step.
-        """
+        """Return the steps of optimizers that update different variables in different steps."""
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
             lists.setdefault(self._optimizer(step), set()).add(step.variables)

@@ -1,7 +1,4 @@
-"""Collect the edits of a file, and apply all of them at once. Unchanged code keeps its formatting.
-
-LibCST's AddImportsVisitor is not used, because it is 20 times slower.
-"""
+"""Collect the edits of a file, and apply all of them at once. LibCST's AddImportsVisitor is 20 times slower."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ class LineEdit:
 
 
 class Edits(cst.CSTTransformer):
-    """All edits of a file. `to_bytes` returns the edited source. A line with several statements is not edited."""
+    """The edits of a file. A line with several statements is not edited."""
 
     def __init__(self, module: Module) -> None:
         super().__init__()
@@ -45,14 +42,13 @@ class Edits(cst.CSTTransformer):
         self._lines: defaultdict[cst.CSTNode, LineEdit] = defaultdict(LineEdit)
         self._imports: set[str] = set()
         self._changed: set[cst.CSTNode] = set()
-        """The edited statements. Their comments are kept."""
+        """The edited statements."""
 
         self._gaps: set[cst.CSTNode] = set()
 
     # -- collecting
 
     def replace(self, node: cst.BaseExpression, code: str) -> None:
-        """Replace an expression by new code. Parentheses around the expression are kept."""
         self._replaced[node] = cst.parse_expression(code, config=self._module.tree.config_for_parsing)
 
     def pass_by_keyword(self, argument: cst.Arg, keyword: str) -> None:
@@ -66,7 +62,7 @@ class Edits(cst.CSTTransformer):
         before += [line for line in lines if line not in before]
 
     def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
-        """Assign the value of an argument to a variable. `remove_argument` removes the argument itself."""
+        """Assign the value of an argument to a variable. The argument itself stays."""
         self._lines[statement].hoisted[value] = name
 
     def rewrite(self, statement: cst.BaseSmallStatement, lines: Lines) -> None:
@@ -151,13 +147,7 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the white space between the new last element of a list and the closing bracket.
-
-    The comments in `between` are kept. `Edits` moves the comments in `end` above the statement.
-
-    between: The white space after the last remaining element.
-    end: The white space before the closing bracket.
-    """
+    """Return the white space before a closing bracket, with the comments in `between`."""
     if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
         last = {"indent": False, "last_line": cst.SimpleWhitespace("")}
         if isinstance(end, cst.ParenthesizedWhitespace):
@@ -191,7 +181,7 @@ def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
 
 
 def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
-    """Remove the statements `gaps` from a block. Their comments move to the next statement, or to the end."""
+    """Remove the statements `gaps` from a block, but keep their comments."""
     body: list[Any] = []
     above: list[cst.EmptyLine] = []
     for statement in block.body:

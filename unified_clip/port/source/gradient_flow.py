@@ -1,7 +1,4 @@
-"""Find the gradients in a file.
-
-The search starts at calls that compute gradients, and follows assignments, loops and tuples.
-"""
+"""Find the gradients in a file."""
 
 from __future__ import annotations
 
@@ -47,11 +44,7 @@ class Gradients:
         return kind == "gradient"
 
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression contains a name that is typical of gradients, such as `grads`.
-
-        Examples are grads.x, grads[0], grads(), and a variable of a loop over grads. For the last parameter
-        of a gradient hook, always return True.
-        """
+        """Return whether an expression contains a name that is typical of gradients, such as `grads`."""
         match node:
             case cst.Attribute(value=inner, attr=attribute):
                 return is_like_gradient(attribute.value) or self.has_gradient_name(inner)
@@ -112,10 +105,8 @@ class Gradients:
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return all arguments that the file passes for the function parameter `name`.
-
-        For the lambda in a call such as map(lambda g: ..., gradients), return the other arguments of the call.
-        """
+        """Return all arguments of the calls of a parameter's function. In map(lambda g: ..., gradients), return the
+        other arguments of map."""
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):
             calls = [call for call in self._module.calls if self._module.code(call.func) == function.name.value]
@@ -126,7 +117,7 @@ class Gradients:
         return [value for value in values if value is not function]
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
-        """Return the kind of an expression: "gradient", a list or tuple of kinds, or None for any other expression."""
+        """Return "gradient", a list or tuple of kinds, or None for any other expression."""
         match node:
             case cst.Attribute(attr=cst.Name(value="grad")):  # of a parameter, not jax.grad
                 return None if self._module.full_name(node) in names("gradient_sources") else "gradient"
@@ -218,10 +209,7 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of an element, or None if unknown. Elements of a gradient are gradients, too.
-
-    place: The index of the element. If None, return the kind that all elements share.
-    """
+    """Return the kind of an element. If `place` is None, return the kind that all elements share."""
     if isinstance(kind, TupleOf):
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None

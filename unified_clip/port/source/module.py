@@ -20,7 +20,7 @@ SELF = ("self", "cls")
 MAX_ALIASES = 10
 
 MAX_NAMES = 100
-"""If a name can refer to more functions or classes than this number, the name is unknown."""
+"""A name with more possible meanings is unknown."""
 
 PROJECT_DEPTH = 6
 """The number of parent folders to search for an imported module."""
@@ -62,13 +62,8 @@ UNBOUND = Binding("", (), ())
 
 class Module(SyntaxTree):
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
-        """Return the full names that a dotted name can have, according to imports and to aliases such as x = y.
-
-        An empty string in the set means an unknown name.
-
-        depth: The number of aliases followed so far.
-        """
-        key = (node, depth)  # a name that is assigned its own attributes would be followed exponentially often
+        """Return the possible full names, according to imports and aliases. '' means an unknown name."""
+        key = (node, depth)  # without this cache, code such as x = x.y takes exponential time
         if key not in self._known_names:
             self._known_names[key] = self._full_names(node, depth)
         return set(self._known_names[key])
@@ -131,10 +126,7 @@ class Module(SyntaxTree):
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
-        """Return whether the file does not define the first part of a name, such as `torch` in `torch.clamp`.
-
-        Builtins are defined names.
-        """
+        """Return whether nothing defines the first part of a name, such as `torch` in `torch.clamp`."""
         first = first_name(node)
         scope = self.scope(first) if first is not None else None
         is_bound = first is None or scope is None or first.value in self._captured or bool(scope[first.value])
@@ -196,11 +188,7 @@ class Module(SyntaxTree):
         return self._bound_value(node).node is not None
 
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
-        """Return the value that an assignment, a loop, a `with` statement or `:=` binds to a target.
-
-        For a node that is not a target, the field `node` of the result is None. For `x += 1` and `x: int`, only the
-        field `value` is None.
-        """
+        """Return the value that a statement binds to a node. If it binds nothing, `node` of the result is None."""
         path: list[int | None] = []
         inner = node
         for outer in self.ancestors(node):
@@ -226,10 +214,7 @@ class Module(SyntaxTree):
     # -- the same expression elsewhere
 
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
-        """Return whether an expression has the same value if it is moved to the node `place`.
-
-        This assumes that equal calls return equal values, and that only attributes of self change.
-        """
+        """Return whether an expression has the same value at `place`. Equal calls count as equal values."""
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):
             if here is None or there is None or here[name] != there[name] or not self._is_constant(here[name], node):
@@ -309,10 +294,7 @@ class Module(SyntaxTree):
         return evaluate(self._expression(node), value_of, lambda name: self.full_name(target(name)))
 
     def _may_change(self, binding: Binding) -> bool:
-        """Return whether a variable with one assignment in the file might still change at run time.
-
-        For example, `exec` can change any variable, and a subclass can change an attribute of self.
-        """
+        """Return whether other code might set the variable, such as `exec` or a subclass."""
         if "." not in binding.text:
             return any(isinstance(node, cst.Call) and is_name(node.func, "exec") for node in self.nodes)
         if any(

@@ -22,10 +22,7 @@ class UnreadableSourceError(Exception):
 
 
 def identifiers(content: bytes) -> set[str]:
-    """Return the names and the short strings in source. Raise UnreadableSourceError if Python cannot parse the source.
-
-    The result contains `getattr` only if a getattr call looks up a computed name in a module.
-    """
+    """Return the names and short strings in source. `getattr` counts only if it looks up a computed name."""
     try:
         with warnings.catch_warnings(action="ignore"):
             nodes = list(ast.walk(ast.parse(content)))

@@ -1,4 +1,4 @@
-"""Rename imported functions in the import statement, or else at each place that uses the function."""
+"""Replace imported functions in the import statement, or at each use."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from .syntax_tree import Target, first_name
 
 
 class Renames:
-    """Replaces imported names. `add` collects the names, and `apply` records the edits."""
-
     def __init__(self, module: Module, edits: Edits) -> None:
         self._module, self._edits = module, edits
         self._replacements: dict[cst.CSTNode, tuple[str, str]] = {}
         self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
-        """Maps an import statement to {removed name: new name to import}."""
+        """{import statement: {removed name: new name to import, or ''}}"""
 
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
 
         self._beside: list[tuple[cst.CSTNode, str]] = []
-        """(import statement, module) tuples. The module is imported below the statement."""
+        """(import statement, module to import below the statement)"""
 
         self._at_top: set[str] = set()
 
@@ -49,15 +47,12 @@ class Renames:
             self._edits.needs_import(module)
         for node, module in self._beside:
             if self._at_top and self._module.enclosing_function(node) is not None:
-                self._edits.needs_import(module)  # an import in a function hides that of the file in the whole function
+                self._edits.needs_import(module)  # an import in the function would hide the import at the top
             else:
                 self._edits.import_after(node, module)
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
-        """Return the import that binds a name, or None for an import statement that cannot be edited.
-
-        An import statement can be edited if it is alone on its line, and not inside an `if` or a `try`.
-        """
+        """Return the import of a name, or None if its import statement cannot be edited."""
         assignments = self._assignments(node)
         only = assignments[0] if len(assignments) == 1 else None
         if not isinstance(only, ImportAssignment) or not self._is_own(only):
@@ -107,10 +102,7 @@ class Renames:
         return isinstance(self._module.parents[self._module.parents[statement]], cst.Module)
 
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
-        """Remove names from an import statement, and import other names instead.
-
-        changed: {removed name: new name to import, or '' if no import is needed}.
-        """
+        """Remove names from an import statement, and import other names instead."""
         rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))
         new = [f"from {self._modules[statement]} import {names}"] if names else []

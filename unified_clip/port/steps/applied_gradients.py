@@ -13,11 +13,7 @@ LIST_CHANGING_METHODS = ("append", "pop", "insert", "extend", "remove", "clear",
 
 
 class AppliedGradients:
-    """Decides whether a training step applies the gradients of one call.
-
-    source: The call that computes the gradients.
-    variables: The code of the list of variables in this call.
-    """
+    """Decides whether a training step applies the gradients of the call `source`."""
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:
         self._module, self._source, self._variables = module, source, variables
@@ -48,10 +44,7 @@ class AppliedGradients:
         return False
 
     def _is_list(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is a list of all gradients in their order.
-
-        Values that are computed from gradients are gradients, too.
-        """
+        """Return whether an expression is a list of all gradients in their order."""
         match node:
             case cst.Call() if node is self._source:
                 return True

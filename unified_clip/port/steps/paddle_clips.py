@@ -1,4 +1,4 @@
-"""Find the clips of Paddle that an optimizer gets as `grad_clip=`, and the variables that contain these clips."""
+"""Find the clips that Paddle's optimizers get as `grad_clip=`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ NOT_ASSIGNED = (
 )
 
 SELECTING_ARGUMENTS = {
-    "need_clip": "selects the parameters to clip. Clip only these parameters by hand, before each optimizer.step().",
-    "group_name": "is used in static programs only. Remove it.",
-    "auto_skip_clip": "skips clips that change nothing, but clips if the norm is NaN. Remove it.",
+    "need_clip": "need_clip= selects the parameters to clip. Clip only these parameters by hand, before each "
+    "optimizer.step().",
+    "group_name": "group_name= is used in static programs only. Remove it.",
+    "auto_skip_clip": "auto_skip_clip= skips clips that change nothing, but clips if the norm is NaN. Remove it.",
 }
-"""Maps an argument that only Paddle's clips have to the end of an error message."""
+"""{argument that only Paddle's clips have: why a clip with this argument is flagged}"""
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,9 @@ class PaddleClips:
                 "The file builds static programs, which PyTorch does not have. Write the training step in PyTorch by "
                 "hand: backward(), clip, step()."
             )
-        for name, remedy in SELECTING_ARGUMENTS.items():
+        for name, reason in SELECTING_ARGUMENTS.items():
             if name in clip.arguments.passed:
-                raise UnsureError(f"{name}= {remedy}")
+                raise UnsureError(reason)
 
     def _source_in(self, binding: Binding) -> ClipSource:
         clips = []

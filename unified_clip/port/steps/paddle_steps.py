@@ -29,7 +29,7 @@ class PaddleStep:
 
 
 def find_steps(module: Module, binding: Binding) -> list[PaddleStep]:
-    """Return the steps of an optimizer. Raise UnsureError if there is no step, or if other code might make a step."""
+    """Return the steps of an optimizer. Raise UnsureError if other code might make a step."""
     steps = [step for read in binding.reads if (step := _step(module, binding, read)) is not None]
     for node in module.uses_on_other_objects(binding):
         if isinstance(node, cst.Call) or _step(module, binding, node) is not None:
@@ -78,7 +78,6 @@ def _called_method(module: Module, method: cst.Attribute, binding: Binding, line
 
 
 def minimize_step(module: Module, call: cst.Call, line: int) -> PaddleStep:
-    """Return the step for a call of minimize(). Raise UnsureError if step() cannot replace this call."""
     name, step = module.code(call.func), _at(module, call, "minimize", line)
     losses = [argument for argument in call.args if keyword_of(argument) != "grad_clip"]
     if len(losses) > 1 or any(argument.star for argument in losses):

@@ -15,10 +15,7 @@ PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
 
 def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool:
-    """Return whether an expression can contain dicts, which are parameter groups.
-
-    depth: The number of assignments followed so far.
-    """
+    """Return whether an expression can contain dicts, which are parameter groups."""
     match node:
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
             return any(_may_be_group(module, element, depth) for element in elements)

@@ -17,7 +17,7 @@ DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_pr
 
 
 def is_static(module: Module) -> bool:
-    """Return whether a file uses static programs. Also return True for paddle.fluid without dygraph."""
+    """Return whether a file uses static programs, as in paddle.fluid without dygraph."""
     used = module.used_names
     in_fluid = any(name.startswith("paddle.fluid.") for name in used)
     eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
@@ -25,7 +25,7 @@ def is_static(module: Module) -> bool:
 
 
 def _uses_default_program(module: Module) -> bool:
-    """Return whether a file uses Paddle's default program, not counting random_seed, which dynamic code also sets."""
+    """Dynamic code uses only the random_seed of Paddle's default program."""
     calls = [call for call in module.calls if DEFAULT_PROGRAM.match(module.full_name(call.func))]
     parents = [module.parents[call] for call in calls]
     return any(not isinstance(parent, cst.Attribute) or parent.attr.value != "random_seed" for parent in parents)

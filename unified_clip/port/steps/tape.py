@@ -83,10 +83,7 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield the range of each training step, from the call that computes gradients to the call that applies them.
-
-        If these calls do not alternate, yield a single range with all calls.
-        """
+        """Yield each training step. If its calls do not alternate, yield one range with all calls."""
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):
