@@ -1,7 +1,6 @@
-"""The class `Number`, so that the code of an adaptive rule works on all frameworks.
+"""The numbers of adaptive rules: Python floats on the host path, and `Number` on the device path.
 
-On the host path, a rule gets Python floats. On the device path, a rule gets a `Number`, which is a float64 of the
-framework and can be traced. `Number` keeps compilers from merging operations, so each result is rounded once.
+`Number` keeps compilers from merging operations, so each result is rounded once.
 """
 
 from __future__ import annotations
@@ -170,10 +169,7 @@ def floor(number: Real) -> Real:
 
 
 class Window:
-    """An immutable vector of the last norms, on the host path. `ordered` has the same norms in ascending order.
-
-    The vector fills from index 0. When it is full, the next norm replaces the oldest norm.
-    """
+    """The last norms, on the host path. `ordered` has the same norms in ascending order."""
 
     __slots__ = ("ordered", "vector")
 
@@ -216,7 +212,7 @@ def insert(ordered: Real, value: Real) -> Real:
 
 
 def sort_first(vector: Real, count: Real, length: int) -> Real:
-    """Sort the first `count` numbers of a vector. The rest of the result is arbitrary."""
+    """Sort the first `count` numbers. The rest of the result is arbitrary."""
     if not isinstance(vector, Number):
         return _window(vector, count).ordered
     xp = vector.xp

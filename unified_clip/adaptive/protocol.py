@@ -295,7 +295,7 @@ def _check(rule: Any, **ranges: tuple[float, float]) -> None:
         if isinstance(value, bool) or not isinstance(
             value, int | np.integer if is_integer else int | float | np.number
         ):
-            raise TypeError(f"{name} is {value!r}. Pass a {'whole ' if is_integer else ''}number.")
+            raise TypeError(f"{name} is {value!r}. Pass {'a whole number' if is_integer else 'a number'}.")
         if not isinstance(value, int | float):  # a NumPy number
             object.__setattr__(rule, name, int(value) if is_integer else float(value))
         if not low <= value <= high or not math.isfinite(value):

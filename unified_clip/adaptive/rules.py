@@ -1,7 +1,4 @@
-"""Rules that compute a threshold from the norms of earlier steps. Each rule is a pure function.
-
-A rule gets its state, a finite norm, and the number of earlier norms. It returns (threshold, new state). The threshold
-inf leaves gradients unchanged.
+"""Rules that compute a threshold from earlier norms. Each rule is a pure function.
 
 In a rule, write `number - setting > 0` in place of `number > setting`. Otherwise, `torch.compile` fails for a graph
 that contains two rules with different settings.
@@ -20,11 +17,7 @@ State = dict[str, Real]
 def ema_ratio(
     state: State, norm: Real, step: Real, *, ratio: float, alpha: float, warmup_steps: int
 ) -> tuple[Real, State]:
-    """Return (the threshold, the new state). The threshold is `ratio` times the average of the clipped norms.
-
-    The first `warmup_steps` norms are not clipped, and the average is their mean. Later, the average is an exponential
-    moving average, in which the newest norm has the weight `1 - alpha`.
-    """
+    """The threshold is `ratio` times the moving average of the clipped norms."""
     mean = state["mean"]
     is_warm = (step - warmup_steps >= 0.0) & (mean > 0.0)
     threshold = where(is_warm, mean * ratio, math.inf)
@@ -48,9 +41,6 @@ def zclip(
     eps: float,
 ) -> tuple[Real, State]:
     """Return (the threshold, the new state). The threshold is inf for a norm that is not a spike.
-
-    The first `warmup_steps` norms are not clipped, and the state contains their mean and variance. Later, the state
-    contains exponential moving averages of the clipped norms.
 
     Source: Kumar et al., "ZClip: Adaptive spike mitigation for LLM pre-training", 2025, arXiv 2504.02507.
     """
@@ -96,11 +86,7 @@ def adagc(
 ) -> tuple[Real, State]:
     """Return (a vector with a threshold for each tensor, the new state).
 
-    On the host path, the number inf can replace a vector of inf. The state has a number for each tensor: the smallest
-    norm in the warm-up, and later an exponential moving average of the clipped norms. The number is 0 until the tensor
-    has a norm above 0.
-
-    scale: The clip coefficient of a step in the warm-up.
+    On the host path, the number inf can replace a vector of inf. `scale` is the clip coefficient in the warm-up.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025, arXiv
     2502.11034.
@@ -133,10 +119,9 @@ def percentile(
     include_current: bool,
     warmup_steps: int,
 ) -> tuple[Real, State]:
-    """Return (the threshold, the new state). The threshold is a percentile of the last `window` norms, or of all norms.
+    """The threshold is a percentile of the last norms, interpolated as in `numpy.percentile`.
 
-    Percentiles between two norms are interpolated linearly, as in `numpy.percentile`. The state has the last `window`
-    norms, with the norm of a step at the index `step % window`. Without a window, it has all norms in ascending order.
+    Without a window, the state has all norms in ascending order.
 
     Source: Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation networks", 2020.
     """

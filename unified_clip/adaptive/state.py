@@ -34,7 +34,7 @@ State = dict[str, Real] | Tensor
 
 
 def check_rule(rule: Any, *kinds: type) -> None:
-    """Raise TypeError if the rule has none of the `kinds`. `Rule` allows every object with `init` and `threshold`."""
+    """`Rule` in `kinds` allows every object with `init` and `threshold`."""
     is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
     if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
         total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
@@ -59,12 +59,11 @@ def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
     expected = _initial_data(rule)
     if not isinstance(data, Mapping) or set(data) != set(expected):
         keys = f"the keys {', '.join(sorted(expected))}"
-        problem = f"is {_kind(data)}, not a dict with {keys}"
+        problem = f"the state is {_kind(data)}, not a dict with {keys}"
         if isinstance(data, Mapping):
-            problem = (
-                f"has the keys {', '.join(sorted(map(str, data))) or '(none)'}, but the state of {rule} has {keys}"
-            )
-        raise ValueError(f"the state {problem}. Load the state of the same rule.")
+            own = ", ".join(sorted(map(str, data))) or "(none)"
+            problem = f"the state has the keys {own}, but the state of {rule} has {keys}"
+        raise ValueError(f"{problem}. Load the state of the same rule.")
     low = 0.0 if type(rule) in RULES.values() else -sys.float_info.max  # a user's rule may store negative numbers
     state: dict[str, Real] = {}
     for name, value in data.items():
@@ -79,12 +78,10 @@ def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
             )
         state[name] = np.array(value, np.float64) if isinstance(value, list) else float(value)
     steps = state[STEPS]
-    has_all = not isinstance(rule, Percentile) or rule.window is not None or len(state["norms"]) == steps
-    if not steps.is_integer() or not has_all:
-        problem = f"the key `steps` of the state is {steps:g}" + (
-            "" if has_all else f", but the key `norms` has {len(state['norms'])}"
-        )
-        raise ValueError(f"{problem}. {REMEDY}")
+    if isinstance(rule, Percentile) and rule.window is None and len(state["norms"]) != steps:
+        raise ValueError(f"the state has {len(state['norms'])} norms, but `steps` is {steps:g}. {REMEDY}")
+    if not steps.is_integer():
+        raise ValueError(f"the key `steps` of the state is {steps:g}. {REMEDY}")
     return state
 
 
@@ -112,10 +109,7 @@ class RuleThreshold(AdaptiveThreshold):
 
 
 def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar, State]:
-    """Return (the threshold for this norm, the new state).
-
-    If the norm is NaN or infinite, the threshold is 0 and the state stays unchanged.
-    """
+    """If the norm is NaN or infinite, the threshold is 0 and the state stays unchanged."""
     if xp is HOST:
         assert isinstance(state, dict)
         if not norm <= LARGEST_NORM:
@@ -212,7 +206,7 @@ PACKED = ((1, "float64"), (2, "int32"))
 
 
 def has_length(rule: Rule | AdaGC, length: int | None) -> bool:
-    """Return whether a packed state with this length can belong to a rule. For an unknown length, return True."""
+    """Return whether a packed state with this length can belong to a rule."""
     expected = _length(rule)
     return None in (length, expected) or length == expected
 

@@ -34,7 +34,7 @@ def resize(state: states.State, count: int) -> states.State:
 
 
 class TensorThresholds(OwnThresholds):
-    """The thresholds of AdaGC for one step. `count` is the number of tensors, including those without a gradient."""
+    """The thresholds of AdaGC for one step. `count` includes tensors without a gradient."""
 
     __slots__ = ("adagc", "count", "limit", "state")
 
@@ -58,7 +58,7 @@ class TensorThresholds(OwnThresholds):
                 return [Norm(group, path, norms, coef=coefs, state=new)]
         plain = clip_rule._replace(threshold=math.inf)
         total = rule.measure_one(gradients, group, plain._replace(kind="global_norm"), inputs)
-        gradients.tensor_norms(2.0)  # a collective, for ranks without a gradient too
+        gradients.tensor_norms(2.0)  # a collective, in which ranks without a gradient take part
         if not total.path.on_host:
             if isinstance(current, dict):
                 with total.path.scope():
@@ -71,7 +71,7 @@ class TensorThresholds(OwnThresholds):
 
 
 Slots = list[int] | None
-"""For each gradient, the index of its norm in the state of AdaGC, or None if each tensor has a gradient."""
+"""The index of each gradient in the state. None means that every tensor has a gradient."""
 
 
 def _slots(gradients: GradientList, group: range) -> Slots:

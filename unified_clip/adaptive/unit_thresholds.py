@@ -19,7 +19,7 @@ REMEDY = (
 
 
 class UnitThresholds(OwnThresholds):
-    """The thresholds of AGC, one for each unit of a gradient. A threshold is at most `limit`."""
+    """The thresholds of AGC, one for each unit of a gradient."""
 
     __slots__ = ("agc", "limit")
 
@@ -57,10 +57,7 @@ def _norm(
 
 
 def _threshold(agc: AGC, xp: Scalars, n: Scalar, weight: Scalar) -> tuple[Scalar, Scalar]:
-    """Return (norm, threshold) for each unit of a gradient. The coefficient is threshold / norm.
-
-    n, weight: The norms of the units in the gradient and in the parameter.
-    """
+    """Return (norm, threshold) of each unit, from its norms in the gradient and in the parameter."""
     eps, smallest = (xp.asarray(number) for number in agc.floors)
     threshold = xp.where(weight < eps, eps, weight) * xp.asarray(agc.clip_factor)
     return xp.where((n >= threshold) & (n < smallest), smallest, n), threshold

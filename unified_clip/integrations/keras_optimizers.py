@@ -29,16 +29,10 @@ WRAPPED = (
     "load_own_variables",
     "finalize_variable_values",
 )
-"""`Attached` replaces these methods of the optimizer.
-
-Keras calls `_clip_gradients` once for each update, after it has averaged and unscaled the gradients, and before weight
-decay. On JAX, Keras also calls `_clip_gradients` for batches that only accumulate gradients, and ignores the result.
-`fit` calls `finalize_variable_values` at its end.
-"""
+"""`Attached` replaces these methods. Keras averages and unscales gradients before it calls `_clip_gradients`."""
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
-"""The method that adds up the gradients of all replicas. `Attached` replaces it on TensorFlow, where Keras would add up
-the gradients after the clip."""
+"""On TensorFlow, Keras would add up the gradients of all replicas after the clip."""
 
 NO_STATE = (
     "Keras files do not contain the state of the adaptive threshold. Save the result of state_dict() of the handle "
@@ -55,13 +49,7 @@ def _wrapped() -> tuple[str, ...]:
 
 
 def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
-    """Make an optimizer of Keras clip before every update, and return the handle.
-
-    Call this function before the first `fit`. A step that Keras compiled before this call does not clip.
-
-    names: The names for patterns: the model, a dict of name to variable, or a list of names in the order of the
-        variables. For a model or None, the name of a variable is its path, with dots.
-    """
+    """Make an optimizer clip before every update. A step that Keras compiled before this call does not clip."""
     _check(optimizer)
     if isinstance(names, keras.layers.Layer):
         names = None  # no names are needed: a variable's path is its name
@@ -145,10 +133,7 @@ class Attached(AbstractContextManager[Any, None]):
 
     @property
     def last(self) -> LastStep:
-        """The outcome of the last step. During `fit` on JAX, this is the last step of the previous epoch.
-
-        Reading `last` waits for the device. Before the first step, `last` raises NothingClippedError, a RuntimeError.
-        """
+        """The outcome of the last step. During `fit` on JAX, this is the last step of the previous epoch."""
         return steps.last_step(int(_read(self._steps)), int(_read(self._step)), _read(self._kept))
 
     @property
@@ -164,11 +149,7 @@ class Attached(AbstractContextManager[Any, None]):
         return int(_read(self._optimizer._iterations)) // (self._optimizer.gradient_accumulation_steps or 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step and the states of adaptive rules as plain data, for a JSON file or any checkpoint.
-
-        Save the result together with the model, because Keras does not save these states. This call waits for the
-        device.
-        """
+        """Return the step and the states of adaptive rules as plain data. Save the result together with the model."""
         return self._clipper.data(self.step, list(map(_read, self._adaptive)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -339,8 +320,7 @@ class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Ke
 
 
 def _read(variable: Variable) -> np.ndarray[Any, Any]:
-    """Return the value of a variable. During `fit` on JAX, or after a failed `fit`, return the value at the start of
-    the epoch."""
+    """Return the value of a variable. During `fit` on JAX, it is the value at the start of the epoch."""
     value = getattr(variable, "_value", None)
     if isinstance(variable, RememberedVariable) and (value is None or value.is_deleted()):
         remembered: np.ndarray[Any, Any] = variable._remembered

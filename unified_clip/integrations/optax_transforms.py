@@ -45,12 +45,6 @@ class ClipState(NamedTuple):
 def transformation(
     settings: Settings, optimizer: Any = None, process_group: Any = "auto"
 ) -> optax.GradientTransformationExtraArgs:
-    """Return a transformation that clips updates.
-
-    optimizer: The transformation after the clip. It is required if nonfinite is "skip".
-    process_group: The names of the mesh axes along which updates are sharded. 'auto' reads the names from the arrays.
-        None means that each device has complete updates.
-    """
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         instead = "its .gradient_transformation()" if isinstance(optimizer, optax.MultiSteps) else "one"
         raise TypeError(

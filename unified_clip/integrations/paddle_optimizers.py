@@ -148,10 +148,7 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
-    """Return {Paddle's name of a parameter: its name in `names`}.
-
-    Objects cannot be the keys: a static program has other parameter objects, with the same Paddle names.
-    """
+    """Return {Paddle's name of a parameter: its name in `names`}. A static program has other parameter objects."""
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
@@ -163,10 +160,6 @@ def _names_by_own_name(names: Any) -> dict[str, str] | None:
 
 
 def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:
-    """Return a function that returns the name of a gradient.
-
-    needs_all: Whether to raise ValueError for a parameter without a name, as patterns of names require.
-    """
     names = by_own_name or {}
     known = {*names, *names.values()}  # the clipper also looks up the names that this function returned
 

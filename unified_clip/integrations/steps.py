@@ -42,11 +42,7 @@ class LastStep(NamedTuple):
         return f"step {self.step}: {words}"
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs. Leave out unknown
-        numbers.
-
-        prefix: The text before each name, such as "train/".
-        """
+        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, except unknown numbers."""
         return outcome.metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
 
@@ -67,7 +63,7 @@ UNKNOWN = -1
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that never skips a step. With nonfinite="skip", the integration skips steps itself."""
+    """Return a clipper that never skips a step, because integrations skip steps themselves."""
     if not isinstance(settings, Settings):
         raise TypeError(
             f"settings is {with_article(type(settings).__name__)}. Pass the ClipConfig that made the transformation."
@@ -78,7 +74,7 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
 
 
 Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
-"""A function that gets the local shards and a flag for each shard. It returns whether any flag is true on any rank."""
+"""Takes the local shards and a flag for each. Returns whether any flag is true on any rank."""
 
 
 def outcome_arrays(
@@ -88,12 +84,7 @@ def outcome_arrays(
     gradients: Iterable[tuple[Any, Any]],
     anywhere: Anywhere | None = None,
 ) -> OutcomeArrays:
-    """Return the outcome of a step as arrays.
-
-    np: A module with the functions of NumPy, such as `jax.numpy`.
-    gradients: (gradient before the clip, gradient after the clip) tuples.
-    anywhere: Required for gradients that can be sharded.
-    """
+    """`np` is a module such as `jax.numpy`. Gradients that can be sharded need `anywhere`."""
     _, norm, coef, finite, _ = traced
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)
     # isnan: TensorFlow computes a < b as not (a >= b), which is true for NaN

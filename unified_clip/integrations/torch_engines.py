@@ -20,10 +20,7 @@ TWO_CALLBACKS = (
 
 
 def check_engine(kinds: Iterable[str]) -> None:
-    """Raise RuntimeError if a training engine does not expose the gradients of a step.
-
-    kinds: A value of Accelerate's `DistributedType`, or the class names of a Lightning strategy.
-    """
+    """Raise RuntimeError if a training engine does not expose the gradients of a step."""
     for kind in kinds:
         if kind in INSTEAD:
             advice = f"Remove the clip of unified_clip. To clip, use {INSTEAD[kind]}."

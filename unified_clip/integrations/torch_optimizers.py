@@ -57,8 +57,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     For an adaptive threshold or a schedule, the optimizer's `state_dict` contains the step and the threshold's state.
     To restore them, attach the configuration before you call the optimizer's `load_state_dict`.
 
-    If you copy or unpickle an optimizer, attach the configuration to the new optimizer again. A copy of this handle is
-    not attached to an optimizer.
+    A copy of an optimizer does not clip. Attach the configuration to the copy.
     """
 
     _clipper: Clipper
@@ -134,12 +133,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         return {key: value for key, value in state.items() if key != SAVED}
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """Clip before the step, or replace its closure by one that clips.
-
-        The `step` of a subclass can call the `step` of its base class. PyTorch then calls this hook twice, and the
-        second call must not clip. `_outermost` is the stack frame of the outer call, because a boolean attribute would
-        stay True after an error in a step.
-        """
+        """Clip before the step, or in its closure. A step inside another step does not clip again."""
         caller = sys._getframe(1)
         if _only_creates_state(caller):
             return None
@@ -187,10 +181,6 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
 
 def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: DistributedSpec = INFERRED) -> Attached:
-    """Make an optimizer of PyTorch clip before every step, and return the handle.
-
-    names: The names for patterns: a model, its `named_parameters()`, or a dict of name to parameter.
-    """
     optimizer = _inner(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
         kind = with_article(type(optimizer).__qualname__)
@@ -208,7 +198,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
 
 
 def _is_after_a_step(state: Any) -> bool:
-    """Return whether the state of a parameter comes from a step. Adagrad has a state even before the first step."""
+    """Adagrad has a state even before the first step."""
     return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
 
@@ -232,8 +222,7 @@ def _inner(optimizer: Any) -> Any:
 
 
 def _only_creates_state(frame: FrameType | None) -> bool:
-    """Return whether `torch.distributed.checkpoint` makes this step, with gradients of 0, to create the optimizer's
-    state."""
+    """`torch.distributed.checkpoint` makes a step with gradients of 0 to create the optimizer's state."""
     checkpoints = sys.modules.get("torch.distributed.checkpoint.state_dict")
     create = getattr(getattr(checkpoints, "_init_optim_state", None), "__code__", None)
     for _ in range(CALLERS if create is not None else 0):

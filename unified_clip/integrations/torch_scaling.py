@@ -23,31 +23,20 @@ def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]
 
 
 def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
-    """Unscale the gradients, and return whether the scaler skips the step.
-
-    For a fused optimizer, the scaler does not wait for the GPU. So read its flags on a GPU only if nonfinite is "raise"
-    or "skip".
-    """
+    """Unscale the gradients, and return whether the scaler skips the step."""
     waits = not getattr(optimizer, "_step_supports_amp_scaling", False)
     return is_skipped(unscale(scaler, optimizer), settings, waits=waits)
 
 
 def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
-    """Return whether the scaler skips the step. Ignore flags on a GPU if reading them would add a wait.
-
-    flags: The scaler's flags, one for each device. A flag is true if a gradient has NaN or infinities.
-    waits: Whether the scaler waits for the GPU anyway.
-    """
+    """Return whether the scaler skips the step. Ignore flags on a GPU if reading them would add a wait."""
     waits = waits or settings.nonfinite in ("raise", "skip")
     return any(bool(flag) for flag in flags if waits or flag.device.type == "cpu")
 
 
 @contextmanager
 def without_scale(optimizer: Any, gradients: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Unscale gradients in place before the `with` block, because a fused optimizer would unscale after the clip.
-
-    After an error in the block, the gradients are multiplied by the scale again.
-    """
+    """Unscale gradients before the `with` block. A fused optimizer would unscale them after the clip."""
     scale = getattr(optimizer, "grad_scale", None)
     if scale is not None:
         _multiply(gradients, scale.double().reciprocal().float())  # as GradScaler.unscale_ does

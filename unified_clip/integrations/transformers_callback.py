@@ -104,8 +104,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
     def clip_state(self) -> dict[str, Any]:
         """The state of the clip. The trainer sets this attribute when it restores callbacks from a checkpoint.
 
-        The trainer then replaces your callback by a new callback. Both share their attributes, so that you can still
-        read `last` from your callback.
+        The trainer then replaces your callback by a new one. You can still read `last` from your callback.
         """
         return self.state_dict()
 
