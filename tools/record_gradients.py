@@ -1,19 +1,16 @@
 """Record the gradients of real training steps, as input for the parity suite.
 
-Real gradients are better tests than random numbers. They differ by many orders of magnitude between layers, and the
-sparse gradient of an embedding has repeated rows. This script trains three small PyTorch models on scikit-learn's
-digits for a few steps of SGD. Then it stores the gradients of the next step as `loss.backward()` returns them:
+This script trains three small PyTorch models on scikit-learn's digits for a few steps of SGD. Then it stores the
+gradients of the next step as `loss.backward()` returns them:
 
 - `convnet.safetensors`: convolutions with batch normalisation, and a linear head
 - `transformer.safetensors`: the 64 pixels as tokens, with a sparse gradient of the embedding
 - `mlp.safetensors`: a multi-layer perceptron
 
-A dense gradient has the name of its parameter. A sparse gradient is stored uncoalesced. `<name>.indices` has the int64
-rows in PyTorch's order, with repeated rows. `<name>.values` has one float32 row for each index. The metadata entry
-"sparse" is a JSON object {name of a sparse gradient: dense shape}.
+A dense gradient has the name of its parameter. A sparse gradient is stored as `<name>.indices` (int64 rows, some
+repeated) and `<name>.values` (a float32 row for each index).
 
-Seeds, the number of threads and the algorithms are fixed, so a second run on one machine writes the same files. Another
-processor or another version of PyTorch can round differently. The tests use the committed files.
+A second run on one machine writes the same files. Another processor or version of PyTorch can round differently.
 
 Usage: python tools/record_gradients.py [--out DIR]
 """
@@ -77,6 +74,8 @@ class Transformer(nn.Module):
 
 
 class MLP(nn.Module):
+    """A 64-256-128-10 multi-layer perceptron."""
+
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
@@ -166,8 +165,7 @@ def describe(
 
 def serialize(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     raw = save(tensors, metadata)
-    # safetensors writes the metadata in an order that differs from run to run, so the header is written anew.
-    # The offsets count from the end of the header, so they stay true. The padding aligns the data to 8 bytes.
+    # safetensors writes the metadata in a random order. Offsets count from the end of the header, so they stay valid.
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
     header["__metadata__"] = dict(sorted(metadata.items()))
