@@ -1,10 +1,8 @@
 """Measure the processor time that an adaptive threshold adds to a clip: python benchmarks/adaptive_overhead.py
 
-Rules for the total norm are compared with a fixed total norm, and AdaGC with a fixed norm for each tensor. All clip the
-same gradients of NumPy, or of PyTorch with `--torch`, in turn, so that a slow phase of the machine slows all. Each
-round has other norms. Nothing exceeds the thresholds, or with `--clipped` nearly everything does. Windows are full from
-the start. Each number is a difference of 10th percentiles over all calls, which other processes disturb little. The
-numbers in parentheses are differences of medians.
+All clips take turns on the same gradients of NumPy, or of PyTorch with `--torch`. No norm exceeds its threshold. With
+`--clipped`, nearly all norms do. Each number is a difference of 10th percentiles, which other processes disturb little.
+The numbers in parentheses are differences of medians.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ STEADY: dict[str, dict[str, Any]] = {
     "percentile of 1000": {"include_current": False, "percent": 0},
     "adagc": {"alpha": 1.0, "ratio": 1.0},
 }
-"""Settings with which nearly all norms that are `CLIPPED` times larger exceed their thresholds."""
+"""With these settings, nearly all norms exceed their thresholds if they are `CLIPPED` times larger."""
 
 CLIPPED = 3.0
 
@@ -49,7 +47,7 @@ LISTS: dict[str, tuple[Sequence[tuple[int, ...]], int, int]] = {
     "ResNet-50": (lists.resnet50(), 40, 2),
     "500 of 10 x 10": ([(10, 10)] * 500, 40, 3),
 }
-"""The shapes, the number of rounds, and the number of calls in a round, by the name of the list."""
+"""{name of the list: (shapes, number of rounds, calls in a round)}"""
 
 
 def gradients(shapes: Sequence[tuple[int, ...]], *, on_torch: bool) -> tuple[Any, Any]:
@@ -67,7 +65,6 @@ def gradients(shapes: Sequence[tuple[int, ...]], *, on_torch: bool) -> tuple[Any
 
 
 def fill_window(clip: Clipper, length: int) -> None:
-    """Fill the window of a percentile with random norms."""
     state = clip.state_dict()
     norms = np.random.default_rng(1).uniform(*FACTORS, length) * clip.last.norm
     state["adaptive"][""]["state"] = {"steps": float(length), "norms": norms.tolist()}
@@ -77,7 +74,7 @@ def fill_window(clip: Clipper, length: int) -> None:
 def measure(
     shapes: Sequence[tuple[int, ...]], rounds: int, calls: int, *, on_torch: bool = False, clipped: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """Return (the microseconds that a rule adds, the ratios) by rule: at the 10th percentile and the median."""
+    """Return {rule: (added microseconds, ratios)}, each at the 10th percentile and the median."""
     arrays, clip_input = gradients(shapes, on_torch=on_torch)
     first, random = [array.copy() for array in arrays], np.random.default_rng(2)
     limits = {"total": 1e9, "per tensor": 1e9}
@@ -119,7 +116,6 @@ def measure(
 
 
 def put(arrays: Sequence[Any], values: Sequence[Any]) -> None:
-    """Write values into arrays, which an earlier clip may have changed."""
     for array, value in zip(arrays, values, strict=True):
         np.copyto(array, value)
 

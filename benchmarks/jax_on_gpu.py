@@ -1,7 +1,6 @@
 """Print the speed of unified_clip and optax under `jax.jit` on JAX's default device, such as a GPU.
 
-The two functions take turns. They clip each list of gradients, or leave it unchanged. A ratio above 1 means that
-unified_clip is faster. To measure some of the lists only, pass their names: `python benchmarks/jax_on_gpu.py GPT-2`.
+A ratio above 1 means that unified_clip is faster. To measure some lists only, pass their names.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
     OMP_NUM_THREADS=2 FLAGS_paddle_num_threads=2 python benchmarks/paddle_in_place.py [LIST ...]
 
-Three programs run in turns: each copies all parameters, takes the copies for gradients, and applies SGD to them. One
-program does not clip, one clips by unified_clip, and one by Paddle. The time of a clip is the time of its program, less
-the median time of the program without a clip. Each line has the ratio unified_clip / Paddle of these times, for
-processor time and for wall time: the ratio of the medians, and in parentheses the quartiles of the ratios of all turns.
+Each program copies all parameters, uses the copies as gradients, and applies SGD. One program clips by unified_clip,
+one by Paddle, and one not at all. The time of a clip is the time of its program, less the median time without a clip.
+Each line has the ratio unified_clip / Paddle of the medians, and in parentheses the quartiles of the ratios.
 """
 
 from __future__ import annotations
@@ -24,16 +23,13 @@ from unified_clip.bench.lists import LISTS, Shape
 
 SECONDS = 20.0
 LEAST, MOST = 11, 300
-"""The smallest and the largest number of turns on a list."""
+"""The limits for the number of turns on a list."""
 
 Run = Callable[[], Any]
 
 
 def program(shapes: Sequence[Shape], clip: Any) -> Run:
-    """Return a function that runs one step: copy the parameters, clip the copies, and apply SGD.
-
-    clip: The clip object, as for `grad_clip=`, or None.
-    """
+    """Return a function that runs one step: copy the parameters, clip the copies, and apply SGD."""
     main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
     executor = paddle.static.Executor(paddle.CPUPlace())
     normal = paddle.nn.initializer.Normal(0.0, 1e-3)

@@ -1,9 +1,4 @@
-"""Measure the same clip with and without a recording, in turns in one process. Prints the median and quartiles.
-
-    python benchmarks/record_overhead.py torch numpy
-
-One process for each framework; the lists are ResNet-50's and a small one, clipped.
-"""
+"""Measure a clip with and without a recording, in turns: python benchmarks/record_overhead.py torch numpy"""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ from unified_clip.bench.lists import LISTS, Shape
 RESNET = LISTS["ResNet-50"]
 SHAPES: dict[str, Sequence[Shape]] = {
     "ResNet-50": RESNET,
-    "ResNet-50, an element each": [(1,)] * len(RESNET),  # what is added is seen where the rest takes no time
+    "ResNet-50, an element each": [(1,)] * len(RESNET),  # so the clip itself takes no time
     "small": [(64, 32), (64,), (10, 64), (10,)],
 }
 REPEATS = {"ResNet-50": 200}
@@ -54,7 +49,7 @@ def call(framework: str, shapes: Sequence[Shape]) -> Callable[[], Any]:
 
 
 def timed(clip: Callable[[], Any]) -> float:
-    clip()  # what opening a file has pushed out of the caches comes back
+    clip()  # fill the caches, which the opening of a file has emptied
     begin = perf_counter()
     clip()
     return perf_counter() - begin
@@ -78,7 +73,7 @@ def inside(clip: Callable[[], Any], folder: Path, repeats: int) -> tuple[list[fl
     with unified_clip.record(folder / "run.jsonl"):
         with_recording = [timed(clip) for _ in range(repeats)]
     lines = (folder / "run.jsonl").read_text().splitlines()[1:]
-    alone = [json.loads(line)["seconds"] for line in lines[1::2]]  # every other call is `timed`'s first
+    alone = [json.loads(line)["seconds"] for line in lines[1::2]]  # `timed` measures every second call
     return alone, [time - seconds for time, seconds in zip(with_recording, alone, strict=True)]
 
 

@@ -2,9 +2,8 @@
 
     python benchmarks/record_step.py 30 1  # repeats, and threads of PyTorch
 
-The steps of three ways take turns in one process: without a recording, with one, and with one that has norms=True. Each
-figure is the median of the differences between neighbouring steps. The seconds of the processor, over all threads, are
-disturbed less by other programs than those of the clock.
+Steps without a recording, with a recording, and with norms=True take turns in one process. Each number is the median
+difference between neighbouring steps. Other programs disturb processor time less than clock time.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def main(repeats: int = 20, threads: int = 1) -> None:
             for way in WAYS[repeat % 3 :] + WAYS[: repeat % 3]:
                 path = Path(folder, f"{way}-{repeat}.jsonl")
                 with nullcontext() if way == "alone" else unified_clip.record(path, norms=way == "norms"):
-                    step()  # the first one of a recording also looks at the order of weights' elements
+                    step()  # the first step of a recording does more work
                     clock, processor = perf_counter(), process_time()
                     step()
                     times[way].append((perf_counter() - clock, process_time() - processor))

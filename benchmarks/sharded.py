@@ -2,10 +2,9 @@
 
     python benchmarks/sharded.py            # 2 and 4 processes with gloo, a transformer of 100 million parameters
 
-Gradients are those of a real backward pass. *Clipped*: the threshold is half the norm, so that all is scaled.
-*Measured*: it is infinite, so that nothing is written. Each time is that of the slowest process, from a barrier on; the
-ratio is unified_clip to PyTorch, the median of all turns with its quartiles. Collectives are counted by PyTorch's
-`CommDebugMode`.
+Gradients come from a real backward pass. "clipped": the threshold is half the norm. "measured": the threshold is
+infinite, so nothing is written. Each time is that of the slowest process. The ratio is unified_clip / PyTorch: the
+median of all turns, with its quartiles.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def process(rank: int, size: int, meeting: str, options: argparse.Namespace) -> 
             )
     dist.barrier()
     dist.destroy_process_group()
-    os._exit(0)  # PyTorch's own threads, after a backward pass by FSDP2 on a CPU, may abort a process that ends as ever
+    os._exit(0)  # after a backward pass of FSDP2 on a CPU, a normal exit may abort
 
 
 def main() -> None:

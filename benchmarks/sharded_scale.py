@@ -2,10 +2,9 @@
 
     python benchmarks/sharded_scale.py                  # a table, in some minutes
 
-Process groups are PyTorch's fake ones: one process takes part as rank 0, and collectives return at once. Shards have 4
-elements. So the time is that of Python alone, on any number of ranks. It is processor time, of all threads. The ratio
-is unified_clip to PyTorch, the median of all turns with its quartiles. Gradients are new tensors before each turn, as
-after a backward pass of FSDP2, with the placements object of their parameter.
+The process groups are fake: one process is rank 0, and collectives return at once. Shards have 4 elements. So the
+processor time is that of Python alone. The ratio is unified_clip / PyTorch: the median of all turns, with its
+quartiles. Gradients are new tensors before each turn, as after a backward pass of FSDP2.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from unified_clip.ownership import mesh_ownership
 
 RANKS = (8, 64, 1024, 8192, 100_000)
 COLUMNS = 8
-"""The length of the last dimension of a mesh of two."""
+"""The length of the last dimension of a mesh with two dimensions."""
 
 
 class Case(NamedTuple):
@@ -93,7 +92,7 @@ summands = replicas.summands
 
 
 def equal_summands(sets: Any) -> list[int]:
-    """Return integers that all ranks can send, with the sums of equal copies."""
+    """Return zeros, whose sum is the same on all ranks."""
     return [0 * number for number in summands(sets)]
 
 

@@ -1,6 +1,6 @@
 """Draw the plot in the README, from benchmarks/results/bench.json: GPT-2's gradients in float32, eager and compiled.
 
-`python benchmarks/speed_plot.py` writes benchmarks/results/speed.svg; with `--check` it exits with 1 if that is stale.
+`python benchmarks/speed_plot.py` writes benchmarks/results/speed.svg.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS = [
     ("JAX, both in jit", "jax", "optax.clip_by_global_norm (both in jit)"),
     ("NumPy, plain", "numpy", "plain NumPy"),
 ]
-"""The label of each comparison, and its framework and function in bench.json."""
+"""(label, framework in bench.json, function in bench.json)"""
 
 KINDS = {"not clipped": "#0f766e", "clipped": "#5eb5ab"}
 WIDTH, LEFT, RIGHT, TOP, BAR = 760, 190, 50, 74, 13
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def ratio(data: Mapping[str, Any], framework: str, native: str, kind: str) -> float:
-    """Return the median ratio of a comparison, eager or in a graph. ValueError if it was not measured once."""
+    """Return the median ratio of a comparison, eager or in a graph."""
     (value,) = (
         entry["ratio"][1]
         for entry in data["results"]
@@ -62,12 +62,11 @@ def ratio(data: Mapping[str, Any], framework: str, native: str, kind: str) -> fl
 
 
 def x(value: float) -> float:
-    """Return where a ratio is, on a logarithmic scale."""
+    """Return the place of a ratio on a logarithmic scale."""
     return LEFT + (WIDTH - LEFT - RIGHT) * math.log(value / LOW) / math.log(HIGH / LOW)
 
 
 def plot(data: Mapping[str, Any]) -> str:
-    """Return the plot as SVG."""
     step = BAR * len(KINDS) + 9
     bottom = TOP + step * len(ROWS)
     elements = [

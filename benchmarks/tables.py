@@ -1,7 +1,4 @@
-"""Write the tables in docs/performance.md, from bench.json and gpu.json in benchmarks/results.
-
-`python benchmarks/tables.py` writes them; with `--check` it exits with 1 if they are stale.
-"""
+"""Write the tables in docs/performance.md, from bench.json and gpu.json in benchmarks/results."""
 
 from __future__ import annotations
 
@@ -105,7 +102,7 @@ def versions(data: Mapping[str, Any]) -> str:
 
 
 def _by_column(title: str, ratios: Mapping[str, Mapping[str, Mapping[tuple[str, str], str]]]) -> report.Table:
-    """Return a table with a row for each name and list. `ratios`: by name, list, and column."""
+    """Return a table with a row for each name and list."""
     lines = [
         [name, each, *(cells.get(column, report.NOTHING) for column in COLUMNS)]
         for name, lists in ratios.items()

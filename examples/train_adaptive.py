@@ -37,8 +37,6 @@ class Step(NamedTuple):
 
 
 class Model(nn.Module):
-    """A transformer with two layers."""
-
     def __init__(self) -> None:
         super().__init__()
         self.symbols, self.places = nn.Embedding(SYMBOLS, WIDTH), nn.Embedding(LENGTH, WIDTH)
@@ -66,7 +64,6 @@ def batches(steps: int) -> list[torch.Tensor]:
 
 
 def train(config: ClipConfig, steps: int = STEPS, bad: Mapping[int, float] = BAD) -> list[Step]:
-    """Return the measurements of each step."""
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

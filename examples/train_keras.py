@@ -23,7 +23,7 @@ def model() -> keras.Model:
 def main(records: str) -> None:
     net, optimizer = model(), keras.optimizers.SGD(data.LEARNING_RATE)
     clip = ClipConfig.load(Path(__file__).with_name("clip.toml")).attach_to(optimizer)
-    net.compile(optimizer, "mse", run_eagerly=True)  # a graph could not raise, as nonfinite = "raise" has it
+    net.compile(optimizer, "mse", run_eagerly=True)  # nonfinite = "raise" needs eager steps
     inputs, targets = map(np.concatenate, zip(*data.batches(), strict=True))
     with unified_clip.record(records, norms=True):
         net.fit(inputs, targets, batch_size=data.BATCH, shuffle=False, verbose=0)

@@ -29,7 +29,7 @@ def main(records: str) -> None:
     with unified_clip.record(records, norms=True):
         for inputs, targets in data.batches():
             loss, grads = jax.jit(jax.value_and_grad(loss_of))(params, inputs, targets)
-            updates, state = optimizer.update(grads, state)  # a graph could not raise, as nonfinite = "raise" has it
+            updates, state = optimizer.update(grads, state)  # nonfinite = "raise" needs eager steps
             params = optax.apply_updates(params, updates)
     print({"loss": loss.item(), **last(state).metrics(), "clip_rate": rate(state)})
 

@@ -1,7 +1,4 @@
-"""Write docs/errors.md, and the tables of exit statuses in docs/cli.md.
-
-`python tools/command_line.py` writes the files. With `--check`, it writes nothing, and exits with 1 if a file is stale.
-"""
+"""Write docs/errors.md, and the tables of exit statuses in docs/cli.md."""
 
 from __future__ import annotations
 

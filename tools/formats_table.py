@@ -1,8 +1,4 @@
-"""Write the tables in docs/formats.md from the formats and from unsupported_settings.toml.
-
-`python tools/formats_table.py` writes the tables. With `--check`, it writes nothing, and exits with 1 if a table is
-stale.
-"""
+"""Write the tables in docs/formats.md from the formats and from unsupported_settings.toml."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Write the conformance vectors in conformance/, from the cases in this folder and the parity suite's exact results.
-
-`python tools/make_vectors.py` writes a JSON file for each file of cases. With `--check`, it writes nothing, and exits
-with 1 if a file is stale.
-"""
+"""Write the conformance vectors in conformance/, from its cases and the parity suite's exact results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Write the namespaces, such as unified_clip/torch.py, from namespaces.toml and the signatures of unified_clip/_api.
-
-`python tools/namespaces.py` writes the files. With `--check`, it writes nothing, and exits with 1 if a file is stale.
-"""
+"""Write the namespaces, such as unified_clip/torch.py, from namespaces.toml and the signatures of unified_clip/_api."""
 
 from __future__ import annotations
 
@@ -72,10 +69,7 @@ Signature = dict[str, str | None]
 
 
 def read_signatures(path: Path) -> dict[str, Signature]:
-    """Return the signatures of a module's functions and of its classes' `__init__`, without the first parameter.
-
-    The module is not imported, because a stale namespace must not stop this script.
-    """
+    """Read signatures without an import, because a stale namespace must not stop this script."""
     signatures = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):

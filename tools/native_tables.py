@@ -1,7 +1,6 @@
 """Write the two tables of docs/native_differences.md from a parity report.
 
-`python tools/native_tables.py report/parity.json` writes the tables. With `--check`, it writes nothing, and exits with
-1 if a table is stale. The sizes come from known.toml, so that every machine writes the same tables.
+The sizes come from known.toml, so that every machine writes the same tables.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def main() -> int:
     report = json.loads(options.report.read_text(encoding="utf-8"))
     named = tomllib.loads((ROOT / "parity/suite.toml").read_text(encoding="utf-8"))["frameworks"]
     if set(named) - set(report["frameworks"]):
-        print(f"{options.report} is of {', '.join(report['frameworks'])} only; run all of the suite", file=sys.stderr)
+        print(f"{options.report} has only {', '.join(report['frameworks'])}. Run the whole suite.", file=sys.stderr)
         return 2
     text = PAGE.read_text(encoding="utf-8")
     new = replaced(replaced(text, "summary", summary(report)), "details", details(report))

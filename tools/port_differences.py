@@ -1,8 +1,4 @@
-"""Write unified_clip/port/report/differences.json from the parity suite's list of known differences.
-
-`python tools/port_differences.py` writes the file. With `--check`, it writes nothing, and exits with 1 if the file is
-stale.
-"""
+"""Write unified_clip/port/report/differences.json from the parity suite's list of known differences."""
 
 from __future__ import annotations
 

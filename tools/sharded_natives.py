@@ -1,7 +1,4 @@
-"""Print the errors of PyTorch's norm and of unified_clip's norm on 1, 2 and 4 processes.
-
-`python tools/sharded_natives.py` prints a table, in less than a minute.
-"""
+"""Print the errors of PyTorch's norm and of unified_clip's norm on 1, 2 and 4 processes."""
 
 from __future__ import annotations
 
@@ -114,10 +111,7 @@ def measure_on_rank(rank: int, size: int, meeting: str, queue: Any) -> None:
 
 
 def measure(scenarios: Sequence[Scenario]) -> dict[tuple[str, str], str]:
-    """Return {(name of the scenario, "native" or "unified_clip"): result of this process in words}.
-
-    All processes have to call this function.
-    """
+    """Return {(name of the scenario, "native" or "unified_clip"): result}. All processes have to call this function."""
     size = distributed.get_world_size()
     row = init_device_mesh("cpu", (size,))
     meshes = {ROWS: (row, [Shard(0)]), HYBRID: (hybrid(size), [Replicate(), Shard(0)])}

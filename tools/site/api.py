@@ -90,8 +90,7 @@ def public_names(module: str) -> list[str]:
 
 
 def place(module: str, name: str) -> tuple[int, int]:
-    """Return two numbers that sort names: first functions, then classes, then aliases, each in the order of the
-    module."""
+    """Return two numbers that sort names: functions, then classes, then aliases."""
     order = [node.name for node in parsed(module).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     kind = 2 if name in ALIASES else int(name[0].isupper())
     return kind, order.index(name) if name in order else len(order)

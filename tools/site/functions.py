@@ -1,8 +1,4 @@
-"""The function map: a page for each function of a framework that clips.
-
-functions.toml describes the functions. The parity suite's list of known differences has their measured differences. The
-docstrings have the replacements, with executed examples.
-"""
+"""The function map: a page for each function of a framework that clips."""
 
 from __future__ import annotations
 

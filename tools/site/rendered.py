@@ -110,7 +110,7 @@ def broken_links(path: Path, pages: dict[Path, str], site: Path) -> Iterator[str
             continue
         target = (path.parent / unquote(url.path)).resolve() if url.path else path
         if url.path.startswith("/"):
-            continue  # of the page for addresses without a page, which has absolute links
+            continue  # the page for missing addresses has absolute links
         target = target / "index.html" if target.is_dir() else target
         if not target.is_file():
             yield f"{place}: the link {link} leads to no file"
