@@ -40,10 +40,7 @@ if TYPE_CHECKING:
     from .suggest import suggest_threshold as suggest_threshold
 
 _LATER = {"ClipConfig": "config.clip_config", "suggest_threshold": "suggest"}
-"""The names that need the extra `config`, and their modules.
-
-`__all__` does not contain these names, so `from unified_clip import *` works without the extra.
-"""
+"""{name that needs the extra `config`: its module}. `__all__` lacks these names."""
 
 
 def __dir__() -> list[str]:

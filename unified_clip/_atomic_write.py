@@ -13,10 +13,7 @@ NUMBERS = itertools.count()
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path. At the end of the `with` block, rename the file at this path to `path`.
-
-    After an error, `path` is unchanged, and the temporary file is removed. If `path` is a link, its target is replaced.
-    """
+    """Yield a temporary path. If the `with` block succeeds, rename its file to `path`."""
     new = temporary_path(path)
     try:
         yield new

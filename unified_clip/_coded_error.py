@@ -21,4 +21,4 @@ class CodedError(Exception):
 
 
 class UsageError(CodedError, code="UC202"):
-    """The command line is wrong. For example, an option is unknown, or two options exclude each other."""
+    """The command line is wrong."""

@@ -1,7 +1,4 @@
-"""Register `entry.run` with compilers, such as `torch.compile`, when a program imports them.
-
-All public functions call `entry.run`, and `torch.compile` can trace it only after the registration.
-"""
+"""Register `entry.run` with compilers. Otherwise, `torch.compile` cannot trace public functions."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.traced_bodies"}
 
 
 class CompilerImport:
-    """An import hook that registers `entry.run` when a program imports a compiler.
-
-    unified_clip does not import compilers itself, because this takes about a second.
-    """
+    """An import hook that registers `entry.run`. Importing a compiler takes about a second."""
 
     def __init__(self, compiler: str) -> None:
         self.compiler = compiler

@@ -10,10 +10,7 @@ INSTALLED = ("__pycache__", "node_modules", "site-packages")
 
 
 def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files in a directory tree that have one of the lower-case `suffixes`, sorted by path.
-
-    Skip hidden directories and installed packages. Include broken links.
-    """
+    """Return the files with one of the lower-case `suffixes`. Skip hidden directories and installed packages."""
     files = sorted(_below(path, tuple(suffixes)), key=lambda file: (not file.is_symlink(), file))
     return sorted({os.path.realpath(file): file for file in files}.values())  # resolve() fails for a link to itself
 

@@ -1,7 +1,4 @@
-"""Make text from files safe to print. Each command passes its complete output to `safe` once.
-
-Otherwise, text from files could control a terminal by escape sequences, or a CI system by lines such as `::error::`.
-"""
+"""Make text safe to print. Text from files could control a terminal, or a CI system by lines such as `::error::`."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ if TYPE_CHECKING:
 UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
     "\u2028\u2029"  # separators
-    "\ud800-\udfff\ufffe\uffff"  # lone surrogates, and what is no character
-    # What Unicode calls Default_Ignorable_Code_Point: zero-width characters, overrides of the direction, fillers.
+    "\ud800-\udfff\ufffe\uffff"  # lone surrogates, and noncharacters
+    # Unicode's Default_Ignorable_Code_Point: zero-width characters, overrides of the direction, fillers
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -31,12 +28,10 @@ LAYOUT = "\n\t"
 
 
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
-    r"""Escape control characters and invisible characters in a text, or in all texts of a dict, list or tuple.
+    r"""Escape control characters and invisible characters in texts, except those in `keep`.
 
-    A tuple becomes a list.
-
-    keep: Control characters to leave unchanged. If empty, escape also the starts of CI commands, such as `::error::`.
-    code: The keys of dicts whose values are source code. In these values, line breaks and tabs stay unchanged.
+    If `keep` is empty, escape also the starts of CI commands, such as `::error::`. Dict values with a key in `code` are
+    source code: their line breaks and tabs stay unchanged.
 
     Example:
         >>> print(safe("a\x1b[2J[ab]"))
@@ -93,10 +88,7 @@ def _print(text: str) -> None:
 
 
 def flush_or_discard() -> None:
-    """Flush stdout and stderr, and discard output that cannot be written.
-
-    Otherwise, Python would try to flush at its exit, fail, and return the exit status 120.
-    """
+    """Flush stdout and stderr, or discard the output. Otherwise, Python would exit with status 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

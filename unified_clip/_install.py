@@ -12,9 +12,7 @@ CLONE = "path/to/unified_clip"
 
 
 def command(extra: str) -> str:
-    """Return the `pip install` command for an extra of the installed package.
-
-    If the directory of the package's source (PEP 610) is unknown or missing, the command has a placeholder for it.
+    """Return the `pip install` command for an extra, with a placeholder if the source (PEP 610) is unknown or missing.
 
     Example:
         >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")

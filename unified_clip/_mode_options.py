@@ -9,10 +9,7 @@ from ._coded_error import UsageError
 
 
 def check_modes(options: argparse.Namespace, modes: Mapping[str, Sequence[str]], active: str) -> None:
-    """Raise UsageError if the user passed an option of a mode that is not active.
-
-    modes: {mode: options that apply to this mode only}. The default of each option must be None or False.
-    """
+    """Raise UsageError if the user passed an option of another mode. Unset options must be None or False."""
     errors = []
     for mode, names in modes.items():
         passed = [f"--{name.replace('_', '-')}" for name in names if is_passed(getattr(options, name, None))]

@@ -10,7 +10,7 @@ Advance = Callable[[str, int], None]
 
 
 def unseen(name: str, count: int) -> None:
-    """Do nothing. Pass this function as `Advance` if there is no progress bar."""
+    pass
 
 
 @contextmanager
@@ -27,10 +27,7 @@ def busy(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress(totals: Mapping[str, int]) -> Iterator[Advance]:
-    """Show progress bars while the `with` block runs, and yield the function that advances them.
-
-    totals: {name of a bar: count at which the bar is complete}.
-    """
+    """Show progress bars, and yield the function that advances them."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

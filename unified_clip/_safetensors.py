@@ -13,10 +13,7 @@ CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64
 
 
 def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors to a safetensors file. The same tensors always give the same bytes.
-
-    tensors: {name: (dtype name, NumPy array)}. For bfloat16, the array contains the bits as uint16.
-    """
+    """`tensors` is {name: (dtype name, array)}. A bfloat16 array contains the bits as uint16."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     blocks = []
     end = 0

@@ -44,11 +44,7 @@ class UnknownValueError(Exception):
 
 
 def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Callable[[Target], str]) -> Any:
-    """Return the value of a constant expression, such as `1.0 / 4`, `float("inf")` or a name.
-
-    value_of: A function that returns the value of a name, or raises UnknownValueError.
-    full_name: A function that returns the full name, such as 'numpy.inf' for `np.inf`, or '' if it is unknown.
-    """
+    """Return the value of a constant expression, such as `1.0 / 4`, `float("inf")` or a name."""
     match node:
         case ast.Constant(value=value):
             return value

@@ -32,9 +32,9 @@ CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_
 STDERR_KEPT = 1 << 16
 
 MEANINGS = {
-    "SIGKILL": ": ended from outside, often by the kernel because memory ran out",
-    "SIGILL": ": an instruction that this processor does not support",
-    "SIGSEGV": ": an access to memory that the process does not own",
+    "SIGKILL": "ended from outside, often by the kernel because memory ran out",
+    "SIGILL": "an instruction that this processor does not support",
+    "SIGSEGV": "an access to memory that the process does not own",
 }
 
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
@@ -67,7 +67,7 @@ class Exit:
         status = f"exit status {self.code}"
         if self.code < 0:
             name = signal.Signals(-self.code).name
-            status = f"signal {-self.code} ({name}){MEANINGS.get(name, '')}"
+            status = ": ".join(filter(None, [f"signal {-self.code} ({name})", MEANINGS.get(name)]))
         return f"{status}; {self.last_lines}"
 
     @property
@@ -80,15 +80,7 @@ class Exit:
 
 
 class Worker:
-    """A process that can import this package. It starts at once.
-
-    At the end of the `with` block, the process and its child processes end.
-
-    Args:
-        arguments: The command line, which begins with the path of the interpreter.
-        scratch: A directory for the worker. For a different interpreter, this package is copied there.
-        sees_gpus: Whether frameworks in the worker can find GPUs. By default, frameworks run on the CPU.
-    """
+    """A process that can import this package. After the `with` block, it ends with its child processes."""
 
     def __init__(
         self,
@@ -129,10 +121,7 @@ class Worker:
         self._errors.close()
 
     def wait(self, timeout: float, poll: Callable[[], bool] | None = None) -> Exit:
-        """Wait until the worker ends, or end it after `timeout` seconds. Then end the child processes of the worker.
-
-        poll: A function that is called every `POLL_SECONDS` seconds. If it returns True, the timeout restarts.
-        """
+        """Wait until the worker ends, or end it after `timeout` seconds. If `poll` is true, the timeout restarts."""
         until = time.monotonic() + timeout
         while True:
             code: int | None = None
@@ -154,8 +143,7 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the innermost calls, which the worker reports on SIGUSR1. If the worker has not called `prepare`, this
-        signal ends the worker."""
+        """Return the calls that the worker reports on SIGUSR1. Without `prepare`, this signal ends the worker."""
         if not hasattr(os, "killpg"):
             return ""
         begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + REPORT_SECONDS
@@ -223,17 +211,13 @@ def hide_packages(*names: str) -> Iterator[None]:
 
 
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
-    """Return the entries of PYTHONPATH for a worker that imports this copy of the package.
-
-    `PACKAGE.parent` comes last, because its other packages must not hide the user's packages. It comes first if
-    `PYTHONPATH` contains another copy of this package. For a different interpreter, a new directory with only a copy of
-    this package comes first, and replaces `PACKAGE.parent`.
-    """
+    """`PACKAGE.parent` comes last, because its other packages must not hide the user's packages."""
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:
         own = str(PACKAGE.parent)
         copies = [each for each in directories if (Path(each) / PACKAGE.name).is_dir()]
         return [own, *directories] if copies and not PACKAGE.parent.samefile(copies[0]) else [*directories, own]
+    # a different interpreter gets a copy of this package alone
     directory = Path(tempfile.mkdtemp(prefix="package_", dir=scratch.path))
     shutil.copytree(PACKAGE, directory / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     return [str(directory), *directories]

@@ -62,11 +62,7 @@ def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
 
 
 def _interpreters(config: pytest.Config) -> dict[str, Path]:
-    """Return the interpreter of each framework.
-
-    Paths are relative to the current directory on the command line, and to pytest's root directory in its
-    configuration file.
-    """
+    """Paths on the command line are relative to the current directory, and others to pytest's root directory."""
     places = [
         (config.rootpath, config.getini("clip_interpreters")),
         (config.invocation_params.dir, config.getoption("--clip-interpreter") or []),

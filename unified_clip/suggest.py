@@ -35,8 +35,8 @@ class Replay:
 
     def __str__(self) -> str:
         limits = [threshold for threshold in self.thresholds if threshold < math.inf]
-        span = f", at thresholds from {min(limits):.3g} to {max(limits):.3g}" if limits else ""
-        return f"clips {100 * self.clipped:.3g} % of {len(self.thresholds)} norms{span}"
+        text = f"clips {100 * self.clipped:.3g} % of {len(self.thresholds)} norms"
+        return f"{text}, at thresholds from {min(limits):.3g} to {max(limits):.3g}" if limits else text
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Suggestion:
     """The number of norms that are NaN or infinite."""
 
     def __str__(self) -> str:
-        left_out = f". NaN or infinite norms, left out: {self.not_finite}" if self.not_finite else ""
-        return (
+        text = (
             f"threshold {self.threshold:g}: the {self.percentile:g}th percentile of {len(self.norms)} norms. It "
-            f"clips {100 * self.clipped:.3g} % of the norms{left_out}"
+            f"clips {100 * self.clipped:.3g} % of the norms"
         )
+        return f"{text}. NaN or infinite norms, left out: {self.not_finite}" if self.not_finite else text
 
     def replay(self, rule: Any) -> Replay:
         """Return the thresholds that an adaptive rule computes for these norms, and the share of clipped norms.
@@ -221,10 +221,7 @@ def _norms(records: Any) -> Iterator[float]:
 
 
 def _recorded(path: Path) -> Iterator[float]:
-    """Yield the total norm of each step in a recorded file.
-
-    If a step has several clip calls, its norm is the 2-norm of their total norms.
-    """
+    """Yield a norm for each step: the 2-norm of the total norms of its clip calls."""
     if not path.exists():
         raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))
     by_step: dict[int, list[float]] = {}

@@ -33,7 +33,7 @@ def interrupted() -> int:
 
 
 def check_writable(out: Path, name: str) -> None:
-    """Make the directory `out`, and check that the file `name` can be written there. Leave no new file."""
+    """Make the directory `out`, and check that the file `name` can be written there."""
     path = out / name
     try:
         out.mkdir(parents=True, exist_ok=True)

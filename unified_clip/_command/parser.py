@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(statuses.REJECTED)
 
     def _advice(self, message: str) -> str:
-        """Return a message of argparse as a sentence. For an unknown name, add a suggestion."""
+        """Turn a message of argparse into a sentence, with a suggestion for an unknown name."""
         if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
             names = [name for name, _ in subcommands(self)]
             listing = f"Choose from {', '.join(name for name in names if ' ' not in name)}."
@@ -66,8 +66,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def suggestion(name: str, known: Sequence[str], otherwise: str) -> str:
-    """Suggest the closest name in `known`, such as `config import` for `import`. If no name is close, return
-    `otherwise`."""
+    """Suggest the closest name, such as `config import` for `import`, or return `otherwise`."""
     names = {each.rpartition(" ")[2]: each for each in reversed(known)} | {each: each for each in known}
     close = difflib.get_close_matches(name, names, n=1)
     return f"Did you mean {names[close[0]]}?" if close else otherwise
@@ -81,11 +80,7 @@ def _code(message: str) -> str:
 
 
 def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str] = ()) -> None:
-    """Add the option `--format` to a command that prints a result.
-
-    formats: The names of the formats. The first format is the default.
-    old: Formats that also have a hidden, older option, such as `--json` for `--format json`.
-    """
+    """Add the option `--format`. A format in `old` also has a hidden option, such as `--json`."""
     *others, last = (FORMATS[name] for name in formats)
     description = f"print {', '.join(others)} or {last} (default: {formats[0]})"
     group = parser.add_mutually_exclusive_group()
