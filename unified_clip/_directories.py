@@ -20,7 +20,7 @@ def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
         folder = Path(name)
         folders[:] = sorted(name for name in folders if not (name.startswith(".") or is_installed(folder / name)))
         paths = (folder / name for name in names if name.lower().endswith(suffixes))
-        # broken links are reported as unreadable; pipes are skipped
+        # broken links are reported as unreadable. Pipes are skipped
         yield from (path for path in paths if path.is_file() or not path.exists())
 
 

@@ -1,7 +1,4 @@
-"""The pytest plugin: the fixtures `clip_parity` and `clip_suite`, and their options.
-
-pytest imports this module in every run, so the module imports frameworks and NumPy only when a test uses a fixture.
-"""
+"""The pytest plugin. pytest imports this module in every run, so only the fixtures import frameworks and NumPy."""
 
 from __future__ import annotations
 

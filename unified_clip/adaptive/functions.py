@@ -77,7 +77,7 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
     backend = states.backend_for(adaptive, state, Rule, AdaGC)
     try:
         values = backend.to_numpy(state)
-    except (TypeError, AttributeError):  # of tensors in graphs of JAX and TensorFlow
+    except (TypeError, AttributeError):  # raised by tensors in graphs of JAX and TensorFlow
         raise TypeError(
             "the state is inside a compiled graph, where it has no values. Return the state from the graph, and "
             "call read_state outside."

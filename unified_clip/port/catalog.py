@@ -103,7 +103,7 @@ class ClipFunction:
 
     @property
     def same_positions(self) -> int:
-        """The number of first parameters that the replacement has in the same order."""
+        """The number of leading parameters with the same position in the replacement."""
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
@@ -223,7 +223,7 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return names that show a possible clip. Most code calls the functions in CLAMP_NAMES for other tensors."""
+    """Return names of possible clips. CLAMP_NAMES are missing, because most code clamps other tensors."""
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
 

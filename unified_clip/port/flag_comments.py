@@ -21,7 +21,6 @@ OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*"
 
 
 def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> PortedFile:
-    """Add a comment above each flagged clip, and remove the comments of an earlier run."""
     before = file.before or file.path.read_bytes()  # `port_all` keeps no content of files without clips
     content = OLD_MARK.sub(b"", file.after if rewritten and file.after else before)
     marks = {

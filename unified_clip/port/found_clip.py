@@ -120,8 +120,7 @@ class Imports:
         """The new names of imported clips, such as `cgn` in `import clip_grad_norm_ as cgn`."""
 
         self.stars: list[str] = []
-        """The names of modules in statements such as `from module import *`. The name of a relative module begins with
-        dots."""
+        """The names of modules in statements such as `from module import *`."""
 
         for node in module.nodes:
             if isinstance(node, cst.Import):

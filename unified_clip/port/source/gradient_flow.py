@@ -105,8 +105,7 @@ class Gradients:
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return all arguments of the calls of a parameter's function. In map(lambda g: ..., gradients), return the
-        other arguments of map."""
+        """Return the arguments of all calls of the function that has this parameter."""
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):
             calls = [call for call in self._module.calls if self._module.code(call.func) == function.name.value]

@@ -171,8 +171,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def _attributes(self) -> dict[tuple[cst.ClassDef, str], list[cst.CSTNode]]:
-        """Map (class, attribute) to the nodes that set or read the attribute. Names in the body of a class are
-        attributes, too."""
+        """Map (class, attribute) to the nodes that set or read the attribute."""
         attributes: dict[tuple[cst.ClassDef, str], list[cst.CSTNode]] = {}
         for node in self.nodes:
             owner = self.enclosing(node, cst.ClassDef) if isinstance(node, Target) else None
