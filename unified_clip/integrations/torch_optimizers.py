@@ -107,7 +107,6 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         self._clipper.step = step
 
     def detach(self) -> None:
-        """Stop clipping."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
-from .._display import complain, safe
+from .._display import complain, counted, safe
 
 if TYPE_CHECKING:
     from .ported_clip import PortedFile, Target
@@ -116,8 +116,7 @@ def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
         port_files.check_clean([file.path for file in ported if file.is_changed])
     port_files.write(ported)
     if options.mark:
-        count = flag_comments.count(ported)
-        comments = "1 comment" if count == 1 else f"{count} comments"
+        comments = counted(flag_comments.count(ported), "comment")
         complain(f"wrote {comments} above flagged clips. Each comment begins with `{flag_comments.MARK.strip()}`.")
 
 

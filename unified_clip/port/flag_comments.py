@@ -55,7 +55,6 @@ def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
 
 
 def _same_code(content: bytes, tree: ast.Module) -> bool:
-    """Return whether the syntax tree is unchanged. A comment inside a string changes it."""
     try:
         return ast.dump(ast.parse(content)) == ast.dump(tree)
     except SyntaxError:

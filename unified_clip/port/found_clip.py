@@ -82,7 +82,6 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The arguments with the threshold or the bounds."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 

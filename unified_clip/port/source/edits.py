@@ -42,7 +42,6 @@ class Edits(cst.CSTTransformer):
         self._lines: defaultdict[cst.CSTNode, LineEdit] = defaultdict(LineEdit)
         self._imports: set[str] = set()
         self._changed: set[cst.CSTNode] = set()
-        """The edited statements."""
 
         self._gaps: set[cst.CSTNode] = set()
 
