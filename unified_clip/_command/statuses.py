@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         DIFFERENT: "a result of unified_clip is wrong or differs between frameworks, or a function's result does not "
         "match the list of known differences. With --baseline: a difference is new, changed or larger",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
-        INCOMPLETE: "a framework is missing, crashed or hung, or a function has no result or no case that tests it",
+        INCOMPLETE: "a framework is missing, crashed or hung, or a function has no result or is not tested",
     },
     "parity init": {
         SUCCESS: "the suite was written",
