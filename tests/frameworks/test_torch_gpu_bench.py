@@ -156,4 +156,4 @@ def test_without_a_device_the_command_fails(tmp_path: Path, capfd: pytest.Captur
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     assert cli.main(["bench", "--device", "cuda", "--out", str(tmp_path)]) == 3
-    assert "torch: not measured: PyTorch finds no CUDA device. Use a machine with a GPU" in capfd.readouterr().out
+    assert "torch was not measured: PyTorch finds no CUDA device. Use a machine with a GPU" in capfd.readouterr().out

@@ -18,7 +18,6 @@ class NoDeviceError(Exception):
 
 
 def pairs(arrays: Sequence[Array]) -> Pairs:
-    """On a device that Triton supports, each clip is measured with and without unified_clip's Triton kernels."""
     import torch
 
     import unified_clip.torch as uc
@@ -88,8 +87,7 @@ def _by(call: Call, kernels: bool) -> Call:
 
 
 def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
-    """Capture a call in a CUDA graph, and return a function that replays the graph. Each replay uses the inputs of the
-    first `prepare()`."""
+    """Capture a call in a CUDA graph, and return a function that replays the graph."""
     import torch
 
     inputs, side, graph = prepare(), torch.cuda.Stream(), torch.cuda.CUDAGraph()

@@ -1,4 +1,4 @@
-"""Create the gradients to clip, as NumPy arrays, and read their shapes from a file."""
+"""Create the gradients to clip, or read their shapes from a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[np.generic]
 
 
 def create_gradients(shapes: Sequence[Shape], dtype: str) -> list[Array]:
-    """Return normally distributed numbers. To save time, each gradient repeats the same numbers."""
+    """All gradients repeat the same numbers, which saves time."""
     block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
     if dtype == "bfloat16":
         import ml_dtypes
@@ -27,8 +27,6 @@ def create_gradients(shapes: Sequence[Shape], dtype: str) -> list[Array]:
 
 
 def shapes_in(path: Path) -> list[Shape]:
-    """Return the shapes of all floating-point tensors in a file. Raise UnreadableError if the file cannot be read, or
-    if all tensors are empty."""
     gradients = files.read(path, files.scratch()).values()
     all_shapes: list[Shape] = [gradient.shape for gradient in gradients if gradient is not None]
     shapes = [shape for shape in all_shapes if prod(shape)]

@@ -1,7 +1,4 @@
-"""Define the lists of gradients to clip: the shapes of real models, and small lists.
-
-To keep the command's help fast, this module does not import NumPy.
-"""
+"""Lists of gradients to clip. This module does not import NumPy, which keeps `--help` fast."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ LISTS: Mapping[str, Sequence[Shape]] = {
     "GPT-2": gpt2(),
     "Llama-7B-layer": [*[(4096, 4096)] * 4, *[(11008, 4096)] * 2, (4096, 11008), (4096,), (4096,)],
 }
-"""Small lists come first. Otherwise, a framework could reuse the memory of a large list."""
+"""Small lists come first, because a framework could reuse the memory of a large list."""
 
 LISTS_ON_GPU = ("ResNet-50", "GPT-2", "Llama-7B-layer")
 

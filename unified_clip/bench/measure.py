@@ -26,13 +26,10 @@ Call = Callable[[Any], Any]
 
 
 class Pair(NamedTuple):
-    """Two functions for the same task: `unified` of unified_clip, and `native` of the framework. `prepare()` runs
-    before each call, and returns the argument of the call."""
+    """A function of unified_clip and a framework's function for the same task."""
 
-    native_name: str
-    """The name of the framework's function, or '' if there is none."""
-
-    prepare: Callable[[], Any]
+    native_name: str  # "" if the framework has no function
+    prepare: Callable[[], Any]  # runs before each call, and returns the argument of the call
     unified: Call
     native: Call | None = None
 
@@ -53,8 +50,7 @@ def compare(
     clock: Clock = time.perf_counter,
     milliseconds: Callable[[Call, Any, Clock], float] = on_host,
 ) -> dict[str, Any]:
-    """Call both functions alternately, and return an entry of bench.json. The ratio in this entry is the time of the
-    framework's function divided by the time of unified_clip's function."""
+    """Call both functions alternately, and return an entry of bench.json."""
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()
@@ -63,7 +59,7 @@ def compare(
             call(pair.prepare())
     begin, repeat = clock(), 0
     while repeat < LEAST or (repeat < MOST and clock() - begin < seconds):
-        # change the order: the second call finds other data in the caches
+        # change the order: the first call leaves data in the caches for the second call
         for name in sorted(calls, reverse=repeat % 2 == 0):
             times[name].append(milliseconds(calls[name], pair.prepare(), clock))
         repeat += 1
@@ -84,8 +80,7 @@ def quartiles(values: list[float]) -> list[float]:
 def limits(
     views: Sequence[Array], prepare: Callable[[], Any], threads: int, seconds: float, clock: Clock = time.perf_counter
 ) -> dict[str, Any]:
-    """Measure how fast threads read the gradients, and how fast they read and rewrite the gradients. Read-only `views`
-    are copied before the measurement."""
+    """Measure how fast threads read the gradients, and how fast threads read and rewrite them."""
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 
     def in_threads(views: Sequence[Array], work: Callable[[Array], Any]) -> Any:
@@ -119,11 +114,11 @@ def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
 
 
 def extra_memory(call: Call, inputs: Any) -> int | None:
-    """Return by how many bytes the peak memory of the process grows during a call, or None outside Linux."""
+    """Return how many bytes the peak memory grows during a call, or None outside Linux."""
     if sys.platform != "linux":
         return None
     gc.collect()
-    # return freed memory to the system: if the process kept it, new memory would not show
+    # return freed memory to the system, because the call could reuse it
     getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
     (PROCESS / "clear_refs").write_text("5")  # reset the peak
     before = _kibibytes("VmRSS")

@@ -1,7 +1,4 @@
-"""The options of a benchmark and their defaults: frameworks, lists of gradients, dtypes, threads and seconds.
-
-To keep the command's help fast, this module does not import NumPy.
-"""
+"""The options of a benchmark. This module does not import NumPy, which keeps `--help` fast."""
 
 from __future__ import annotations
 
@@ -31,16 +28,14 @@ DEVICES: dict[str, dict[str, Any]] = {
     "cpu": {},
     "cuda": {"frameworks": ["torch"], "lists": list(LISTS_ON_GPU), "growth": False},
 }
-"""Maps each device to its defaults for fields of `Options`."""
+"""{device: its defaults for fields of `Options`}."""
 
 
 @dataclass(frozen=True)
 class Measurement:
     shapes: Sequence[Shape]
     dtype: str
-    labels: Mapping[str, Any]
-    """The keys that describe the measurement in bench.json."""
-
+    labels: Mapping[str, Any]  # keys of the entry in bench.json
     is_growth: bool = False
 
 
@@ -52,12 +47,12 @@ class Options:
     threads: int = 2
     growth: bool = True
     seconds: float = 1.0
-    """The number of seconds to measure one pair of functions. Slow functions take longer, because each function runs at
-    least 7 times."""
+    """The time to measure one pair of functions. Slow functions take longer, because each function runs at least 7
+    times."""
 
     device: str = "cpu"
     own_lists: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
-    """Maps the names of lists that come from files to the shapes in these files. `lists` also contains these names."""
+    """{name: shapes} of the lists from files. `lists` also contains these names."""
 
     def __post_init__(self) -> None:
         for option, known, more in (

@@ -1,4 +1,4 @@
-"""Define the functions to compare for each framework."""
+"""The functions to compare for each framework."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from .gradients import Array
 from .measure import Call, Clock, Pair, on_host
 
 MOST_COMPILED = 1000
-"""The largest number of tensors that XLA compiles in the benchmark. Ten thousand tensors would take many minutes."""
+"""XLA would take many minutes to compile 10,000 tensors."""
 
 MOST_COMPILED_BY_TORCH = 200
-"""The largest number of tensors that `torch.compile` compiles in the benchmark. 1,000 tensors take 5 to 10 minutes."""
+"""`torch.compile` takes 5 to 10 minutes for 1,000 tensors."""
 
 
 class Pairs(NamedTuple):
     clips: Callable[[float], list[Pair]]
-    """The first pair calls the framework's usual function."""
-
     norm: Pair
     memory: Callable[[], list[Array]]
-    """Returns views that do not keep the gradients alive."""
+    """Returns views, which do not keep the gradients alive."""
 
     in_graphs: Callable[[float], list[Pair]] = lambda threshold: []
 
@@ -33,19 +31,18 @@ def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
 
 
 def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place: bool = False) -> Pair:
-    """`calls` contains unified_clip's function, and then the framework's function if there is one."""
+    """`calls` contains unified_clip's function, and then the framework's function if it has one."""
     unified, *natives = calls
     return Pair(name, prepare, unified, natives[0] if natives else None, in_place)
 
 
 def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
-    """`clips` contains unified_clip's function, and then the framework's function if there is one. Both functions take
-    (gradients, threshold)."""
+    """`clips` contains functions that take (gradients, threshold), in the order of `pair`."""
     return pair(name, prepare, [clip_to(threshold, clip) for clip in clips], in_place)
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
-    """NumPy has no function that clips gradients, so unified_clip is compared with plain NumPy code."""
+    """Compare with plain NumPy code, because NumPy has no clip function."""
     import unified_clip.numpy as uc
 
     grads: list[Any] = [array.copy() for array in arrays]
@@ -72,7 +69,6 @@ def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def torch_gradients(arrays: Sequence[Array], device: str = "cpu") -> tuple[list[Any], list[Any], Callable[[], Any]]:
-    """Return (tensors, parameters, restore). `restore()` copies the tensors into the gradients of the parameters."""
     import torch
 
     def tensor(array: Any) -> Any:
@@ -118,8 +114,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
-    """On the CPU, TensorFlow's functions return when the computation is complete, so the timed functions do not wait
-    for results."""
+    """On the CPU, TensorFlow's functions are complete when they return, so no call waits."""
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
@@ -155,7 +150,7 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16."""
+    """Paddle has no function for the norm alone, and cannot clip bfloat16 on the CPU."""
     import paddle
 
     import unified_clip.paddle as uc
@@ -198,8 +193,7 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
-    """Return a function that clips `arrays` in a static program of Paddle. The function ignores its argument, and
-    returns the program's result tensors without a copy."""
+    """Return a function that clips `arrays` in a static program, and returns the results without a copy."""
     import paddle
 
     program, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
@@ -281,15 +275,13 @@ def _tensorflow_threads(threads: int) -> None:
 
 class Framework(NamedTuple):
     pairs: Callable[[Sequence[Array]], Pairs]
-    packages: Sequence[str]
-    """The report lists the versions of these packages."""
-
+    packages: Sequence[str]  # the report lists their versions
     use_threads: Callable[[int], None] = lambda threads: None
-    """Sets the number of threads, for a framework that ignores the environment variables in `run.THREADS`."""
+    """For a framework that ignores the environment variables in `run.THREADS`."""
 
     milliseconds: Callable[[Call, Any, Clock], float] = on_host
     describe_device: Callable[[], dict[str, Any]] | None = None
-    """Returns the name and the CUDA version of a GPU. None for the CPU."""
+    """Returns the name and the CUDA version of a GPU."""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {

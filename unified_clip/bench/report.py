@@ -1,4 +1,4 @@
-"""Write and print the results of a benchmark: JSON, tables and plots."""
+"""Write and print the results of a benchmark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
 
 SLACK = 0.5
-"""If other processes have a load average of at most SLACK, they hardly change the results."""
+"""A load average of other processes up to SLACK hardly changes the results."""
 
 BUSY = (
     "The machine was busy, so the times and ratios are unreliable. Bench used {threads} of {cpus} processors, and "
@@ -101,7 +101,7 @@ def number(value: float) -> str:
 
 
 def problems(data: Mapping[str, Any]) -> list[str]:
-    missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
+    missing = [f"{name} was not measured: {why}" for name, why in data["missing"].items()]
     failed = [f"{name}: the benchmark process ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]
     remedy = (
@@ -130,6 +130,6 @@ def show(data: Mapping[str, Any], out: Path) -> None:
             for row in rows:
                 table.add_row(*map(cell, row))
             console.print(table)
-    plots = "ratios.svg and growth.svg" if data["growth"] else "and ratios.svg"
+    plots = "ratios.svg and growth.svg" if data["growth"] else "ratios.svg"
     for line in [*problems(data), f"Results: {out / 'bench.json'}, {plots}."]:
         console.print(cell(line), soft_wrap=True)

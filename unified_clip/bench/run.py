@@ -1,4 +1,4 @@
-"""Measure all frameworks, one after the other, each in its own process."""
+"""Measure each framework in its own process."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def command(framework: str) -> list[str]:
 
 
 def run(options: Options, progress: Callable[[str, int], Any] = lambda framework, count: None) -> dict[str, Any]:
-    """Return the content of bench.json, which docs/performance.md describes. `progress` gets the name of a framework
-    and the number of its new results."""
+    """`progress` gets the name of a framework and the number of its new results."""
     data: dict[str, Any] = {
         "threads": options.threads,
         "seconds": options.seconds,

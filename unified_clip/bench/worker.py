@@ -1,7 +1,5 @@
-"""Measure one framework: `python -X faulthandler -m unified_clip.bench.worker FRAMEWORK JOB`.
-
-JOB is a JSON object with the fields of `Options`. The worker prints a line of JSON for each list of gradients.
-"""
+"""Measure one framework: `python -X faulthandler -m unified_clip.bench.worker FRAMEWORK JOB`. JOB contains the fields
+of `Options` as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 Tables = dict[str, list[dict[str, Any]]]
 
 LONG = 10**6
-"""Memory speed is measured only for lists with more than LONG elements."""
+"""Memory speed is measured only for lists with more elements."""
 
 
 def main() -> None:
@@ -38,10 +36,7 @@ def main() -> None:
 
 
 def results(name: str, options: Options) -> Iterator[dict[str, Any]]:
-    """Yield parts of bench.json: the versions, the device (unless it is the CPU), and each measurement.
-
-    If a package or the device is missing, yield only {"missing": {name: reason}}.
-    """
+    """Yield parts of bench.json."""
     framework = cuda.FRAMEWORK if options.device == "cuda" else FRAMEWORKS[name]
     try:
         framework.use_threads(options.threads)

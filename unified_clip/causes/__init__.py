@@ -1,5 +1,1 @@
-"""Find why the result of a clip call differs from the exact result (`parity`) or from the other run (`compare`,
-`verify`).
-
-The package `recording/causes` finds the causes of differences between whole runs.
-"""
+"""Find the causes of a wrong or differing clip call, for `parity`, `compare` and `verify`."""

@@ -1,10 +1,4 @@
-"""Find out why a clip call returned a wrong result.
-
-Causes that are visible in the tensors, such as swapped results, are tested first. The hypotheses of the module
-`hypotheses` are tested next: each hypothesis predicts a norm and coefficients, and fits if the predictions explain the
-returned norm and every element of the results. The cause stays unknown if no hypothesis fits, or if hypotheses of
-different kinds fit.
-"""
+"""Find out why a clip call returned a wrong result."""
 
 from __future__ import annotations
 
@@ -18,14 +12,14 @@ from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.norms import exact_norm
 from ..tensors.types import Dense, digest
 from . import hypotheses
-from .cause import Cause, CauseKind, instead
+from .cause import Cause, CauseKind, instead, joined
 from .observation import CLEAR_FACTOR, NORM_TOLERANCE, Observation, common_cause
 from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm
 from .sums import steps_in_16_bits
 from .wrong_settings import or_simple_threshold
 
 LARGEST_ERROR = 1e-3
-"""`norm_after` accepts at most this relative error of a float32 norm."""
+"""The largest relative error of a float32 norm that `norm_after` accepts."""
 
 BY_VALUE = Cause("another rule", "as if the threshold limited each element instead of the norm")
 
@@ -33,7 +27,7 @@ NOT_CLIPPED = "as if nothing were clipped: the gradients are unchanged"
 
 
 def find_cause(call: Observation) -> Cause | None:
-    """Return the cause of a wrong result. Return None if the call is correct, or if the cause is unknown."""
+    """Return None if the call is correct, or if the cause is unknown."""
     with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):
             return cause
@@ -49,8 +43,7 @@ def forms_differ(call: Observation) -> bool:
 
 
 def shown_in_tensors(call: Observation) -> Cause | None:
-    """Return a cause that is visible in the elements of the results, such as wrong signs. The results must have the
-    correct shapes and dtypes."""
+    """Return a cause that is visible in the results, such as wrong signs."""
     last = (wrong_bounds,) if call.by == "value" else (by_value, by_value_and_norm)
     checks = (beyond_range, wrong_nan, zeroed_gradients, wrong_signs, not_clipped, norm_after, *last)
     return next(filter(None, (check(call) for check in checks)), None)
@@ -91,8 +84,10 @@ def swapped(call: Observation) -> Cause | None:
         rest.remove(source)
     if not places:
         return None
-    what = "are swapped" if len(places) == 2 else f"are in another order{_as_when_sorted(order, call)}"
-    return Cause("swapped", f"{call.names_of(places)} {what}")
+    names = call.names_of(places)
+    if len(places) == 2:
+        return Cause("swapped", f"{names} are swapped")
+    return Cause("swapped", joined(f"{names} are in another order", _sorted_as_strings(order, call)))
 
 
 def _is_close(expected: Dense | None, result: Dense | None) -> bool:
@@ -102,13 +97,12 @@ def _is_close(expected: Dense | None, result: Dense | None) -> bool:
     return have_one_form and _is_near(result.values(), expected.values(), result.dtype)
 
 
-def _as_when_sorted(order: Sequence[int], call: Observation) -> str:
-    """Return a text such as ", as if the indices were sorted as strings: '10' comes before '2'"."""
+def _sorted_as_strings(order: Sequence[int], call: Observation) -> str:
     texts = {"indices": list(map(str, range(len(order)))), "names": call.names}
     for what, keys in texts.items():
         if len(keys) == len(order) and [*order] == sorted(range(len(order)), key=keys.__getitem__):
             first, second = next(pair for pair in pairwise(order) if pair[0] > pair[1])
-            return f", as if the {what} were sorted as strings: {keys[first]!r} comes before {keys[second]!r}"
+            return f"Perhaps the {what} were sorted as strings: {keys[first]!r} comes before {keys[second]!r}"
     return ""
 
 
@@ -135,7 +129,7 @@ def beyond_range(call: Observation) -> Cause | None:
     narrowest = FORMATS[dtype]
     terms = {1.0: "absolute values", 2.0: "squares", math.inf: "absolute values"}.get(call.p, "powers")
     size = _log2(expected, call.p) if expected else -math.inf
-    # the call may add up squares in a dtype with fewer bits than the gradients
+    # the call may add up squares in float16, even if the gradients are float32
     of_sum = "float16" if call.p == 2 and size < narrowest.max_exponent else dtype
     if norm == math.inf and FORMATS[of_sum].max_exponent <= size < math.inf:
         sentence = f"the norm is inf instead of {expected:.6g}: {terms} exceed the range of {of_sum}"
@@ -161,11 +155,11 @@ def beyond_range(call: Observation) -> Cause | None:
     ]
     if not infinite:
         return None
-    return Cause("overflow", f"infinite elements in {call.names_of(infinite)}, which should be finite")
+    return Cause("overflow", f"elements of {call.names_of(infinite)} are infinite, but should be finite")
 
 
 def _log2(norm: float, p: float) -> float:
-    """Return log2(norm**p). For p = inf, return log2(norm)."""
+    """Return log2(norm**p), or log2(norm) for p = inf."""
     if norm == 0 or not norm < math.inf:
         return -math.inf if norm == 0 else norm
     return math.log2(norm) * (p if p < math.inf else 1.0)
@@ -196,9 +190,9 @@ def wrong_nan(call: Observation) -> Cause | None:
         return Cause("NaN", "every element is NaN, but none should be")
     if extra:
         number, elements = next(iter(extra.items()))
-        some = f"{np.count_nonzero(elements)} of the {elements.size} elements of {call.names_of([number])}"
-        first = np.argwhere(elements)[0].tolist()
-        return Cause("NaN", f"unexpected NaN in {call.names_of(extra)}: {some}, the first at {first}")
+        count, name = np.count_nonzero(elements), call.names_of([number])
+        some = f"{name} has {count} NaN among {elements.size} elements, the first at"
+        return Cause("NaN", f"unexpected NaN in {call.names_of(extra)}. {some} {np.argwhere(elements)[0].tolist()}")
     if call.norm_is_expected or call.norm is None or call.expected_norm is None:
         return None
     if math.isnan(call.norm):
@@ -220,7 +214,7 @@ def _are_zeros(call: Observation) -> bool:
 def zeroed_gradients(call: Observation) -> Cause | None:
     if not call.wrong or not call.norm_is_expected or any(call.scalings[number].distance for number in call.wrong):
         return None
-    return Cause("zeros", f"zeros of the wrong sign in {call.names_of(call.wrong)}, and no other difference")
+    return Cause("zeros", f"zeros in {call.names_of(call.wrong)} have the wrong sign")
 
 
 def wrong_signs(call: Observation) -> Cause | None:
@@ -233,7 +227,7 @@ def wrong_signs(call: Observation) -> Cause | None:
     names = call.names_of(call.wrong)
     if all(_is_near(-result.values(), right, result.dtype) for right, result in sides):
         return Cause("signs", f"as if {names} were multiplied by -1")
-    return Cause("signs", f"wrong signs in {names}, and no other difference")
+    return Cause("signs", f"only the signs of {names} are wrong")
 
 
 def _is_near(result: Float64s, right: Float64s, dtype: str) -> bool:

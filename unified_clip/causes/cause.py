@@ -1,4 +1,4 @@
-"""A cause of a difference: its kind (a `CauseKind`), and the sentence that a report prints."""
+"""The cause of a difference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ CauseKind = Literal[
 
 class Cause(NamedTuple):
     kind: CauseKind
-
     sentence: str
 
     def as_data(self) -> dict[str, str]:
@@ -44,14 +43,19 @@ class Cause(NamedTuple):
         return f"{self.title}: {self.sentence}."
 
 
+def joined(*sentences: str) -> str:
+    """Join sentences without a final period. Leave out empty ones."""
+    return ". ".join(filter(None, sentences))
+
+
 def names_text(names: Collection[str]) -> str:
-    """Return a text such as "'a', 'b' and 'c'". If there are more than four names, name three and count the rest."""
+    """Return a text such as "'a', 'b' and 'c'"."""
     texts = [*map(repr, names)]
     return enumeration(texts if len(texts) <= 4 else [*texts[:3], f"{len(texts) - 3} others"])
 
 
 def instead(what: str, actual: float | Sequence[float], expected: float | Sequence[float], form: str = ".6g") -> str:
-    """Return a text such as "as with eps 0 instead of 1e-06", with enough digits to distinguish the numbers."""
+    """Return a text such as "as with eps 0 instead of 1e-06"."""
     left, right = ([each] if isinstance(each, int | float) else each for each in (actual, expected))
     return f"as with {what} {' instead of '.join(distinct_texts(left, right, form))}"
 

@@ -1,9 +1,4 @@
-"""Choose one cause for all wrong results of one function.
-
-Several causes can explain the result of one simple case. Therefore, each cause is tested on all cases of the function.
-A cause is rejected if it contradicts the result of any case. The report names the remaining cause that explains the
-most differences.
-"""
+"""Choose one cause for all wrong results of a function."""
 
 from __future__ import annotations
 
@@ -26,19 +21,19 @@ from .sums import NARROW
 from .wrong_settings import count_lists, or_simple_threshold, wrong_settings
 
 SLACK = 1e-5
-"""Two numbers are equal if their relative difference is at most SLACK."""
+"""The relative difference up to which two numbers are equal."""
 
 BY_KIND = ("clipped twice", "need_clip", "rows")
-"""Two causes of one of these kinds are treated as the same cause, even if their sentences differ."""
+"""Two causes of one of these kinds are the same cause, even if their sentences differ."""
 
 LEFT_OUT = ("left out", "not scaled", "repeated parameter")
-"""Kinds of causes that affect only some gradients."""
+"""Causes that affect only some gradients."""
 
 ALSO_HYPOTHESES = ("not clipped", "another eps of the clip")
-"""If `shown_in_tensors` returns a cause of one of these kinds, the hypotheses are tested as well."""
+"""If `shown_in_tensors` returns one of these causes, the hypotheses are tested as well."""
 
 LESS_LIKELY = ("float32", "touched", "16 bits", "scaled gradients")
-"""Kinds of causes that are reported only if no wrong setting explains the results."""
+"""Causes that are reported only if no wrong setting explains the results."""
 
 SETTINGS = (
     "another condition",
@@ -47,10 +42,10 @@ SETTINGS = (
     "another threshold",
     "scaled gradients",
 )
-"""Kinds of causes that do not depend on the dtype of the gradients."""
+"""Causes that do not depend on the dtype of the gradients."""
 
 ROUNDING = ("float32", "")
-"""Kinds of causes that depend on the order of a sum. The kind '' means rounding."""
+"""Causes that depend on the order of a sum. The kind '' means rounding."""
 
 
 INTEGERS: Mapping[str, Callable[[float], int]] = {
@@ -61,8 +56,7 @@ INTEGERS: Mapping[str, Callable[[float], int]] = {
 
 class Diagnosis(NamedTuple):
     cause: Cause | None = None
-    contradiction: str = ""
-    """Why a cause was rejected, or '' if no cause was rejected."""
+    contradiction: str = ""  # why a cause was rejected
 
 
 class _Call:
@@ -71,8 +65,7 @@ class _Call:
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        """The dtypes of the gradients. float64 is replaced by float32, because most causes have the same effect in both
-        dtypes."""
+        """float64 counts as float32, because most causes affect both alike."""
         dtypes = (gradient.dtype for gradient in self.call.counted.values())
         return frozenset("float32" if dtype == "float64" else dtype for dtype in dtypes)
 
@@ -87,7 +80,7 @@ class _Call:
 
     @cached_property
     def slack(self) -> float:
-        """The relative error of several roundings in the narrowest dtype of the gradients."""
+        """Several roundings in the narrowest dtype of the gradients."""
         narrow = [4 * 2.0 ** (1 - FORMATS[dtype].precision) for dtype in self.dtypes if dtype in NARROW]
         return max([SLACK, *narrow])
 
@@ -133,13 +126,10 @@ class _Call:
         return self.call.explains(Hypothesis(), self.slack)
 
     def can_judge(self, other: _Call) -> bool:
-        """Return whether this call can disprove a cause of the call `other`.
-
-        Frameworks have separate code for sparse gradients and for repeated gradients. So a call with such gradients
-        cannot disprove a cause of a call without such gradients.
-        """
+        """Return whether this call can disprove a cause of the other call."""
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
+        # frameworks have separate code for sparse gradients and for repeated gradients
         is_special = _has_sparse(here) > _has_sparse(there) or _has_repeated(here) > _has_repeated(there)
         return self.is_regular and settings[0] == settings[1] and not is_special
 
@@ -173,9 +163,7 @@ def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]
 
 
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
-    """A function may have a separate branch for lists of one gradient. So if no cause fits all lists, try a cause
-    that applies only to lists of one gradient, or only to lists of several gradients.
-    """
+    """If no cause fits all lists, find one for lists of one gradient, or for longer lists."""
     diagnosis = _diagnose_among(this, everything, failing)
     rest = [each for each in everything if each.is_single != this.is_single and each.is_regular]
     if diagnosis.cause or not rest or not all(each.is_correct for each in rest):
@@ -281,10 +269,7 @@ def _mistake(hypothesis: Hypothesis) -> tuple[str, str, bool]:
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Transfer a hypothesis about left-out gradients from `source` to `target`.
-
-    Find these gradients in `target` by index, name and shape, or by their position from the end of the list.
-    """
+    """Find the left-out gradients of `source` in `target`."""
     here, there, left = source.call, target.call, hypothesis.about
     same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]
     if len(same) != len(left):
@@ -333,7 +318,7 @@ def _is_explained(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
         return True
     if other.shows_cause:
         return False
-    # causes in 16 bits explain the same numbers up to a rounding
+    # the predictions for 16 bits differ little, so a larger slack cannot distinguish them
     slack = SLACK if hypothesis.kind == "16 bits" else other.slack
     explains = partial(other.call.explains, slack=slack)
     predictions = [*_transferred(hypothesis, this, other), *_without_from_end(hypothesis, this, other)]

@@ -1,4 +1,4 @@
-"""Yield hypotheses about gradients that are left out of the norm, counted twice in the norm, or not scaled."""
+"""Hypotheses about gradients that are left out, counted twice or not scaled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sums import IN_FLOAT32, rounding_noise
 MOST_AXES = 4
 
 CHANCE = 0.05
-"""Sets of gradients are tested only if the probability that a random norm fits one of them is below CHANCE."""
+"""Sets of gradients are tested only if a random norm fits one of them with a lower probability."""
 
 Indices = Sequence[int]
 
@@ -30,9 +30,9 @@ def not_scaled(call: Observation) -> Iterator[Hypothesis]:
     for names in [call.names_of(lost), *properties] if len(lost) == 1 else [*properties, call.names_of(lost)]:
         what = f"the call returned {names} unchanged" if all(lost.values()) else f"the call returned zeros for {names}"
         coefs = [lost.get(number, coef) for number, coef in enumerate(call.expected_coefs)]
-        included = f", although the norm includes {names}" if is_visible else ""
+        sentence = f"{what}, although the norm includes {names}" if is_visible else what
         is_rare = len(lost) == len(call.counted) and all(lost.values())  # probably, the function clips nothing
-        yield Hypothesis("not scaled", f"{what}{included}", coefs=coefs, about=[*lost], is_rare=is_rare)
+        yield Hypothesis("not scaled", sentence, coefs=coefs, about=[*lost], is_rare=is_rare)
         if call.by == "global" and len(lost) < len(call.counted) and is_visible:
             coefs = [lost.get(number, coef) for number, coef in enumerate(call.coefficients(Hypothesis(norms=norms)))]
             sentence = f"{what}, and the norm leaves out {names}"
@@ -40,7 +40,7 @@ def not_scaled(call: Observation) -> Iterator[Hypothesis]:
 
 
 def not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm leaves out gradients, or counts one gradient twice."""
+    """The norm leaves out gradients, or counts a gradient twice."""
     counted, left_out = list(call.counted), partial(without, call)
     yield from _singles(call, slack, left_out, "left out of the norm")
     is_precise = len(counted) * _tolerance(call, slack) < CHANCE
@@ -100,8 +100,7 @@ def _ends(call: Observation, slack: float, which: str, cut: Callable[[int], Indi
 
 
 def _properties(call: Observation) -> Iterator[tuple[str, Indices]]:
-    """Yield (description, indices) for groups of gradients, such as all gradients with 2 axes, or all gradients of one
-    dtype."""
+    """Yield (description, indices) for groups of gradients, such as all gradients of one dtype."""
     axes = {number: len(gradient.shape) for number, gradient in call.counted.items()}
     tests: dict[str, Callable[[int], bool]] = {"all gradients": lambda number: True}
     for count in range(MOST_AXES):
@@ -118,17 +117,14 @@ def _properties(call: Observation) -> Iterator[tuple[str, Indices]]:
 
 
 def repeated(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses about gradients that the list contains several times.
-
-    The norm might count each repetition. The coefficient might also be applied for each repetition.
-    """
+    """The norm or the coefficient counts each repetition of a gradient in the list."""
     if max(call.times, default=1) < 2 or call.passed_norm is not None:
         return
     about = [number for number, times in enumerate(call.times) if times > 1]
     names = call.names_of(about)
     norms = [call.norm_over(number for number in call.counted for _ in range(call.times[number]))] * len(call.before)
     coefs = [coef**times for coef, times in zip(call.coefficients(Hypothesis(norms=norms)), call.times, strict=True)]
-    sentence = f"as if the norm included {names} {{}}as often as the list contains {names}"
-    yield Hypothesis("repeated parameter", sentence.format(""), norms, about=about)
-    also = f"and the coefficient multiplied {names} "
-    yield Hypothesis("repeated parameter", sentence.format(also), norms, coefs=coefs, tolerance=IN_FLOAT32, about=about)
+    sentence = f"as if the norm included {names} as often as the list contains {names}"
+    yield Hypothesis("repeated parameter", sentence, norms, about=about)
+    sentence = f"as if {names} were measured and scaled as often as the list contains {names}"
+    yield Hypothesis("repeated parameter", sentence, norms, coefs=coefs, tolerance=IN_FLOAT32, about=about)

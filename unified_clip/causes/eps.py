@@ -1,4 +1,4 @@
-"""Test whether a function adds a wrong eps to the norm, to the sum of the squares, or to the coefficient."""
+"""Hypotheses about a wrong eps."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ OR_WITH_EPS = ", or as with eps of about "
 AND_WITH_EPS = ", and with eps "
 
 FEW_NORMS = 8
-"""A call with fewer distinct norms cannot distinguish a small wrong eps from rounding."""
+"""With fewer distinct norms, a small wrong eps cannot be distinguished from rounding."""
 
 IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
-"""Values of eps that a function might add inside the root of the norm."""
 
 Interval = tuple[float, float]
 
 IntervalOf = Callable[[Observation, float, Interval], Interval]
-"""Takes a call, the norm of a gradient, and the interval of the coefficients that explain the clipped gradient.
-Returns the interval of the values of a setting, such as eps, that explain the clipped gradient."""
+"""Takes a call, a gradient's norm, and the interval of its possible coefficients. Returns the interval of possible
+values of a setting."""
 
 
 def other_eps(call: Observation) -> Iterator[Hypothesis]:
@@ -84,10 +83,7 @@ def in_root(eps: float) -> str:
 
 
 def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
-    """Return text such as ", or as with eps of about 0.001".
-
-    If no eps gives the same coefficients, return ''.
-    """
+    """Return text such as ", or as with eps of about 0.001", or '' if no eps gives the same coefficients."""
     clipped = {(call.norms[number], coefs[number]) for number in call.counted if 0 < coefs[number] < 1}
     if call.by != "global" or len(clipped) != 1:
         return ""
@@ -102,10 +98,7 @@ def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
 def eps_sentences(
     this: Observation, wrong_value: Callable[[IntervalOf, float, Sequence[float]], float | None]
 ) -> Iterator[str]:
-    """Yield a sentence for each wrong eps that explains several calls.
-
-    wrong_value: Takes an `IntervalOf`, the correct eps, and the values to try first. Returns the wrong eps, or None.
-    """
+    """Yield a sentence for each wrong eps that explains several calls."""
     common = (*COMMON_EPS, *IN_ROOT)
     sentences: dict[IntervalOf, Callable[[float], str]] = {
         _eps: lambda number: instead("eps", number, this.eps),

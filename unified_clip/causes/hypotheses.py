@@ -1,4 +1,4 @@
-"""Yield hypotheses about the cause of a difference, such as a wrong eps."""
+"""Hypotheses about the cause of a difference, such as a wrong eps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .sums import (
 )
 
 SCALED = 1e-3
-"""Rounding cannot scale a gradient by 1 + SCALED or more."""
+"""Rounding changes a gradient by a smaller factor than 1 + SCALED."""
 
 CLIPPED_BY: dict[By, str] = {
     "global": "the total norm",
@@ -45,11 +45,11 @@ QUOTIENT = "as with the coefficient {}(1, norm / threshold) instead of min(1, th
 TWICE = "as if the coefficient were applied twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""For each `way` of `_float32_norm`: how the function adds up squares."""
+"""How a function adds up squares, for each `way` of `_float32_norm`."""
 
 
 def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield hypotheses about wrong settings and wrong norms. Simple hypotheses come first."""
+    """Yield hypotheses about wrong settings and wrong norms, the simple ones first."""
     if call.by == "per slice":
         yield from _other_norms(call)
         return
@@ -84,11 +84,10 @@ def _in_float32(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[int]) -> float:
-    """Return the norm over the gradients with the indices `numbers`. The squares are added up in float32.
+    """Return the norm over the gradients with these indices, added up in float32.
 
-    values: The elements of each gradient, by index.
-    way: An index of SUMS. Ways 0 to 3 add up the squares of each gradient separately. Ways 1 and 3 also round the norm
-        of each gradient to float32. Way 4 adds up the squares of all gradients in one sum.
+    Ways 0 to 3 add up the squares of each gradient separately. Ways 1 and 3 also round the norm of each gradient.
+    Way 4 adds up all squares in one sum.
     """
     squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]
     if way < 4:
@@ -199,9 +198,7 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses about a wrong threshold. The kind of a hypothesis is "coefficient" if a wrong norm also
-    explains the results.
-    """
+    """The kind is "coefficient" if a wrong norm has the same effect."""
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
         return
@@ -226,8 +223,10 @@ def _float32_error(call: Observation) -> Iterator[Hypothesis]:
     bound = min(call.elements * 2.0**-25, CLEAR_FACTOR * rounding_noise(call.elements))
     size = abs(norm - expected) / expected if expected else math.inf
     if size <= bound:
-        sentence = f"the norm is off by {size:.1e}. Adding {call.elements} squares in float32 can cause an "
-        sentence += f"error of up to {bound:.1e}, and no other known cause fits"
+        sentence = (
+            f"the norm is off by {size:.1e}. Adding {call.elements} squares in float32 can cause an error of up to "
+            f"{bound:.1e}, and no other known cause fits"
+        )
         yield Hypothesis("float32", sentence, [norm] * len(call.before), tolerance=IN_FLOAT32)
 
 

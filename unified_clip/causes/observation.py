@@ -1,4 +1,4 @@
-"""Compare the observed result of a clip call with hypotheses about the cause of a wrong result."""
+"""Compare the result of a clip call with hypotheses about the cause of a wrong result."""
 
 from __future__ import annotations
 
@@ -17,55 +17,54 @@ from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm, scaling
 By = Literal["global", "per tensor", "per group", "per slice", "value"]
 
 NORM_TOLERANCE = 1e-6
-"""A returned norm with at most this relative error is treated as correct."""
+"""A norm with at most this relative error is correct."""
 
 CLEAR_FACTOR = 8
-"""A difference of up to CLEAR_FACTOR times the allowed error is treated as rounding."""
+"""A difference of up to CLEAR_FACTOR times the allowed error is rounding."""
 
 
 NAMES = "{names}"
-"""Placeholder in `Hypothesis.sentence` for the names of the gradients in `Hypothesis.about`."""
+"""Placeholder in `Hypothesis.sentence` for the names of the gradients in `about`."""
 
 MOST_SENTENCES = 3
-"""The cause is unknown if the hypotheses that explain a call have more than this number of different sentences."""
+"""The cause is unknown if more different sentences fit."""
 
 
 class Hypothesis(NamedTuple):
     kind: CauseKind | Literal[""] = ""
-    """The kind of the cause, or '' for rounding, which is not reported."""
+    """The kind '' means rounding, which is not reported."""
 
     sentence: str = ""
     norms: Sequence[float] = ()
-    """The norm from which each gradient's coefficient is computed. If empty, the correct norms are used."""
+    """The norm by which each gradient is clipped. If empty, the correct norms are used."""
 
     returned: Sequence[float] | None = None
-    """The norms that the call might return. The default None means `norms[0]`. An empty sequence means the correct
-    norm."""
+    """The norms that the call might return. None means `norms[0]`. An empty list means the correct norm."""
 
     eps: float | None = None
     threshold: float | None = None
     tolerance: float = 0.0
-    """The relative error of the predicted coefficients."""
+    """The relative error of the coefficients."""
 
     coefs: Sequence[float] = ()
-    """The coefficient of each gradient. If empty, the coefficients are computed from `norms`."""
+    """If empty, the coefficients follow from `norms`."""
 
     about: Sequence[int] = ()
-    """The indices of the affected gradients. If empty, the cause affects all gradients."""
+    """The indices of the affected gradients. If empty, all gradients are affected."""
 
     is_rare: bool = False
-    """Whether to ignore this hypothesis if another hypothesis explains the call."""
+    """Ignore this hypothesis if another one explains the call."""
 
 
 def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | None:
-    """Return the common cause of the hypotheses, or None if their kinds differ or the kind is ''."""
+    """Return None if the kinds differ, or if the kind is ''."""
     fitting = [each for each in fitting if not each.is_rare] or fitting
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
         return None
     others = [each.sentence for each in fitting if bool(each.norms) != bool(first.norms)]
     is_either = first.kind == "another eps of the clip" and first.eps and others
-    if first.kind == "16 bits":  # if bfloat16 and float16 fit, the first dtype is named
+    if first.kind == "16 bits":
         dtype = first.sentence.split()[-1]
         ways = [each.sentence.removeprefix("as if ") for each in fitting if each.sentence.endswith(dtype)]
         return Cause(first.kind, f"as if {', or if '.join(dict.fromkeys(ways))}")
@@ -79,51 +78,46 @@ def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | No
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A clip call with its settings, its gradients and its results. Methods identify a gradient by its index."""
+    """A clip call with its gradients and results."""
 
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
     after: Sequence[Dense | None]
-    """`before` contains the gradients before the call. `expected` and `after` contain the expected and the observed
-    results. A call that only measures the norm has no results."""
+    """A call that only measures the norm has no results."""
 
     by: By
     threshold: float = 0.0
     bounds: Sequence[float] = ()
-    """The two bounds of a clip by value. A clip by value has no threshold."""
+    """The bounds of a clip by value, which has no threshold."""
 
     eps: float = 0.0
     p: float = 2.0
     expected_norm: float | None = None
     norm: float | None = None
-    """`expected_norm` and `norm` are the expected and the observed norm. Both are None if the call returns no norm."""
+    """`expected_norm` and `norm` are None if the call returns no norm."""
 
     passed_norm: float | None = None
-    """The norm that the caller passes, or None if the call computes the norm."""
+    """The norm that the caller passes, instead of a norm that the call computes."""
 
     names: Sequence[str] = ()
     groups: Sequence[object] = ()
     need_clip: Sequence[bool | int] = ()
-    """Whether each gradient is to be clipped. If empty, all gradients are clipped."""
+    """If empty, all gradients are clipped."""
 
     times: Sequence[int] = ()
-    """How many times the list contains each gradient. If empty, each gradient occurs once."""
+    """How often the list contains each gradient. If empty, each gradient occurs once."""
 
     infinite_norm_gives_nan: bool = False
     are_norms: bool = False
-    """Whether `before` and `after` contain the norm of each gradient in place of the gradient, as in a recording."""
+    """Whether each gradient is replaced by its norm, as in a recording."""
 
     slacks: Sequence[float] = (EXACT, CLOSE)
 
     def names_of(self, numbers: Iterable[int]) -> str:
-        """Return the names of some gradients as text. A gradient without a name is called 'gradient 0' or similar."""
         return names_text([self.names[number] if self.names else f"gradient {number}" for number in numbers])
 
     def sentence_of(self, hypothesis: Hypothesis, fitting: Sequence[Hypothesis] = ()) -> str:
-        """Return the sentence of a hypothesis, with the names of gradients in place of NAMES.
-
-        If several hypotheses in `fitting` have the same sentence, the names of their gradients are listed together.
-        """
+        """Return the sentence with the names of gradients in place of NAMES."""
         sentence = hypothesis.sentence
         if NAMES not in sentence:
             return sentence
@@ -176,20 +170,12 @@ class Observation:
         return norm_dtype([*self._dense.values()])
 
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
-        """Return the norm over the gradients with these indices, rounded to `norm_dtype`.
-
-        own: The norm of each gradient, by index, computed with the norm_type `p`. The default is `self.own`.
-        p: The norm_type, or 0 for the norm_type of the call. If you pass another norm_type, also pass `own_norms(p)`.
-        """
+        """If you pass another `p`, also pass `own_norms(p)`."""
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
-        """Return the norm by which each gradient is clipped. For "per slice" and "value", return the norm of the
-        gradient.
-
-        measure: A function that takes indices and returns the norm of these gradients. The default is `norm_over`.
-        """
+        """For "per slice" and "value", return the norm of each gradient."""
         size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
         for number in self.counted:
@@ -199,10 +185,7 @@ class Observation:
 
     @cached_property
     def total_norm(self) -> float:
-        """The norm that determines the correct coefficient: the passed norm, or the returned norm, or the exact norm.
-
-        The returned norm is used only if its error is a rounding error.
-        """
+        """The norm that determines the correct coefficient."""
         if self.passed_norm is not None:
             return self.passed_norm
         measured = self.norm_over(self.counted)
@@ -211,7 +194,6 @@ class Observation:
 
     @cached_property
     def norms(self) -> Sequence[float]:
-        """The norm by which each gradient is clipped. For a clip per slice, this is the norm of the whole gradient."""
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
@@ -226,16 +208,13 @@ class Observation:
 
     @cached_property
     def expected_coefs(self) -> Sequence[float]:
-        """The correct coefficient of each gradient, or () for a call without results."""
+        """The correct coefficients, or () for a call without results."""
         return self.coefficients(Hypothesis()) if self.scalings else ()
 
     # -- tests
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains results that the correct settings do not explain.
-
-        slack: The allowed relative error.
-        """
+        """Return whether the hypothesis explains what the correct settings do not explain."""
         by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
         is_shown_by_norm = not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
         if not is_shown_by_norm and (self.gradients_match_norm or self.expected_fits(hypothesis.tolerance)):
@@ -250,11 +229,7 @@ class Observation:
         return fitting
 
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the returned norm and the coefficient of each gradient.
-
-        slack: The allowed relative error. For the coefficients, the larger of `slack` and `hypothesis.tolerance` is
-            allowed.
-        """
+        """Return whether the hypothesis explains the norm and the coefficients, up to the relative error `slack`."""
         if not self.norm_fits(self._returned(hypothesis) or [self.total_norm], slack):
             return False
         coefs = enumerate(self.coefficients(hypothesis) if self.scalings else ())
@@ -276,10 +251,7 @@ class Observation:
 
     @cached_property
     def gradients_match_norm(self) -> bool:
-        """Whether each coefficient matches the correct norm. The returned norm is not compared.
-
-        For a clip by value or per slice, every result must be correct bit for bit.
-        """
+        """Whether the gradients are clipped by the correct norm."""
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong
         return all(each.allows(self.expected_coefs[number], EXACT) for number, each in self.scalings.items())

@@ -1,4 +1,4 @@
-"""Compute a clip coefficient by its formula, or from the tensors before and after a call."""
+"""Compute a clip coefficient by its formula, or from the gradients before and after a call."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.types import Dense
 
 EXACT = 2.0**-46
-"""The relative error of a coefficient that is computed by a division in float64."""
+"""The relative error of a division in float64."""
 
 CLOSE = 2.0**-20
 """The relative error of a few roundings to float32."""
 
 TWICE_ROUNDED = 2.0**-23
-"""The relative error of a product of 16-bit numbers, if the product is rounded to float32 and then to 16 bits."""
+"""The relative error of a product that is rounded to float32, and then to 16 bits."""
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:
@@ -38,13 +38,7 @@ def combined_norm(norms: Sequence[float], p: float) -> float:
 
 
 def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
-    """Return the clip coefficient min(1, threshold / (n + eps)), where n is the norm.
-
-    If the threshold is infinite, the coefficient is 1, even if the norm is NaN. If the norm and the threshold are 0,
-    the coefficient is 0.
-
-    infinite_norm_gives_nan: Return NaN instead of 0 for an infinite norm.
-    """
+    """Return min(1, threshold / (n + eps)). An infinite threshold returns 1, even if the norm is NaN."""
     if threshold == math.inf:
         return 1.0
     if n == threshold == 0:
@@ -56,13 +50,8 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 
 
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
-    """Return (smallest, largest) of the coefficients that turn `before` into `after`.
-
-    If there is no such coefficient, `smallest` is larger than `largest`. If all elements of `before` are 0, infinite or
-    NaN, the result is (-inf, inf).
-
-    roundings: The allowed error of a product, in ULP.
-    """
+    """Return (smallest, largest) of the coefficients that turn `before` into `after`. Without such a coefficient,
+    smallest > largest."""
     inputs, results = before.values(), after.values()
     usable = np.isfinite(inputs) & (inputs != 0)
     if before.dtype not in FORMATS or results[inputs == 0].any() or not np.isfinite(results[usable]).all():
@@ -75,10 +64,7 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
 
 
 def _spacing(values: Float64s, dtype: str) -> Float64s:
-    """Return the size of one ULP of each number.
-
-    For a subnormal number, return at least twice the number, because a framework might replace subnormal numbers by 0.
-    """
+    """Return one ULP of each number, and more for subnormal numbers, which a framework might replace by 0."""
     target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
     exponents = np.maximum(np.frexp(values)[1] - 1, target.min_exponent)
     flushed = 2.0 ** max(smallest + 1, target.min_exponent - target.precision + 1)
@@ -87,26 +73,23 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The coefficients that explain how a call scaled one gradient."""
+    """The coefficients that explain one clipped gradient."""
 
     dtype: str
     low: float
     high: float
-    """`low` and `high` are the smallest and the largest coefficient that explain the clipped gradient."""
+    """`low` and `high` are the ends of the interval of coefficients."""
 
     is_unchanged: bool
     is_expected: bool
     unchanged_is_expected: bool
     is_zero: bool
     distance: float
-    """The largest difference from the expected result, divided by the largest element of the expected result."""
+    """The largest error, divided by the largest element of the expected result."""
 
     def allows(self, coef: float, slack: float) -> bool:
-        """Return whether a coefficient explains the clipped gradient.
-
-        slack: The allowed relative error of the coefficient. If the coefficient is 1 and `slack` is at most EXACT, the
-            gradient must be unchanged bit for bit.
-        """
+        """Return whether a coefficient explains the gradient. A coefficient of 1 must not change any bit, unless
+        `slack` is above EXACT."""
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged
         size = FORMATS[self.dtype].size

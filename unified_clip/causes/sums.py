@@ -1,4 +1,4 @@
-"""Yield hypotheses about a wrong total norm, for example a mean of the tensors' norms."""
+"""Hypotheses about a wrong total norm, for example a mean of the tensors' norms."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .observation import Hypothesis, Observation
 from .scaling import combined_norm
 
 IN_FLOAT32 = 2.0**-22
-"""The largest relative error of a coefficient that is computed in float32."""
+"""The largest relative error of a coefficient in float32."""
 
 NARROW = ("bfloat16", "float16")
-"""The 16-bit dtypes, in the order of the tests: if both dtypes explain the results, the report names bfloat16."""
+"""If both dtypes explain the results, the report names bfloat16."""
 
 NEAR_STEPS = 8
-"""`_explaining_ways` also tests norms that differ from the exact norm by up to this number of half ULPs."""
+"""`_explaining_ways` tests norms up to this number of half ULPs away from the exact norm."""
 
 
 MIN_ELEMENTS = 4
-"""The smallest number of elements for `steps_in_16_bits`. With fewer elements, many norms explain the results."""
+"""With fewer elements, many norms explain the results."""
 
 
 def rounding_noise(elements: int) -> float:
-    """Estimate the largest relative error of a float32 norm over this number of elements."""
+    """Estimate the largest relative error of a float32 norm over so many elements."""
     return 2.0**-24 * (1 + math.sqrt(elements))
 
 
@@ -131,8 +131,7 @@ def _root_of_sums(sums: Mapping[int, float], dtype: str, numbers: Sequence[int])
 LONGEST_SEQUENCE = 100_000
 
 BLOCK = 512
-"""`_one_after_the_other` reads this number of squares at once, and skips squares that are too small to change the
-sum."""
+"""`_one_after_the_other` reads so many squares at once, and skips squares that are too small to change the sum."""
 
 
 def _root_of_sequence(call: Observation, dtype: str, numbers: Sequence[int]) -> float:
@@ -168,8 +167,9 @@ def steps_in_16_bits(call: Observation) -> Cause | None:
     explained = [_explaining_ways(call, numbers, dtype) for numbers in groups]
     for way in WAYS:
         if all(way in ways for ways in explained):
-            sums = f"the squares were added up in {dtype}, and " if any(ways[way] for ways in explained) else ""
-            return Cause("16 bits", f"as if {sums}{way} in {dtype}")
+            if any(ways[way] for ways in explained):
+                return Cause("16 bits", f"as if the squares were added up in {dtype}, and {way} in {dtype}")
+            return Cause("16 bits", f"as if {way} in {dtype}")
     return None
 
 
@@ -193,10 +193,7 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 
 
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
-    """Return {way: flag} for each way in WAYS that explains the results.
-
-    The flag is True if only norms with squares added up in `dtype` explain the results.
-    """
+    """Return {way: whether the squares must have been added up in 16 bits}."""
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)
     near = [nearest_float(exact * (1 + step * ulp(dtype) / 2), dtype) for step in steps]

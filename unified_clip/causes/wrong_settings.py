@@ -1,8 +1,5 @@
-"""Find a wrong number, such as a wrong threshold, from several calls of one function. `eps.py` finds a wrong eps.
-
-For each call, an interval of numbers explains the result. A wrong number must lie in the intervals of all correct
-calls, and in most intervals of the wrong calls.
-"""
+"""Find a wrong number, such as a wrong threshold, from several calls of one function. For each call, an interval of
+numbers explains the result."""
 
 from __future__ import annotations
 
@@ -26,17 +23,17 @@ ROUNDING = 1e-5
 """A coefficient above 1 + ROUNDING proves that the call does not limit coefficients to 1."""
 
 MIN_LISTS = 2
-"""A wrong factor on all norms is reported only for this number of lists of gradients, or more."""
+"""A wrong factor on all norms is reported only for this number of lists, or more."""
 
 MIN_CALLS = 2
-"""A setting can have any number of digits if at least this number of calls have narrow intervals."""
+"""If so many calls have narrow intervals, a setting can have any number of digits."""
 
 NARROW = 0.05
-"""An interval is narrow if its width, relative to the setting, is below this fraction."""
+"""The largest width of a narrow interval, relative to the setting."""
 
 ONE_DIGIT = 0.005
-"""A setting of one digit can be found from one call if the width of its interval, relative to the setting, is below
-this fraction. With a probability of 2 %, such an interval contains a number of one digit by chance."""
+"""If the interval is narrower, one call suffices to find a setting of one digit. Such an interval contains a number of
+one digit by chance with a probability of 2 %."""
 
 DIGITS = (1, 2, 3, 6, 17)
 
@@ -46,12 +43,7 @@ FEW_DIGITS = (1, 2)
 def wrong_settings(
     this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
 ) -> Iterator[Cause]:
-    """Yield a cause for each setting that explains the calls. The simplest cause comes first.
-
-    this: The call with the difference to explain.
-    correct: Comparable calls without a difference.
-    differing: Comparable calls with a difference. `differing` does not contain the call `this`.
-    """
+    """Yield causes for the difference of `this`, the simplest first."""
     if this.by == "per slice":
         return
     if not _has_correct_norm(this):
@@ -106,10 +98,9 @@ def _same_threshold(number: float) -> Cause:
 
 class _Calls(NamedTuple):
     required: Sequence[Observation]
-    """A setting must explain all of these calls."""
+    """A setting must explain all these calls, and most calls of `differing`."""
 
     differing: Sequence[Observation]
-    """A setting must explain most of these calls."""
 
     def strict(self) -> _Calls:
         return _Calls([*self.required, *self.differing], ())
@@ -118,12 +109,8 @@ class _Calls(NamedTuple):
         return _common(*self, partial(_numbers, interval_of=interval_of))
 
     def wrong_value(self, interval_of: IntervalOf, correct: float, preferred: Sequence[float] = ()) -> float | None:
-        """Return the wrong value of a setting that explains the calls, or None if the correct value or no value
-        explains them.
-
-        Some value explains almost any single call. If there is only one call, the value must therefore be in
-        `preferred`, or have one digit.
-        """
+        """Return None if the correct value or no value explains the calls. Some value explains almost any single call,
+        so it must be preferred or have one digit."""
         interval = self.common(interval_of)
         if interval is None or interval[0] <= correct <= interval[1]:
             return None
@@ -177,11 +164,7 @@ def _changes_unclipped(call: Observation) -> bool:
 
 
 def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
-    """Yield descriptions of wrong conditions for clipping that explain the results.
-
-    common: Takes exponents (a, b), and returns an interval for norm**a / threshold**b. Gradients are unchanged below
-        this interval, and scaled above this interval.
-    """
+    """Yield wrong conditions for clipping that explain the results."""
     for words, powers in CONDITIONS.items():
         if (quotients := common(powers)) and quotients[0] <= 1 < quotients[1]:
             yield words
@@ -228,12 +211,12 @@ def _common(
 
 
 def count_lists(calls: Iterable[Observation]) -> int:
-    """Count the lists of gradients in `calls`. Lists with the same total norm count once."""
+    """Lists with the same total norm count once."""
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 
 def _overlap(left: Interval, right: Interval) -> Interval:
-    """If the intervals do not overlap, the lower end of the result is above its upper end."""
+    """Return low > high if the intervals do not overlap."""
     return max(left[0], right[0]), min(left[1], right[1])
 
 
@@ -246,18 +229,15 @@ def _numbers(call: Observation, interval_of: IntervalOf) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the interval of threshold / (norm + eps), before the function limits this quotient to 1."""
+    """Return the interval of threshold / (norm + eps), which can exceed 1."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if low <= 1 + ROUNDING and high >= 1 else high
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
-    """Return an interval of the quotient norm**a / threshold**b.
+    """Return the largest norm**a / threshold**b of an unchanged gradient, and the smallest of a scaled gradient.
 
-    The lower end is the largest quotient of an unchanged gradient. The upper end is the smallest quotient of a scaled
-    gradient.
-
-    powers: The exponents (a, b).
+    The exponents (a, b) are `powers`.
     """
     unchanged, scaled, tolerance = -math.inf, math.inf, IN_FLOAT32 + rounding_noise(call.elements)
     for number in call.counted:
@@ -294,10 +274,7 @@ def _clipped_norm(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float], digits: Sequence[int] = DIGITS) -> float | None:
-    """Return a number in the interval: a preferred number, or the middle of the interval rounded to few digits.
-
-    Return None if the interval contains no such number, or if an end of the interval is infinite.
-    """
+    """Return a number in the interval: a preferred number, or the middle with few digits."""
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None

@@ -1,4 +1,4 @@
-"""`ClipEvent` collects the recorded fields of one clip."""
+"""Collect the recorded fields of one clip."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_mapping(names: Any) -> Any:
 
 
 def make_namer(names: Any) -> Namer:
-    """`names` is the argument `names` of `record`, or a function that takes a `Leaf` and returns its name."""
+    """`names` is the argument `names` of `record`, or a function that names a `Leaf`."""
     names = as_mapping(names)
     if names is None:
         return lambda leaf: leaf.name or next(filter(None, (find(leaf.parameter) for find in FINDERS)), None)
@@ -51,7 +51,7 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """Names each gradient by its parameter. A gradient of an unknown parameter keeps its own name."""
+    """A gradient of an unknown parameter keeps its own name."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
@@ -64,7 +64,7 @@ class ByParameter:
         return self._by_id.get(id(parameter))
 
     def in_order(self, clip: Clip) -> Sequence[str]:
-        """Return the names in order, if the call clips one gradient for each parameter. Otherwise, return []."""
+        """Return all names if the call clips one gradient for each parameter, and [] otherwise."""
         leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
             return []
@@ -98,7 +98,7 @@ def unique_name(name: str, taken: Container[str]) -> str:
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """A gradient without a name is named after its position, such as "0". The new names are added to `taken`."""
+    """Name gradients without a name by position, and add all names to `taken`."""
     indices: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
     for index in clip.group:
@@ -111,9 +111,9 @@ def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int
 
 
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
-    """Return {name: (dtype, copy of the gradient as an array)}, without sparse gradients.
+    """Return {name: (dtype, array)}, without sparse gradients.
 
-    A complex gradient becomes a real array with a last axis of length 2, for the real and the imaginary part.
+    The last axis of a complex gradient's array contains the real and the imaginary part.
     """
     backend, copies = clip.gradients.backend, {}
     for name, index in names.items():
@@ -128,12 +128,10 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
 
 
 class ClipEvent:
-    """`complete_fields` adds the fields that a device computes later. Every recorded clip runs this code, so it has to
-    be fast."""
+    """Every recorded clip runs this code, so it has to be fast."""
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
-        """If a compiled graph cannot report values, record only the settings of the clip. If `names` is None, record no
-        norms of single gradients."""
+        """If `names` is None, record no norms of single gradients."""
         path, threshold = clip.path, clip.threshold
         self.path: Path | None = path
         self.scalars: list[Scalar] = []
@@ -196,8 +194,7 @@ class ClipEvent:
         return fields
 
     def _measure(self, clip: Clip, names: Mapping[str, int], new: Collection[str]) -> None:
-        """A clip without a `norm_type` records 2-norms. A clip by value from -c to c also records the largest absolute
-        value of each gradient, which shows whether the gradient is clipped."""
+        """Record norms, and for a clip by value also the largest elements, which show whether it clips."""
         backend, p = clip.gradients.backend, clip.p or 2.0
         gradients = {name: clip.gradients.values[index] for name, index in names.items()}
         fields: dict[str, dict[str, Any]] = {
@@ -303,8 +300,7 @@ def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put consecutive parameter groups with equal settings on one line of the recording. A clip by the total norm
-    always gets its own line."""
+    """Join consecutive groups with equal settings to one line, except clips by the total norm."""
     lines: list[dict[str, Any]] = []
     for fields in groups:
         last = lines[-1] if lines else None

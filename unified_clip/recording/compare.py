@@ -154,10 +154,10 @@ def compare(
     causes = [find_causes(point) for point in points]
     points = list(map(with_rule_divergence, points, causes))
     of_steps = step_differences(left, right, {name: other for pair in pairs for name, other in pair.names.items()})
-    if skipped and is_one_schedule:  # which counts steps, so a skipped step shifts the rates of later iterations
+    if skipped and is_one_schedule:  # a skipped step shifts the learning rates of later iterations
         of_steps = [each for each in of_steps if each.divergence.stage != "learning rate"]
     unmoved = [] if has_effect else list(unmoved_weights(left, right, pairs))
-    if unmoved:  # the wrong optimizer steps, so that the gradients of other parameters are cleared
+    if unmoved:  # the wrong optimizer steps, and clears the gradients of other parameters
         of_steps = [each for each in of_steps if each.divergence.stage != "gradients cleared"]
     differences = [*skipped, *unmoved, *effective(of_steps, pairs, has_effect), *networks]
     explained = join(points, {point.first: each for point, each in zip(points, causes, strict=True)}, differences)
@@ -233,16 +233,10 @@ def _to_report(
     *,
     is_strict: bool,
 ) -> list[tuple[Divergence, int]]:
-    """Return (divergence, index of its pair of calls) for each divergence to report, in order.
+    """Return (divergence, index of its pair of calls) for each divergence to report.
 
-    Report the first divergence of each setting, such as the threshold, and the first divergence of each of these kinds:
-
-    - any divergence
-    - a divergence that exceeds rounding
-    - a divergence beyond accumulated rounding errors, or a coefficient that the norms do not explain
-
-    If several of these divergences belong to one pair of calls, report only the last kind. Report rounding noise only
-    if nothing else differs. Calls without a partner can add a divergence "calls" with the index `len(pairs)`.
+    These are the first divergence, the first beyond rounding, the first beyond accumulated rounding, and the first of
+    each setting. A pair of calls is reported once.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}
@@ -271,7 +265,7 @@ def _to_report(
         settings["calls"] = (Divergence(min(rest), "calls", counts[0], counts[1]), len(pairs))
     if noise and not numeric and not settings:
         numeric["noise"] = noise[0]
-    # Keep only the last divergence of each pair of calls: its explanation is about the whole pair.
+    # the last divergence of a pair explains the whole pair
     chosen = {index: divergence for divergence, index in numeric.values()}
     for divergence, index in settings.values():
         chosen.setdefault(index, divergence)

@@ -13,8 +13,7 @@ from .._core.observer import Clip
 from .natives.hooks import HOOKS
 
 Recording = Any
-"""A placeholder for `recorder.Recording`. This module cannot import `recorder`, because `recorder` imports this
-module."""
+"""`recorder.Recording`. This module cannot import `recorder`, which imports this module."""
 
 NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 
@@ -22,8 +21,7 @@ NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 class RunningCall:
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recorders = [recording.begin(name) for recording in recordings]
-        self.overhead = 0.0
-        """The seconds that the recordings took for this call."""
+        self.overhead = 0.0  # seconds that the recordings took
 
 
 class Dispatcher:
@@ -52,7 +50,7 @@ class Dispatcher:
             HOOKS.switch(bool(self.natives))
 
     def after_fork(self) -> None:
-        """A lock that another thread held during the fork would stay locked, so a forked process gets a new lock."""
+        """A forked process needs a new lock, because another thread may hold the lock during the fork."""
         self._changing = threading.Lock()
         for recording in self._recordings:
             recording.after_fork()
@@ -104,10 +102,7 @@ class Dispatcher:
 
 
 def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
-    """Return the name of a call in recordings, such as "clip_grad_norm_" or "ClipConfig.clip_".
-
-    The name begins with the attribute `recorded_as` of the first argument, if this attribute exists.
-    """
+    """Return a name such as "clip_grad_norm_" or "ClipConfig.clip_"."""
     kind, method = getattr(args[0], "recorded_as", None) if args else None, body.__name__.removeprefix("_")
     if kind is None:
         return method

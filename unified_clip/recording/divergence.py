@@ -1,4 +1,4 @@
-"""Find the differences between the paired calls of two recorded runs."""
+"""Find the differences between the paired calls of two runs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped",
     "steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer",
 ]  # fmt: skip
-"""What differs between two runs.
-
-For "calls", "norms" and "clips", the runs have different numbers of calls, norms or clips. For "clipped", only one of
-two calls changed its gradients. The last six are about the steps of optimizers.
-"""
+"""What differs. "calls", "norms" and "clips" mean different numbers of them."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 
@@ -34,27 +30,19 @@ class Divergence:
     a: object
     b: object
     parameter: str | None = None
-    """The name of the parameter in the first run, its position if it has no name, or the name of an optimizer's
-    setting."""
+    """The name or position of the parameter in the first run, or the name of an optimizer's setting."""
 
     ulps: float | None = None
     relative: float | None = None
-    """The relative distance of two numbers, or None for values that are not numbers."""
+    """The relative distance of two numbers."""
 
     ulps_at_its_size: float | None = None
-    """The distance in ULP of a larger number: the total norm, or the largest norm of the weight so far.
-
-    For a coefficient, the field is equal to `ulps`. For a weight that differs only by rounding noise, the field is 0.
-    """
+    """The distance in ULP of the total norm, or of the weight's largest norm. For a coefficient, it is `ulps`."""
 
     is_noise: bool = False
-    """Whether a part of the parameter's gradient is rounding noise, as `NoiseTracker` decides."""
 
     def exceeds(self, max_ulp: float, *, is_strict: bool = False) -> bool:
-        """Return whether `ulps_at_its_size` is above `max_ulp`, or `ulps` is above GROWTH times `max_ulp`.
-
-        is_strict: Whether `max_ulp` is also the limit for `ulps`.
-        """
+        """If strict, `ulps` must be at most `max_ulp`. Otherwise, `ulps` may be GROWTH times as large."""
         return (self.ulps_at_its_size or 0.0) > max_ulp or (self.ulps or 0.0) > max_ulp * (1 if is_strict else GROWTH)
 
 
@@ -86,20 +74,17 @@ class DivergencePoint:
     a: RecordedRun
     b: RecordedRun
     pairs: Sequence[CallPair]
-    index: int
-    """The index of the pair of calls, or the number of pairs for a call without a partner."""
-
+    index: int  # of the pair of calls, or `len(pairs)` for a call without a partner
     first: Divergence
     missing: MissingCalls | None = None
-    """The calls that only one run makes. Used only for the stage "calls". None if these calls are unknown."""
+    """The calls that only one run makes, for the stage "calls"."""
 
     def both_ways(self) -> Iterator[tuple[RecordedRun, RecordedRun]]:
         yield self.a, self.b
         yield self.b, self.a
 
     def gradients(self) -> list[tuple[str, float, float]]:
-        """Return (name, norm in run a, norm in run b) for each gradient. Without recorded norms of gradients, return
-        the norms of a per-tensor clip."""
+        """Return (name, norm in run a, norm in run b) for each gradient."""
         pair = self.pairs[self.index]
         norms = list(numbers(pair, "gradient"))
         if not norms and pair.a.rule == "each":
@@ -107,8 +92,7 @@ class DivergencePoint:
         return [(name or "the gradient", a, b) for name, a, b in norms]
 
     def cause(self, kind: CauseKind, sentence: str, run: RecordedRun | None = None) -> Cause:
-        """The sentence begins with "RUN differs from OTHER:". RUN is the name of `run`, and by default the second
-        run."""
+        """Begin the sentence with "RUN differs from OTHER"."""
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
         return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
 
@@ -118,8 +102,7 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float, *, is_strict: bool = False) -> Iterator[list[Divergence]]:
-    """Yield a list for each pair of calls, in the order of the stages: causes before consequences. If `max_ulp` is at
-    least ROUNDING, leave out rounding noise."""
+    """Yield a list for each pair of calls, with causes before consequences."""
     for differences in _all_divergences(pairs, max_ulp, is_strict):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
 
@@ -182,14 +165,13 @@ def _agreement(stage: Stage, compared: Sequence[Divergence], max_ulp: float, is_
 
 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
-    """Yield (parameter, number in call a, number in call b) for each number of a stage that both calls recorded.
+    """Yield (parameter, number in call a, number in call b) for each number that both calls recorded.
 
-    The parameter is a name from call a, or "position N" for numbers without names. For a number of all gradients, such
-    as the total norm, the parameter is None. If the calls have different dtypes, the numbers are rounded to float32.
-    Coefficients are rounded to float32 unless both calls are in float64.
+    The parameter is a name from call a, "position N", or None for the total norm.
     """
     dtypes = {pair.a.dtype, pair.b.dtype}
-    is_rounded = len(dtypes) > 1 or (stage == "coefficient" and "float64" not in dtypes)  # multiplied in float32
+    # coefficients of float32 gradients are multiplied in float32
+    is_rounded = len(dtypes) > 1 or (stage == "coefficient" and "float64" not in dtypes)
     for name, a, b in _numbers(pair, stage):
         if a is not None and b is not None:
             yield (name, single(a), single(b)) if is_rounded else (name, a, b)
@@ -227,7 +209,7 @@ def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float |
 
 
 def have_one_threshold(a: RecordedCall, b: RecordedCall) -> bool:
-    # The caller can pass a float32 tensor, so thresholds are rounded to float32 unless both norms are float64.
+    # the caller can pass a threshold as a float32 tensor
     if a.dtype == b.dtype == "float64":
         return same(a.threshold, b.threshold)
     sides = [line.threshold if isinstance(line.threshold, tuple) else (line.threshold,) for line in (a, b)]

@@ -11,7 +11,7 @@ from typing import Any
 from .. import _json
 
 SCHEMA = 2
-"""The version of the format. Version 1 does not contain steps of optimizers."""
+"""Version 1 has no steps of optimizers."""
 
 READABLE = (1, SCHEMA)
 
@@ -35,11 +35,7 @@ def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]
 
 
 def write_line(file: FileIO, line: dict[str, Any]) -> None:
-    """Write a dict as a line of JSON in one operation, so that a crash damages only the last line.
-
-    NaN and infinities are written as the strings "nan", "inf" and "-inf". Write no more lines after an OSError, which
-    can occur if the disk is full.
-    """
+    """Write a line in one operation, so that a crash damages only the last line. Write no line after an OSError."""
     text = encode(line)
     if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name
         text = encode(_json.plain(line))

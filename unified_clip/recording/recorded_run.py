@@ -1,4 +1,4 @@
-"""A recorded run: its clip calls, parameters, optimizer steps and logged numbers."""
+"""A recorded run."""
 
 from __future__ import annotations
 

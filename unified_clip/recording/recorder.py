@@ -1,4 +1,4 @@
-"""Record a line of JSON for every clip call, in any framework: `unified_clip.record`."""
+"""Record a line of JSON for every clip call: `unified_clip.record`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Recording:
         self._waits: set[Callable[[], object]] = set()
         self._warnings: dict[str, None] = {}
         self.loss_scale: Callable[[], float | None] | None = None
-        """Returns the loss scale of the gradients, or None if it is unknown."""
+
         self._arranged: set[str] = set()
 
     def _make_locks(self) -> None:
@@ -179,7 +179,7 @@ class Recording:
         self._close()
 
     def after_fork(self) -> None:
-        """In a forked process, close the recording, because the parent process owns the file and the pending lines."""
+        """Close the recording, because the parent process owns the file and the pending lines."""
         self._make_locks()
         self._pending.clear()
         self._waits.clear()
@@ -200,8 +200,7 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Write a line for a call. Store the gradients {name: (dtype, array)} before and after the call in two
-        files."""
+        """Store the gradients before and after the call in two files."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
         with self._flushing:
@@ -275,8 +274,7 @@ class Recording:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
     def wait(self) -> None:
-        """Wait until running graphs have reported their calls. The caller must not hold `_lock`, because a graph needs
-        the lock to report a call."""
+        """Wait until running graphs have reported their calls. The caller must not hold `_lock`."""
         for wait in tuple(self._waits):
             wait()
 
@@ -354,11 +352,10 @@ class CallRecorder:
         return len(merge_groups([each.fields for each in self.events if each.fields["framework"] == framework]))
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """If the call is inside a graph, the graph writes the lines when it runs."""
         self._tail["seconds"] = seconds
         if error is not None:
             self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"
-        elif any(each.in_graph for each in self.events):
+        elif any(each.in_graph for each in self.events):  # the graph writes the lines
             self.recording._report_from_graph(self._call, self.events)
             return
         if self._gradients:

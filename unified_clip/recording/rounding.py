@@ -1,4 +1,4 @@
-"""Measure the distance of two recorded numbers, and decide whether rounding can cause the distance."""
+"""Measure the distance of two numbers, and decide whether rounding can cause it."""
 
 from __future__ import annotations
 
@@ -9,31 +9,27 @@ from typing import NamedTuple
 import numpy as np
 
 ROUNDING = 64
-"""Two numbers that differ by up to this many ULP can be equal up to rounding, because frameworks add numbers in
-different orders."""
+"""Frameworks add numbers in different orders, so two equal norms can differ by this many ULP."""
 
 GROWTH = 16
-"""From one step to the next, rounding errors grow by a smaller factor than GROWTH."""
+"""Rounding errors grow by a smaller factor from one step to the next."""
 
 NEAR = 4
-"""Two norms that differ by up to this many ULP are treated as equal, because each norm contains rounding errors."""
+"""Norms that differ by this many ULP are equal, because each norm has rounding errors."""
 
 PRODUCT = 1e-5
-"""The largest relative error of a clipped norm that is computed as norm times coefficient."""
+"""The largest relative error of a clipped norm if it is computed as norm times coefficient."""
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class Distance(NamedTuple):
-    ulps: float
-    """The distance in ULP of float32, or in ULP of float64 if float32 cannot represent a number."""
-
+    ulps: float  # of float32, or of float64 if float32 cannot represent a number
     relative: float
 
 
 def distance(a: float, b: float) -> Distance:
-    """Return the distance of two numbers. Equal numbers and two NaN have the distance 0. Any other distance from NaN or
-    infinity is inf."""
+    """Two NaN have the distance 0. Other distances from NaN or infinity are inf."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -60,7 +56,7 @@ def same(left: object, right: object) -> bool:
 
 
 def ulps_at(scale: float, a: float, b: float) -> float:
-    """Return the difference of `a` and `b` in ULP of the larger number `scale`, such as their total norm."""
+    """Return the difference of `a` and `b` in ULP of `scale`, such as their total norm."""
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps
     unit = 2.0**-53 if needs_float64(a, b) else 2.0**-24  # the smallest relative size of one ULP
@@ -76,7 +72,6 @@ def needs_float64(*values: float) -> bool:
 
 
 def _place(value: float, wide: bool) -> int:
-    """Return the index of a number in the sorted list of all float32 numbers, or of all float64 numbers if `wide` is
-    True. Zero has the index 0, and negative numbers have negative indices."""
+    """Return the index of a number in the sorted list of all float32 or float64 numbers."""
     bits = int(np.float64(abs(value)).view(np.int64)) if wide else int(np.float32(abs(value)).view(np.int32))
     return bits if value >= 0 else -bits

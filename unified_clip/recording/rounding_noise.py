@@ -1,8 +1,4 @@
-"""Find gradients that are only rounding noise, and the weights that these gradients have changed.
-
-The true value of such a gradient is likely 0. Examples are gradients of the bias of attention keys, and of a bias
-before BatchNorm.
-"""
+"""Find gradients whose true value is probably 0, such as the gradient of a bias before BatchNorm."""
 
 from __future__ import annotations
 
@@ -19,8 +15,7 @@ Key = tuple[int, str | None]
 
 
 class NoiseTracker:
-    """Decides which numbers of two runs differ only by rounding noise. `follow` yields pairs of calls, and updates the
-    tracker. Call `is_noise` for a pair before `follow` yields the next pair."""
+    """Call `is_noise` before `follow` yields the next pair."""
 
     def __init__(self) -> None:
         self._moved: dict[Key, float] = {}
@@ -38,8 +33,7 @@ class NoiseTracker:
                     self._moved[self.key(name)] = self._moved.get(self.key(name), 0.0) + moved
 
     def key(self, name: str | None) -> Key:
-        """Return a key that is the same at all steps. Each clip call has a position such as "0", so the key for a
-        position also contains the number of the call."""
+        """A position such as "0" is ambiguous, so its key contains the number of the call."""
         return (self._number if name is not None and name.isdecimal() else 0, name)
 
     def is_noise(self, pair: CallPair, stage: str, name: str | None, a: float, b: float) -> bool:
@@ -49,8 +43,7 @@ class NoiseTracker:
 
 
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return (number of elements that are rounding noise, upper bound for the norm of their difference), or (0, 0.0)
-    for a gradient above rounding noise."""
+    """Return (number of elements that are noise, largest norm of their difference), or (0, 0.0)."""
     a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
     for line, parameter in ((pair.a, a), (pair.b, b)):
         if isinstance(parameter, JoinedParameter):
@@ -67,8 +60,7 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
 
 
 def noise_floor(line: RecordedCall) -> float:
-    """Return ROUNDING times one ULP of the total norm: smaller norms of gradients are rounding noise. Return 0 for a
-    `norm_type` below 1, because the total norm is then far larger than the norm of any gradient."""
+    """Return the largest norm of rounding noise."""
     total = total_norm(line)
     if not math.isfinite(total) or line.order < 1:
         return 0.0

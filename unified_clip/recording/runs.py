@@ -26,8 +26,7 @@ class RunError(CodedError, code="UC501"):
 PASS = "Pass a file that unified-clip record or unified_clip.record wrote."
 AGAIN = "Record the run again."
 
-CHUNK = 1 << 20
-"""`read` reports its progress after this number of characters."""
+CHUNK = 1 << 20  # characters
 
 
 def read(

@@ -163,7 +163,7 @@ def test_a_framework_that_is_not_installed_is_reported(
     without(monkeypatch, "worker.main()")
     assert bench(tmp_path, frameworks="torch,numpy") == 3
     printed = " ".join(capfd.readouterr().out.split())
-    assert "torch: not measured: import of torch halted" in printed
+    assert "torch was not measured: import of torch halted" in printed
     assert "Install it, or leave torch out of --frameworks" in printed
     assert json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["failed"] == {}
 

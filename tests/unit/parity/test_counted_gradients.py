@@ -238,4 +238,4 @@ def test_a_list_that_is_sorted_as_strings_is_named_in_spite_of_rounding(names: l
     ]
     cause = diagnose.diagnose(this, exact, CallOutcome(exact.norm, results))
     assert cause
-    assert re.search(f"are in another order, as if {place}$", cause.sentence)
+    assert re.search(rf"are in another order\. Perhaps {place}$", cause.sentence)

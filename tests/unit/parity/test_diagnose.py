@@ -221,14 +221,17 @@ def test_one_of_equal_gradients_is_left_out() -> None:
     assert diagnose_outcome(clip_case, CallOutcome(dense(math.sqrt(26)))) == ("left out", sentence)
 
 
-@pytest.mark.parametrize(("times", "words"), [(1, ""), (2, "and the coefficient multiplied 'encoder.weight' ")])
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [(1, "the norm included 'encoder.weight'"), (2, "'encoder.weight' were measured and scaled")],
+)
 def test_a_gradient_has_an_effect_for_each_time_that_the_list_contains_it(times: int, words: str) -> None:
     clip_case = dataclasses.replace(GLOBAL, call_form=CallForm(listed=[0, 1, 2, 1, 3]))
     norm = exact_norm([g for index in (0, 1, 1, 2, 3) if (g := gradients()[index])], 2, "float32")
     scaled = [oracle.scaled(each, 0.1 / (norm + 1e-6)) for each in gradients()]
     if times == 2:
         scaled[1] = oracle.scaled(scaled[1], 0.1 / (norm + 1e-6))
-    sentence = f"as if the norm included 'encoder.weight' {words}as often as the list contains 'encoder.weight'"
+    sentence = f"as if {words} as often as the list contains 'encoder.weight'"
     assert diagnose_outcome(clip_case, CallOutcome(dense(norm), scaled)) == ("repeated parameter", sentence)
 
 

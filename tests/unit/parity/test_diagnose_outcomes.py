@@ -73,7 +73,7 @@ OUTCOMES = {
         change_outcome(GLOBAL, lambda t: t.__setitem__(2, with_element(t[2], NAN))),
         GLOBAL,
         "NaN",
-        "unexpected NaN in 'encoder.bias': 1 of the 30 elements of 'encoder.bias', the first at [2]",
+        "unexpected NaN in 'encoder.bias'. 'encoder.bias' has 1 NaN among 30 elements, the first at [2]",
     ),
     "NaN everywhere": (
         CallOutcome(dense(NAN), [dense([NAN, NAN]), dense([[NAN], [NAN]])]),
@@ -145,7 +145,7 @@ OUTCOMES = {
         CallOutcome(None, [dense([0.0, 1.0])]),
         SIGNED,
         "zeros",
-        "zeros of the wrong sign in 'embedding', and no other difference",
+        "zeros in 'embedding' have the wrong sign",
     ),
     "scaled": (
         change_outcome(BELOW_THRESHOLD, lambda t: t.__setitem__(slice(None), [oracle.scaled(each, 2.0) for each in t])),
@@ -195,7 +195,7 @@ OUTCOMES = {
         CallOutcome(dense(5.0), [dense([-0.6, 0.8])]),
         named_case("clip_by_global_norm", [dense([3.0, 4.0])], clip_norm=1.0),
         "signs",
-        "wrong signs in 'embedding', and no other difference",
+        "only the signs of 'embedding' are wrong",
     ),
     "the coefficient in place of the norm": (
         CallOutcome(dense(0.3), [dense([0.9, 1.2])]),
@@ -225,7 +225,7 @@ OUTCOMES = {
         change_outcome(BELOW_THRESHOLD, lambda t: t.__setitem__(3, with_element(t[3], INF))),
         BELOW_THRESHOLD,
         "overflow",
-        "infinite elements in 'head', which should be finite",
+        "elements of 'head' are infinite, but should be finite",
     ),
     "bounds": (
         CallOutcome(None, exact_outcome(named_case("clip_grad_value_", clip_value=0.02)).gradients),

@@ -107,7 +107,7 @@ return n"""),
     ),
     "NaN in one tensor": (
         clip_function("n = right(grads, max_norm)\ngrads[1][3, 4] = np.nan\nreturn n"),
-        "unexpected NaN in 'gradient 1': 1 of the 2000 elements of 'gradient 1', the first at [3, 4]",
+        "unexpected NaN in 'gradient 1'. 'gradient 1' has 1 NaN among 2000 elements, the first at [3, 4]",
     ),
     "clipped twice": (
         clip_function("n = right(grads, max_norm)\nright(grads, max_norm)\nreturn n"),

@@ -64,7 +64,7 @@ def test_cases_whose_causes_differ_only_in_sizes_and_thresholds_share_a_problem(
     [
         (["as if 'a' were left out of the norm", "as if 'b', 'c' and 'd' were left out of the norm"], 1),
         (
-            ["wrong signs in 'a', and no other difference", "wrong signs in 'a', 'b' and 'c', and no other difference"],
+            ["only the signs of 'a' are wrong", "only the signs of 'a', 'b' and 'c' are wrong"],
             1,
         ),
         (["as with eps 1e-06 instead of 0", "as with eps 0.001 instead of 0"], 2),

@@ -151,7 +151,7 @@ LOST_SIGNS = (
 )
 ALWAYS_SCALED = "as if gradients with a small norm were scaled up to the threshold"
 NOT_CLIPPED = "as if nothing were clipped: the gradients are unchanged"
-BEYOND = "infinite elements in 'gradient 0', 'gradient 1' and 'gradient 2', which should be finite"
+BEYOND = "elements of 'gradient 0', 'gradient 1' and 'gradient 2' are infinite, but should be finite"
 MEAN_SQUARES = "the tensors' root mean squares"
 INVERTED = "as if only gradients with a norm below the threshold were scaled to the threshold"
 SCALED_UP = {("scaled gradients", ALWAYS_SCALED), ("overflow", BEYOND)}
@@ -211,7 +211,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "lost signs": (
         lambda grads, limit: ([np.abs(g) * clip_arrays(total(grads), limit) for g in grads], total(grads)),
-        {("signs", f"wrong signs in {names}, and no other difference") for names in LOST_SIGNS},
+        {("signs", f"only the signs of {names} are wrong") for names in LOST_SIGNS},
     ),
     "by value": (
         lambda grads, limit: ([np.clip(g, -limit, limit) for g in grads], total(grads)),

@@ -165,7 +165,7 @@ def test_a_passing_report_has_the_largest_differences_and_their_steps(compare_ru
     comparison = compare_runs([*OLD, *losses[0]], [*new, *losses[1]], max_ulp=64)
     assert comparison.exit_code == 0
     printed = sentences.report_lines(comparison)
-    where = "in all 3 calls that were compared, up to 64 ULP: the largest differences are"
+    where = "in all 3 calls that were compared, up to 64 ULP. The largest differences are"
     assert f"Gradients' norms are equal {where} 35 ULP, at step 2, and 3.3e-06 relatively." in printed
     assert f"Coefficients are equal {where} 6 ULP, at step 1, and 3.6e-07 relatively." in printed
     where = where.replace("in all 3 calls that were compared", "at all 2 steps")
@@ -191,7 +191,7 @@ def test_a_loss_that_first_differs_by_rounding_has_two_steps(compare_runs: Compa
     close = with_losses(OLD, add_ulps(2.0, 1), add_ulps(1.0, 5))
     (text,) = [line for line in sentences.report_lines(compare_runs(old, close)) if line.startswith("loss")]
     end = ", by at most 6e-07 relatively, which can be rounding"
-    assert text.endswith(f"{end}, or a small mistake. To find out, run both scripts in float64.")
+    assert text.endswith(f"{end}. A small mistake has the same effect. To find out, run both scripts in float64.")
     wide = [[{**each, "dtype": "float64"} if "call" in each else each for each in run] for run in (old, close)]
     (text,) = [line for line in sentences.report_lines(compare_runs(*wide)) if line.startswith("loss")]
     assert text.endswith(f"{end}.")
@@ -209,10 +209,10 @@ def test_rounding_of_a_small_norm_is_measured_at_the_size_of_the_total_norm(comp
     same = compare_runs(OLD[1:2], near, max_ulp=64)
     assert same.exit_code == 0
     text = " ".join(sentences.report_lines(same))
-    assert "up to 64 ULP of the total norm: the largest differences are 249" in text
+    assert "up to 64 ULP of the total norm. The largest differences are 249" in text
     (cause,) = compare_runs(OLD[1:2], near).findings
     assert "the first difference is 249 ULP of this norm, and 3.9 ULP of the total norm. " in cause.sentence
-    assert "by up to 64 ULP of the larger number. To allow such differences, pass --max-ulp 249." in cause.sentence
+    assert "by up to 64 ULP. To allow such differences, pass --max-ulp 249." in cause.sentence
     (cause,) = compare_runs(OLD[1:2], far, max_ulp=64).findings
     assert "2000 ULP of this norm, and 31 ULP of the total norm. " in cause.sentence
     assert "--max-ulp" not in cause.sentence

@@ -49,7 +49,7 @@ def test_a_run_that_never_clips_is_named(tmp_path: Path, is_old: bool) -> None:
     (cause,) = comparison.findings
     assert cause.kind == "left-out clip"
     assert cause.sentence == (
-        f"{unclipped} never clips: its 3 optimizer steps have no clip call. {clipped} clips by clip, by the total "
+        f"{unclipped} never clips: its 3 optimizer steps have no clip call. {clipped} clips with clip, by the total "
         f"norm with the threshold 1. Add this clip to {unclipped}, between the backward pass and the step, or remove "
         f"this clip from {clipped}"
     )
@@ -78,7 +78,7 @@ def test_a_clip_by_hand_hides_no_other_difference(tmp_path: Path, is_old: bool) 
     assert comparison.findings[0].sentence.startswith(
         f"before step 1 of the optimizer, {by_hand} changes 1 gradient outside of the recorded calls, as a clip by "
         "hand does. "
-        f"{clipped} clips by clip, by the total norm with the threshold 1. "
+        f"{clipped} clips with clip, by the total norm with the threshold 1. "
     )
 
 

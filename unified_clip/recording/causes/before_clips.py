@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...causes.cause import Cause, names_text
+from ...causes.cause import Cause, joined, names_text
 from ...causes.scaling import combined_norm
 from ..divergence import DivergencePoint, numbers
 from ..optimizers.epsilon import BEFORE, place_of
@@ -63,12 +63,11 @@ def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     run, other, line = (point.b, point.a, pair.b) if only_a else (point.a, point.b, pair.a)
     sentence = f"{names_text(rest)} {'are' if len(rest) > 1 else 'is'} missing"
-    return point.cause("left out", f"{sentence}{excluded_hint(run, other, line)}", run)
+    return point.cause("left out", joined(sentence, excluded_hint(run, other, line)), run)
 
 
 MOST_GROWTH = 1000
-"""Different weights of a network can cause different gradients in another network. The relative difference of these
-gradients is at most MOST_GROWTH times the relative difference of the weights."""
+"""The largest factor by which a difference of weights grows in the gradients of another network."""
 
 UNNAMED = "the other clip calls"
 
@@ -76,16 +75,16 @@ FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tenso
 
 
 def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
-    hint = ". Pass the same parameters to the clips of both runs"
+    hints = ["Pass the same parameters to the clips of both runs"]
     if attribute := FROZEN.get(line.framework or ""):
-        hint += f". If {run.name} freezes these parameters ({attribute}), freeze them in {other.name}, too"
-    if line.framework not in ("paddle", "torch") or (line.watched and line.framework == "torch"):
-        return hint
-    return (
-        f"{hint}. If {run.name} sets need_clip=False for these parameters, do the same in {other.name}. "
-        "With unified_clip, set parameter.need_clip = False after the last copy.deepcopy of a PyTorch model, because "
-        "the copy loses this attribute. PyTorch's own functions ignore need_clip: call them without these parameters"
-    )
+        hints.append(f"If {run.name} freezes these parameters ({attribute}), freeze them in {other.name}, too")
+    if line.framework == "paddle" or (line.framework == "torch" and not line.watched):
+        hints.append(
+            f"If {run.name} sets need_clip=False for these parameters, do the same in {other.name}. With unified_clip, "
+            "set parameter.need_clip = False after the last copy.deepcopy of a PyTorch model, because the copy loses "
+            "this attribute. PyTorch's own functions ignore need_clip: call them without these parameters"
+        )
+    return joined(*hints)
 
 
 def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -97,8 +96,8 @@ def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     exact, (kind, _) = reasons[0]
     sentences = " and ".join(dict.fromkeys(cause.sentence for _, cause in reasons if cause.kind == kind))
-    advice = ". Compare the code that computes the passed norm" if kind == "given norm" else ""
-    return Cause(kind, f"the exact norms are equal ({exact:.9g}), but {sentences}{advice}")
+    advice = "Compare the code that computes the passed norm" if kind == "given norm" else ""
+    return Cause(kind, joined(f"the exact norms are equal ({exact:.9g}), but {sentences}", advice))
 
 
 def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, Cause]]:
@@ -137,9 +136,10 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
     orders = orders_of(pair)
     if others := [name for name, order in orders.items() if order == "other"]:
         sentence = (
-            f"before the first step, the weights of {names_text(others)} have equal norms, but different elements"
+            f"before the first step, the weights of {names_text(others)} have equal norms, but different elements or "
+            "a different order of elements"
         )
-        return Cause("other initial weights", f"{sentence} or a different order of elements")
+        return Cause("other initial weights", sentence)
     if cause := recurrent.other_gates(pair, orders):
         return cause
     shapes = {name: pair.a.parameters[name].shape for name in orders}
@@ -150,15 +150,15 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
-    """If a port transposes only the weights that are not square, the square weights are a possible cause. The order
-    "permuted" in `orders` is always wrong, because no framework uses it."""
+    """A port might transpose only the weights that are not square. No framework uses the order "permuted"."""
     if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
         sentence = f"the weights of {names_text(reshaped)} have transposed shapes, but the same order of elements"
-        advice = f"transpose them{_kernel_text(reshaped, shapes)}, do not reshape them"
-        return Cause("untransposed weight", f"{sentence}: {advice}")
+        hint = _kernel_hint(reshaped, shapes)
+        return Cause("untransposed weight", joined(sentence, "Transpose them, do not reshape them", hint))
     if permuted := [name for name, order in orders.items() if order == "permuted"]:
         sentence = f"the weights of {names_text(permuted)} have their axes in an order that no framework uses"
-        return Cause("untransposed weight", f"{sentence}: correct the transpose{_kernel_text(permuted, shapes)}")
+        hint = _kernel_hint(permuted, shapes)
+        return Cause("untransposed weight", joined(sentence, "Correct the transpose", hint))
     square = [
         name for name, order in orders.items()
         if order == "same" and len(shapes[name]) == 2 and len({*shapes[name]}) == 1 and 1 not in shapes[name]
@@ -175,7 +175,7 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
     return Cause("untransposed weight", sentence)
 
 
-def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]]) -> str:
+def _kernel_hint(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]]) -> str:
     axes = {4: "(3, 2, 0, 1)", 3: "(2, 1, 0)", 5: "(4, 3, 0, 1, 2)"}
     name = next((name for name in names if len(shapes[name]) in axes), None)
     if name is None:
@@ -184,7 +184,7 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
     # a depthwise convolution has one channel for each input channel
     is_depthwise = len(shape) == 4 and (shape[-1] == 1 != shape[-2] or shape[1] == 1 != shape[0])
     order = "(2, 3, 0, 1)" if is_depthwise else axes[len(shape)]
-    return f" (from Keras or TensorFlow to PyTorch, {name!r} needs transpose{order})"
+    return f"From Keras or TensorFlow to PyTorch, {name!r} needs transpose{order}"
 
 
 # -- if nothing else explains a difference
@@ -203,9 +203,9 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
         step = point.pairs[point.index - 1].a.step
         sentence = (
             f"at step {step}, the gradients and coefficients agree, but the weights differ after the step: compare the "
-            f"optimizers, their learning rates and their other settings{_precision_of_settings(point, pair)}"
+            "optimizers, their learning rates and their other settings"
         )
-        return Cause("another optimizer", sentence)
+        return Cause("another optimizer", joined(sentence, _precision_of_settings(point, pair)))
     return None
 
 
@@ -233,28 +233,26 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
                 ". Some recorded parameters have no names. To compare all weights, record with "
                 "unified_clip.record(path, norms=True, names={name: parameter, ...})"
             )
-        return Cause("other gradients", f"{place}. {advice}. {to_compare}")
+        return Cause("other gradients", joined(place, advice, to_compare))
     hint = gradient_hints.hint(point, pair)
     if not is_clearing_known(point.a, point.b, pair.a.step):
         advice = (
             "compare data, forward pass, loss, and the weights that are not clipped. Also check whether each "
             "optimizer clears its gradients before the backward passes"
         )
-        return Cause("other gradients", f"{place}. The recording does not show why: {advice}{hint}")
-    advice = f"compare data, forward pass and loss{hint}"
-    if packed := packed_names(pair.a, pair.b, pair.names):
-        advice += f". Also compare the order of the parts in {names_text(packed)}"
-    return Cause("other data or loss", f"{place}: {advice}")
+        return Cause("other gradients", joined(place, f"The recording does not show why: {advice}", hint))
+    packed = packed_names(pair.a, pair.b, pair.names)
+    order = f"Also compare the order of the parts in {names_text(packed)}" if packed else ""
+    return Cause("other data or loss", joined(f"{place}: compare data, forward pass and loss", hint, order))
 
 
 def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: list[str]) -> Cause | None:
     later = point.pairs[index]
     before = [each for each in point.pairs[: point.index] if {*each.names} & {*names}]
-    place = f"at step {pair.a.step}, the weights of the clipped parameters agree"
+    place = f"at step {pair.a.step}, the weights of the clipped parameters agree, but the weights of "
     least = gradient_hints.largest_difference(pair) / MOST_GROWTH
     changes = [(name, distance(a, b).relative) for name, a, b in numbers(later, "weight") if not _agree(a, b)]
     different = [name for name, change in changes if name in names and change >= least]
-    place += ", but the weights of "
     if not different:
         orders = orders_of(later) if not before else {}
         others = [name for name in names if orders.get(name) == "other"]
@@ -322,7 +320,7 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
     rounding = {step.optimizer for step in steps if step.optimizer.startswith("keras.") and place_of(step) == BEFORE}
     if len(rounding) == 1 and len({step.optimizer for step in steps}) == 2:
         return (
-            f". If the settings are equal, compare their precision: {rounding.pop()} rounds its betas to float32 "
+            f"If the settings are equal, compare their precision: {rounding.pop()} rounds its betas to float32 "
             "before it computes the bias correction. This changes the first updates by about 1e-5 of their size. "
             "docs/my-loss-curve-differs.md has code that corrects the learning rate of the other optimizer"
         )
@@ -331,7 +329,7 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
     if "paddle" not in (pair.a.framework, pair.b.framework):
         return ""
     return (
-        ". If the settings are equal, compare their precision: Paddle's optimizers can store momentum and weight decay "
+        "If the settings are equal, compare their precision: Paddle's optimizers can store momentum and weight decay "
         "as float32. In the other run, pass float(np.float32(0.9)) instead of 0.9"
     )
 
@@ -342,7 +340,7 @@ def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
     if not moved <= 2 * point.pairs[point.index - 1].rate * (pair.a.parameters[name].elements or 0) ** 0.5:
         return ""
     return (
-        ". This is only a possible cause. If the settings are equal, rounding might be the cause: optimizers such as "
+        "This is only a possible cause. If the settings are equal, rounding might be the cause: optimizers such as "
         "Adam divide each gradient by its own size. So an element whose true gradient is 0 gets updates from "
         "rounding errors. An example is the key part of a joint query-key-value bias in attention. To find out, "
         "compare in float64: docs/my-loss-curve-differs.md#rounding"

@@ -1,4 +1,4 @@
-"""Find out why coefficients differ: because of different eps, or because of rounding."""
+"""Find out whether coefficients differ because of eps or of rounding."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from ..rounding import NEAR, ROUNDING, distance, is_near, single, ulps_at
 from ..rounding_noise import total_norm
 
 EXACT = 1e-13
-"""The largest relative error of a coefficient that is computed in float64."""
+"""The largest relative error of a coefficient in float64."""
 
 ROUNDED = NEAR * 2.0**-23
-"""The largest relative error of a coefficient that a framework's function computes."""
+"""The largest relative error of a framework's coefficient."""
 
 
 def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
     if not _has_other_eps(pair) or (_shown_by(pair) is None and not _explains(pair)):
         return None
     old, new = pair.a.eps, pair.b.eps
-    frameworks = ". PyTorch's rule adds 1e-06 to the norm" * ({old, new} == {0, 1e-6})
-    return point.cause("another eps of the clip", f"{instead('eps', new or 0.0, old or 0.0)}{frameworks}")
+    sentence = instead("eps", new or 0.0, old or 0.0)
+    if {old, new} == {0, 1e-6}:
+        sentence += ". PyTorch's rule adds 1e-06 to the norm"
+    return point.cause("another eps of the clip", sentence)
 
 
 def first_other_eps(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> tuple[Divergence, Cause] | None:
@@ -64,7 +66,7 @@ def _changes(norm: float, pair: CallPair) -> bool:
 
 
 def _explains(pair: CallPair) -> bool:
-    """Return whether the coefficients would agree if both calls had the eps of the first call."""
+    """Return whether the coefficients would agree if both calls had the eps of the first."""
     limits = [each for each in (pair.a.threshold, pair.b.threshold) if isinstance(each, float)]
     eps, own = pair.a.eps or 0.0, [distance(a, b).ulps for _, a, b in numbers(pair, "coefficient")]
     with_eps = [

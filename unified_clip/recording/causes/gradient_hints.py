@@ -1,17 +1,17 @@
-"""Advise what to compare first between two runs with equal weights and different gradients."""
+"""Advise what to compare first if the weights agree and the gradients differ."""
 
 from __future__ import annotations
 
 import math
 
-from ...causes.cause import names_text
+from ...causes.cause import joined, names_text
 from ..divergence import DivergencePoint, numbers
 from ..pairs.calls import CallPair, greatest_setting
 from ..rounding import PRODUCT, ROUNDING, distance, single
 from ..rounding_noise import noise_floor, total_norm
 
 TINY = 1e-10
-"""If the runs have different data, their float64 gradients differ by more than this fraction of the total norm."""
+"""Other data would change float64 gradients by a larger fraction of the total norm."""
 
 
 def largest_difference(pair: CallPair) -> float:
@@ -19,7 +19,7 @@ def largest_difference(pair: CallPair) -> float:
 
 
 def largest_share(pair: CallPair) -> float:
-    """Return the largest difference between the norms of a gradient in both runs, divided by the total norm."""
+    """Return the largest difference of a gradient's norm, divided by the total norm."""
     total = max(map(total_norm, (pair.a, pair.b)))
     return max((abs(a - b) / total for a, b in _beyond_noise(pair)), default=0.0)
 
@@ -31,19 +31,19 @@ def _beyond_noise(pair: CallPair) -> list[tuple[float, float]]:
 
 def hint(point: DivergencePoint, pair: CallPair) -> str:
     some, is_explained = _only_some(point, pair)
-    return some if is_explained else f"{some}{_decayed(point, pair) or _by_size(point, pair)}"
+    return some if is_explained else joined(some, _decayed(point, pair) or _by_size(point, pair))
 
 
 def _by_size(point: DivergencePoint, pair: CallPair) -> str:
     most = largest_difference(pair)
     if 0 < most < 0.02 and any({*each.names} & {*pair.names} for each in point.pairs[: point.index]):
         return (
-            ". At earlier steps, these gradients agree. So compare first what changes during the training and is not "
+            "At earlier steps, these gradients agree. So compare first what changes during the training and is not "
             "clipped, such as target networks, running statistics and the weights of other networks"
         )
     if 0 < most < 0.02:
         return (
-            f". The norms of the gradients differ by at most {100 * most:.2g} %. Different data or dropout usually "
+            f"The norms of the gradients differ by at most {100 * most:.2g} %. Different data or dropout usually "
             "cause larger differences, so compare the formulas first, such as GELU and the eps of normalization layers"
         )
     # if a matrix is 0, such as the last layer of some models, the loss may depend on no data
@@ -51,17 +51,17 @@ def _by_size(point: DivergencePoint, pair: CallPair) -> str:
     if most < 0.05 or is_zero or not losses_agree(point, pair):
         return ""
     return (
-        ". The losses of this step agree, so compare the backward pass first. Possible causes are detach(), "
+        "The losses of this step agree, so compare the backward pass first. Possible causes are detach(), "
         "stop_gradient, and zero_grad() between the backward passes of a step"
     )
 
 
 def _only_some(point: DivergencePoint, pair: CallPair) -> tuple[str, bool]:
-    """Return (hint, whether the hint explains the difference). The hint is empty if most gradients differ."""
+    """Return (hint, whether the hint explains the difference)."""
     factors = {name or "": b / a if a else math.nan for name, a, b in _differing(pair)}
     if not factors or 2 * len(factors) > len(list(numbers(pair, "gradient"))):
         return "", False
-    text = f". Only the gradients of {names_text([*factors])} differ"
+    text = f"Only the gradients of {names_text([*factors])} differ"
     factor = float(f"{next(iter(factors.values())):.2g}")
     if not all(math.isclose(each, factor, rel_tol=1e-4) for each in factors.values()):
         return text, False
@@ -79,7 +79,7 @@ def _decayed(point: DivergencePoint, pair: CallPair) -> str:
         return ""
     run, other = (point.a, point.b) if has_decay[0] else (point.b, point.a)
     return (
-        f". The losses of this step agree, and only the optimizer of {run.name} has weight decay. Check first whether "
+        f"The losses of this step agree, and only the optimizer of {run.name} has weight decay. Check first whether "
         f"{other.name} adds weight decay to its gradients before the clip"
     )
 

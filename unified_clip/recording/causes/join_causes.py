@@ -1,4 +1,4 @@
-"""Join the differences of clip calls and of optimizer steps, so that a report explains each difference once."""
+"""Join the differences of clip calls and optimizer steps, so that a report explains each difference once."""
 
 from __future__ import annotations
 
@@ -18,32 +18,27 @@ Explained = Mapping[Divergence, Sequence[Cause]]
 STAGES_BEFORE_CLIP = ("steps", "gradients cleared", "backward passes", "clips")
 
 CHANGED = NUMBERS[:-1]
-"""The recorded numbers that an earlier optimizer step can change. Coefficients are left out, because they depend only
-on norms and clip settings."""
+"""Coefficients are left out, because they depend only on norms and settings."""
 
 SPECIFIC_CAUSES: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
-"""Maps a general cause to specific causes. A report with a specific cause leaves out the general cause."""
+"""{general cause: specific causes that replace it in a report}."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
-"""Different updates at earlier steps can lead to a difference with one of these causes."""
+"""Causes of differences that different updates at earlier steps can also explain."""
 
 ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
 
 Effect = Callable[..., bool]
-"""A function (step, at_once=False) that returns whether the updates of two runs differ at `step` or later.
-
-If `at_once` is True, the function checks only `step`.
-"""
+"""Takes (step, at_once=False). Returns whether the updates differ at `step` or later, or at `step` only."""
 
 
 def join(
     points: Sequence[DivergencePoint], explained: Explained, steps: Iterable[StepDifference]
 ) -> dict[Divergence, Sequence[Cause]]:
-    """Return all divergences with their causes, in order of time. Leave out consequences of earlier differences. If a
-    clip call and an optimizer step have the same cause, return only the divergence of the clip call."""
+    """Return all divergences in order of time, without consequences of earlier differences."""
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
         steps = [each for each in steps if each.divergence.parameter != "weight_decay"]
@@ -72,8 +67,7 @@ def _consequences(divergence: Divergence) -> set[str]:
 def effective(
     steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
 ) -> Iterator[StepDifference]:
-    """Yield each of `steps` after which recorded norms differ by more than ROUNDING ULP. Without recorded norms, yield
-    all of `steps`. For differences after the clip, `has_effect` decides instead of the norms."""
+    """Yield the steps after which the runs differ by more than rounding."""
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
         for stages in (CHANGED, CHANGED[:1])  # the first stage is the weights
@@ -107,8 +101,7 @@ def effective(
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Gradients can differ by a factor because of "scaled gradients" or different numbers of backward passes. Keep only
-    one of these causes: if the numbers of backward passes explain the factor, remove "scaled gradients"."""
+    """Keep one of two causes: "scaled gradients", or different numbers of backward passes."""
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
     explanations = [(point.first, cause) for point in at_step for cause in explained[point.first]]

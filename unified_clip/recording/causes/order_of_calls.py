@@ -1,7 +1,4 @@
-"""Find causes in the order or number of calls, such as clipping twice.
-
-`optimizers/clips_after_step.py` finds clips after the optimizer's step.
-"""
+"""Find causes in the order or number of calls, such as clipping twice."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT, is_near
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""Maps a cause to the clip rule of one run. The other run clips by the total norm."""
+"""{cause: clip rule of one run}. The other run clips by the total norm."""
 
 
 def clipped_twice(point: DivergencePoint) -> Cause | None:
@@ -92,7 +89,7 @@ def shifted_steps(point: DivergencePoint) -> Cause | None:
 
 
 def other_networks(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
-    """Yield the first step at which the runs clip different networks, if both runs clip both networks."""
+    """Yield the first step at which the runs clip different networks."""
     lists = [{_sorted_shapes(line) for line in run.lines} for run in (a, b)]
     for pair in pairs[1:]:
         shapes = [_sorted_shapes(line) for line in (pair.a, pair.b)]
@@ -266,8 +263,8 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 
 
 def with_rule_divergence(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
-    """Report the clip rule as the divergence if one run clips per tensor or per group. The recorded rules can be equal,
-    because each call of a loop over the parameters records "global"."""
+    """Report the clip rule as the divergence. The recorded rules can be equal, because each call of a loop records
+    "global"."""
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if rule is None or point.first.stage == "rule":
         return point

@@ -1,4 +1,4 @@
-"""Find differences between Keras' recurrent layers and the recurrent layers of other frameworks."""
+"""Find differences between recurrent layers of Keras and of other frameworks."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
 
 
 def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Keras' GRU has one bias with two rows, and PyTorch's GRU has two biases, so a clip per tensor gets different
-    tensors."""
+    """Keras' GRU has one bias, and PyTorch's GRU has two, so a clip per tensor differs."""
     if not pair.a.rule == pair.b.rule == "each":
         return None
     blocks = [block for block in unpaired_blocks(pair.a, pair.b, pair.names) if len(block[0]) != len(block[1])]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ...causes.call_causes import NOT_CLIPPED, find_cause, swapped, without_result
-from ...causes.cause import Cause, instead, names_text
+from ...causes.cause import Cause, instead, joined, names_text
 from ...causes.hypotheses import scaled_gradients
 from ...causes.observation import By, Observation
 from ...causes.scaling import combined_norm
@@ -26,12 +26,12 @@ from . import before_clips, order_of_calls, recurrent, weight_decay
 from .eps_causes import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
 
 FACTORS = 2**24
-"""A loss scale, or a sum over batches, changes gradients by at most this factor."""
+"""The largest loss scale, or the largest number of summed batches."""
 
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""Maps a stage to the number whose ULP is the unit for differences in this stage."""
+"""{stage: the number whose ULP is the unit for differences}."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
@@ -46,7 +46,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         return [cause] if cause else []
     if point.first.is_noise:
         return [_noise(point)]
-    # Only the first cause counts, because its numbers can look like the numbers of the later causes.
+    # only the first cause counts: its numbers can look like the numbers of a later cause
     exclusive = (
         before_clips.still_scaled(point, pair)
         or _not_finite(point, pair)
@@ -85,10 +85,10 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
             continue
         bad = [name for name, each in line.parameters.items() if not math.isfinite(each.norm)]
         names = [partners.get(name, name) if name.isdecimal() else name for name in bad]
-        counts = "" if line.nan is None else f": {line.nan} NaN and {line.inf} inf"
-        where = f", in {names_text(names)}" if names else ""
-        sentence = f"the gradients of {run.name} are not finite{counts}{where}. The other run's gradients are finite"
-        return Cause("not finite in one run", sentence)
+        sentence = f"only the gradients of {run.name} are not finite"
+        counts = "" if line.nan is None else f"They contain {line.nan} NaN and {line.inf} inf"
+        where = f"These elements are in {names_text(names)}" if names else ""
+        return Cause("not finite in one run", joined(sentence, counts, where))
     return None
 
 
@@ -107,12 +107,13 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
     floors = noise_floor(pair.a), noise_floor(pair.b)
     for run, expected, observed, noise_floors in ((point.b, of_a, of_b, floors), (point.a, of_b, of_a, floors[::-1])):
         if cause := _find_in_norms(expected, list(observed.values()), noise_floors):
-            hint = ". Parameters were matched by shape and order: if that is wrong, pass their names with --map"
-            hint = hint if cause.kind == "swapped" and pair.by_shape else ""
-            other = point.a if run is point.b else point.b
-            line = pair.a if run is point.a else pair.b
-            hint += before_clips.excluded_hint(run, other, line) if cause.kind == "left out" else ""
-            return point.cause(cause.kind, f"{cause.sentence}{hint}", run)
+            hint = ""
+            if cause.kind == "swapped" and pair.by_shape:
+                hint = "Parameters were matched by shape and order: if that is wrong, pass their names with --map"
+            if cause.kind == "left out":
+                other, line = (point.a, pair.b) if run is point.b else (point.b, pair.a)
+                hint = before_clips.excluded_hint(run, other, line)
+            return point.cause(cause.kind, joined(cause.sentence, hint), run)
     return before_clips.missing_names(point, pair)
 
 
@@ -218,14 +219,14 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether one list of gradients can have both total norms, although the norm types of the calls differ."""
+    """Return whether the same gradients can have both total norms."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
     elements = sum(math.prod(length or 1 for length in each.shape) for each in low.parameters.values()) or math.inf
     exponent = 1 / low.order - 1 / high.order
     ratio = low.norms()[0] / high.norms()[0] if high.norms()[0] else 1.0
-    # The ratio of two norms of n numbers is at most n**exponent, which may be too large for a float.
+    # two norms of n numbers have a ratio of at most n**exponent, which may be too large for a float
     return ratio >= 1 - PRODUCT and math.log(ratio) <= exponent * math.log(elements) + PRODUCT
 
 
@@ -267,7 +268,7 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
         _stand_ins(norm * coef for norm, coef in zip(norms.values(), itertools.cycle(coefs), strict=False))
         for coefs in ([1.0], reference.known_coefs(), line.known_coefs())
     )
-    # otherwise the recorder measured the norm before the call
+    # the recorder measures the other norms before the call
     is_returned = reference.rule == "global" and not line.watched
     return Observation(
         before,
@@ -300,16 +301,16 @@ def _rounding(point: DivergencePoint) -> Cause | None:
     ulps, at_its_size = point.first.ulps, point.first.ulps_at_its_size
     if ulps is None or at_its_size is None or at_its_size > ROUNDING or point.first.stage == "coefficient":
         return None
-    size = f" of this norm, and {at_its_size:.2g} ULP of {SIZES[point.first.stage]}" if ulps > ROUNDING else ""
-    advice = (
-        f". To allow such differences, pass --max-ulp {max(ROUNDING, ulps):g}. Such differences grow from step to "
-        "step, so later steps may need a higher --max-ulp"
-    )
-    return Cause(
-        "rounding",
-        f"the first difference is {ulps:g} ULP{size}. Frameworks that sum in different orders differ by up to "
-        f"{ROUNDING} ULP{' of the larger number' if size else ''}{advice if ulps <= GROWTH * ROUNDING else ''}",
-    )
+    sentence = f"the first difference is {ulps:g} ULP"
+    if ulps > ROUNDING:
+        sentence += f" of this norm, and {at_its_size:.2g} ULP of {SIZES[point.first.stage]}"
+    sentence += f". Frameworks that sum in different orders differ by up to {ROUNDING} ULP"
+    if ulps <= GROWTH * ROUNDING:
+        sentence += (
+            f". To allow such differences, pass --max-ulp {max(ROUNDING, ulps):g}. Such differences grow from step to "
+            "step, so later steps may need a higher --max-ulp"
+        )
+    return Cause("rounding", sentence)
 
 
 def _grown_rounding(point: DivergencePoint) -> Cause | None:

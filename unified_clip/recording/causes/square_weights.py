@@ -1,4 +1,4 @@
-"""Decide whether a square weight needs a transpose, by the numbers of the first step."""
+"""Decide whether a square weight needs a transpose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..rounding_noise import is_noise_of, total_norm
 from .gradient_hints import losses_agree
 
 EMBEDDING = re.compile(r"(?<![a-z])emb|Emb|embed|(?<![a-z])w[tp]e(?![a-z])")
-"""Matches the name of an embedding, such as "embedding_0.w_0", "tok_emb", or "wte" in GPT, but not "ensemble"."""
+"""Matches names of embeddings, such as "tok_emb", or "wte" in GPT, but not "ensemble"."""
 
 
 def is_embedding(*names: str) -> bool:
@@ -19,7 +19,7 @@ def is_embedding(*names: str) -> bool:
 
 
 def is_right(point: DivergencePoint, pair: CallPair, name: str) -> bool:
-    """Return whether equal gradients or equal losses prove that a square weight needs no transpose."""
+    """Return whether equal gradients or losses prove that the weight needs no transpose."""
     other = pair.names[name]
     if is_embedding(name, other):
         return True

@@ -1,4 +1,4 @@
-"""Find weight decay that one run adds to the gradients before the clip. An example is an L2 regularizer in the loss."""
+"""Find weight decay that a run adds to the gradients before the clip, for example in the loss."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ..pairs.calls import CallPair, greatest_setting
 from ..recorded_run import OptimizerStep
 from ..rounding import PRODUCT, is_near
 
-EXACT, LOSS_ERROR = 1e-3, 1e-6
-"""EXACT is the largest relative error of a weight decay that is computed from losses. LOSS_ERROR is the largest
-relative error of a loss."""
+EXACT = 1e-3
+"""The largest relative error of a weight decay that is computed from losses."""
+
+LOSS_ERROR = 1e-6
 
 FACTOR_ERROR = 0.01
 """The largest relative error of a weight decay that is computed from gradients."""
 
 CLOSE = 1.5
-"""A bound is close to the optimizer's weight decay if their quotient is below this number."""
+"""A bound is close to the optimizer's weight decay if their quotient is below CLOSE."""
 
 Norms = Mapping[str, tuple[float, float, float]]
-"""Maps each weight to (norm of the weight, norm of its gradient with weight decay, norm of its gradient without)."""
+"""{weight: norms of the weight, and of its gradient with and without weight decay}."""
 
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """A gradient contains weight decay if the loss contains an L2 regularizer: c / 2 times the squared weights add c
-    times the weights to the gradients."""
+    """An L2 regularizer of c / 2 times the squared weights adds c times the weights to the gradients."""
     if point.first.stage not in ("gradient", "norm"):
         return None
     weights = _weights(pair)
@@ -51,14 +51,14 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 Evidence = tuple[Sequence[str], Sequence[str], str]
-"""(names of weights with weight decay, names of weights without a clear result, evidence as text)."""
+"""(weights with weight decay, weights without a clear result, evidence as text)."""
 
 
 def _regularizer(
     own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms
 ) -> tuple[float, Evidence] | None:
-    """If `decay` is 0, compute the weight decay from the losses. Otherwise, also try `2 * decay` and `decay / 2`,
-    because a port might forget that the derivative of w**2 is 2 w."""
+    """If the weight decay is known, also try twice and half of it. A port might forget that w**2 has the derivative 2
+    w."""
     fitting: Iterator[tuple[float, Evidence | None]]
     if decay:
         by_losses = ((each, _by_losses(own, step, each, pair, norms)) for each in (decay, 2 * decay, decay / 2))
@@ -94,8 +94,8 @@ def _regularized(pair: CallPair, norms: Norms) -> Iterator[Sequence[str]]:
 
 
 def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms: Norms) -> Iterator[float]:
-    """Yield each weight decay that explains why the losses of `own` are larger. Other data can also cause larger
-    losses, so yield a weight decay only if it or its half has at most two digits, like a number in a script."""
+    """Yield weight decays that explain the larger losses. They have at most two digits, because other data can also
+    cause larger losses."""
     added = math.fsum(own.losses) - math.fsum(step.losses)
     error = max(EXACT, LOSS_ERROR * abs(math.fsum(own.losses)) / added) if added > 0 else 0.0
     for names in _regularized(pair, norms):
@@ -107,8 +107,7 @@ def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms:
 
 
 def _by_norms(decay: float, norms: Norms) -> Evidence | None:
-    """A gradient g with weight decay is g + c w. So c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| +
-    |g|) / |w|. `decay` must be close to both bounds."""
+    """The gradient is g + c w. So c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|) / |w|."""
     names = _differing(norms)
     unknown = _without_effect(decay, norms)
     if not names or {*names} & {*unknown} or any(map(math.isnan, (norm for each in norms.values() for norm in each))):
@@ -138,15 +137,21 @@ def regularizer_cause(
     unknown: Sequence[str],
     evidence: str,
 ) -> Cause:
-    """`runs` contains the names of the original and the port. If `is_first` is True, the original adds the weight
-    decay. The weights in `unknown` are about 0, so their gradients show no weight decay."""
+    """If `is_first`, the original adds the weight decay. The weights in `unknown` are about 0."""
     old, new = runs
     run, other = runs if is_first else runs[::-1]
-    open_question = (
-        f"It is unknown whether {run} also adds weight decay to the gradients of {names_text(unknown)}, because "
-        f"{'these weights are' if len(unknown) > 1 else 'this weight is'} about 0 at this step. Check the loss of "
-        f"{run}. "
-    )
+    sentences = [
+        f"{run} adds {decay:.6g} times the weight to the gradients of {names_text(names)} before the clip, as an L2 "
+        f"regularizer in the loss does ({evidence}). {other} does not"
+    ]
+    if unknown:
+        are = "these weights are" if len(unknown) > 1 else "this weight is"
+        sentences.append(
+            f"It is unknown whether {run} also adds weight decay to the gradients of {names_text(unknown)}, because "
+            f"{are} about 0 at this step. Check the loss of {run}"
+        )
+    if any(each is None or each > 0 for each in decays):
+        sentences.append("Weight decay of an optimizer acts after the clip")
     change = "remove this regularizer from the loss"
     if is_first:
         change = f"add {decay / 2:.6g} times the sum of the squares of these weights to the loss"
@@ -154,19 +159,14 @@ def regularizer_cause(
         change += f", and use the same weight decay in the optimizer as in {old}"
     elif decays[0] != decays[1]:
         change += f", and set the weight decay of the optimizer to {decays[0]:.6g}"
-    known = [each is None or each > 0 for each in decays]
+    sentences.append(f"In {new}, {change}")
     of_run, of_other = decays[not is_first], decays[is_first]
     if of_other and not of_run and not math.isclose(of_other, decay, rel_tol=FACTOR_ERROR):
-        change += (
-            f". Here, the optimizer of {other} has a weight decay of {of_other:.6g}. A regularizer of l times "
+        sentences.append(
+            f"Here, the optimizer of {other} has a weight decay of {of_other:.6g}. A regularizer of l times "
             "the sum of the squares is like a weight decay of 2 l"
         )
-    return Cause(
-        "weight decay before the clip",
-        f"{run} adds {decay:.6g} times the weight to the gradients of {names_text(names)} before the clip, as an L2 "
-        f"regularizer in the loss does ({evidence}). {other} does not. {open_question if unknown else ''}"
-        f"{'Weight decay of an optimizer acts after the clip. ' if any(known) else ''}In {new}, {change}",
-    )
+    return Cause("weight decay before the clip", ". ".join(sentences))
 
 
 def _weights(pair: CallPair) -> dict[str, float]:

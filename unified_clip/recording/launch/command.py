@@ -1,4 +1,4 @@
-"""Run a command, and record each of its Python processes."""
+"""Run a command, and record its Python processes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False) -> int:
-    """If a signal ended the command, the same signal ends this process. If the command does not start, remove `file`,
-    and return NOT_FOUND or NOT_EXECUTABLE."""
+    """If a signal ended the command, the same signal ends this process."""
     print(end="", flush=True)  # lines of this process come before the command's lines
     parts = file.with_name(f"{file.name}.parts")
     _create(file, parts)
@@ -91,8 +90,7 @@ def _environment(parts: Path, norms: bool) -> Mapping[str, str]:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSError:
-    """Return the exit status of the command, or -N if signal N ended the command. Return the error if the command
-    cannot be started."""
+    """Return the exit status, or -N for signal N, or the error if the command cannot be started."""
     with _forwarding() as processes:
         try:
             process = subprocess.Popen(command, env=environment)
@@ -104,8 +102,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSErro
 
 @contextmanager
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Pass signals on to the processes that the `with` block adds to the list. Ctrl-C is passed on only without a
-    terminal, because a terminal itself sends Ctrl-C to all its processes."""
+    """Pass signals on to the processes in the list. A terminal itself sends Ctrl-C to all its processes."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, _: FrameType | None) -> None:

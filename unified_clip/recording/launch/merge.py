@@ -24,7 +24,7 @@ class RecordingPart:
 
 
 def merge(directory: Path, file: Path, header: dict[str, Any]) -> tuple[int, list[str]]:
-    """Return (number of clip calls, notes). If no process has recorded a line, write only `header`."""
+    """Return (number of clip calls, notes)."""
     parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
     merged = dict(parts[0].header if parts else header)
     merged.pop("process", None)

@@ -1,4 +1,4 @@
-"""Record one process of a command to its own file, called a part. `merge` combines all parts."""
+"""Record one process of a command to its own file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..lines import write_line
 from ..recorder import Recording
 
 PART, NOTES, FAILED = ".part", ".notes", ".failed"
-"""Suffixes of a process's files: the recorded lines, the warnings, and the reason why the process was not recorded."""
+"""Suffixes of files: the recorded lines, the warnings, and the reason why a process was not recorded."""
 
 RANKS = (
     ("RANK", "WORLD_SIZE"),
@@ -34,8 +34,7 @@ def start(directory: str, norms: bool) -> None:
 
 
 class ProcessRecording(Recording):
-    """Records one process. The file is created with the first recorded line. Each forked process writes its own
-    file."""
+    """Each forked process writes its own file."""
 
     records_forks = True
 
@@ -56,7 +55,7 @@ class ProcessRecording(Recording):
         return self._file
 
     def _warn(self, message: str) -> None:
-        """Write a warning to a file, because `unified-clip record` prints the warnings of all processes at the end."""
+        """`unified-clip record` prints all warnings at the end."""
         if message not in self._warnings:
             self.on_warning(message)
             with suppress(OSError), (self.path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:

@@ -15,8 +15,7 @@ from typing import Any
 from ..._display import flush_or_discard, safe
 from .process import PART
 
-INTERVAL = 30.0
-"""Seconds between two lines of a process."""
+INTERVAL = 30.0  # seconds
 
 RECENT = 100
 

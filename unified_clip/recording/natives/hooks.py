@@ -1,4 +1,4 @@
-"""Replace the frameworks' own clipping functions while a recording is open, and restore the functions afterwards."""
+"""Replace the frameworks' own clip functions during a recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
-"""Maps each module with clip functions to (module with hooks, function that adds the hooks)."""
+"""{module with clip functions: (module with hooks, function that adds the hooks)}."""
 
 Home = tuple[Any, str]
 """(module or class, name of a function)."""
@@ -37,14 +37,11 @@ class Hooks:
         self._switches: list[tuple[Callable[[], object], Callable[[], object]]] = []
         self._replaced: list[tuple[Home, Any]] = []
         self._is_on = False
-        self._missing: dict[str, tuple[str, str]] | None = None
-        """The part of `WATCHED` without hooks, or None before the first recording."""
-        self.on_failure: Callable[[str, Exception], object] = lambda what, error: None
-        """Gets the error if the hooks of a framework cannot be added. The dispatcher sets this attribute."""
+        self._missing: dict[str, tuple[str, str]] | None = None  # None before the first recording
+        self.on_failure: Callable[[str, Exception], object] = lambda what, error: None  # the dispatcher sets it
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
-        """Replace a function by `wrapper(function)` while hooks are in place. A name in `homes` that refers to another
-        function stays unchanged."""
+        """Replace a function by `wrapper(function)` during recordings."""
         homes = [home for home in homes if hasattr(*home)]
         if homes:
             function = getattr(*homes[0])
@@ -59,7 +56,7 @@ class Hooks:
             on()
 
     def switch(self, is_on: bool) -> None:
-        """Put all hooks in place, or restore the functions, also in modules that use `from ... import`."""
+        """Add or remove all hooks, also in modules that use `from ... import`."""
         if is_on == self._is_on:
             return
         self._is_on = is_on
@@ -76,8 +73,7 @@ class Hooks:
             (on if is_on else off)()
 
     def add_imported(self, *ended: str) -> None:
-        """Add the hooks of all frameworks that are completely imported. The import of the modules in `ended` is
-        complete, although Python still marks these modules as incomplete."""
+        """Add the hooks of all imported frameworks. Python still marks the modules in `ended` as incomplete."""
         if self._missing is None:
             return
         for name in list(self._missing):

@@ -1,4 +1,4 @@
-"""Record the clipping and the steps of Keras' own optimizers. The hooks of TensorFlow and PyTorch record the losses."""
+"""Record the clipping and the steps of Keras' optimizers. The hooks of TensorFlow and PyTorch record the losses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .observer import OBSERVER, RunningNativeCall, without_none
 from .optimizer_steps import UNSCALED, decayed_elements, of_groups, record_step, warn_on_error
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
-"""Maps each argument of Keras' optimizers to its clip rule. The first argument that is set is used."""
+"""{argument of an optimizer: its clip rule}. Keras uses the first argument that is set."""
 
 
 def install() -> None:
@@ -30,8 +30,7 @@ def install() -> None:
 
 
 def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    """In a graph of TensorFlow, the returned gradients have to depend on the recording operation. Otherwise, TensorFlow
-    does not run this operation."""
+    """TensorFlow runs the recording operation only if the returned gradients depend on it."""
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:
         return function(self, grads)
@@ -113,8 +112,7 @@ def _marking_scaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _class_name(optimizer: Any) -> str:
-    """For a user's class without its own `update_step`, return the name of Keras' class, such as
-    "keras.optimizers.Adam"."""
+    """Return a name such as "keras.optimizers.Adam", also for a subclass without its own `update_step`."""
     kinds = type(optimizer).__mro__
     kind = next(kind for kind in kinds if kind.__module__.startswith("keras.") or "update_step" in vars(kind))
     return f"keras.optimizers.{kind.__name__}"
@@ -126,8 +124,7 @@ def _updates_weights(optimizer: Any) -> Any:
 
 
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
-    """Count the gradients of type IndexedSlices that contain a row more than once. Return 0 if the optimizer
-    accumulates gradients, because Keras then makes these gradients dense."""
+    """Keras makes accumulated gradients dense."""
     if keras.backend.backend() != "tensorflow" or optimizer.gradient_accumulation_steps:
         return 0
     from . import tensorflow

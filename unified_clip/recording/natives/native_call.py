@@ -1,7 +1,4 @@
-"""Compute the recorded fields of a call from its gradients before and after the clip.
-
-The coefficient is the factor by which the clip changed the gradients. The function's formula can have another result.
-"""
+"""Compute the recorded fields of a call from its gradients before and after the clip."""
 
 from __future__ import annotations
 
@@ -21,15 +18,14 @@ from ...tensors.types import PARTS, Dense, densify, from_numpy
 from ..clip_event import unique_name
 
 SLACK = 2.0**-50
-"""The relative rounding error of the bounds of a coefficient, which are computed in float64."""
+"""The relative rounding error of a coefficient's bounds."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
-"""The allowed rounding errors of a clipped element, in ULP, in the order in which `coefficient` tries them. A product
-has an error of at most 0.5 ULP. A division has a larger error."""
+"""In ULP. A product has an error of 0.5 ULP, and a division a larger one."""
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
-"""The fields for the norm in the function's formula. The first field that is not None applies."""
+"""Fields for the norm in the function's formula. The first one that is set applies."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +34,12 @@ class NativeCall:
     framework: str
     rule: Rule
     threshold: float | tuple[float, float] | None
-    """The threshold of the norm, or the bounds of a clip by value. None if a threshold or bound is not a single
-    number."""
+    """None if it is not a single number."""
 
     norm_type: float | None = 2.0
     eps: float | None = 0.0
     passed_norm: float | None = None
-    """The norm that the caller passed, for example by `use_norm=`. None means that the function measures the norm."""
+    """The norm that the caller passed, for example by `use_norm=`."""
 
     def fields(self, dtypes: Collection[str]) -> dict[str, Any]:
         passed_norm = {} if self.passed_norm is None else {"passed_norm": self.passed_norm}
@@ -64,28 +59,27 @@ class NativeCall:
 
 @dataclass(frozen=True)
 class ObservedTensors:
-    """The gradients before and after a call, with their weights. Gradients that are None are left out."""
+    """The gradients of a call before and after the clip, and their weights."""
 
     before: Sequence[Dense]
-    """The gradients before the call. On TensorFlow, the arrays are empty if recordings need only the returned norm."""
+    """On TensorFlow, the arrays are empty if recordings need only the returned norm."""
 
     after: Sequence[Dense]
-    """The gradients after the call. Empty if no recording stores the clipped gradients."""
+    """Empty if no recording stores the clipped gradients."""
 
     weights: Sequence[Dense | None] = ()
 
     names: Sequence[str] = ()
-    """The framework's name of each gradient. Without names, use positions."""
+    """Without names, use positions."""
 
     is_gradient: bool | None = True
-    """Whether the tensors are gradients, or None if that is unknown. `tf.clip_by_value` also clips other tensors."""
+    """None if it is unknown: `tf.clip_by_value` also clips other tensors."""
 
     sources: Sequence[Any] = ()
 
     sparse: int = 0
     rows: Mapping[int, tuple[Dense, Dense | None]] = field(default_factory=dict)
-    """Maps the position of each sparse gradient to its stored rows before and after the call. The rows after the call
-    are None if the result is dense, or if no recording stores results."""
+    """{position of a sparse gradient: its stored rows before and after the clip}."""
 
     returned_norm: float | None = None
 
@@ -97,7 +91,6 @@ class ObservedTensors:
 
 
 def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
-    """`observed` must contain all gradients after the call."""
     p = call.norm_type or 2.0
     norms = [exact_norm([each], p) for each in observed.before]
     line: dict[str, Any] = {
@@ -133,10 +126,7 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients, or None if it is equal to the exact norm.
-
-    For the rule "each", return a list with the norm of each gradient.
-    """
+    """Return the norm over the stored rows of sparse gradients, or None if it is the exact norm."""
     if not observed.rows or call.rule not in ("global", "each"):
         return None
     stored = [observed.rows[index][0] if index in observed.rows else each for index, each in enumerate(observed.before)]
@@ -149,10 +139,7 @@ def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[fl
 
 
 def _multiplied(observed: ObservedTensors) -> tuple[list[Dense], list[Dense]]:
-    """Return (tensors before the multiplication by the coefficient, tensors after the multiplication).
-
-    For a sparse gradient, return its stored rows, because repeated rows are added after the multiplication.
-    """
+    """For a sparse gradient, return the stored rows, because repeated rows are added later."""
     before, after = list(observed.before), list(observed.after)
     for index, (rows, clipped_rows) in observed.rows.items():
         if clipped_rows is not None:
@@ -169,7 +156,7 @@ def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Den
 
 
 def stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
-    """Return {name of the gradient: (dtype, array)}. The dtype of a complex array is the dtype of its real part."""
+    """A complex array has the dtype of its real part."""
     return {name: (PARTS.get(each.dtype, each.dtype), each.array) for name, each in _named(observed, tensors).items()}
 
 
@@ -184,10 +171,9 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
 
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
-    """Return the coefficient that turned `before` into `after`. Return None if no coefficient explains all elements.
+    """Return the coefficient that turned `before` into `after`, or None if no coefficient explains all elements.
 
-    Because of rounding, each element allows an interval of coefficients. Return the number that lies in all intervals
-    and is nearest to `formula`. If `formula` is None, return the middle of the common interval.
+    Because of rounding, an interval of coefficients explains the elements. Return the one nearest to `formula`.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

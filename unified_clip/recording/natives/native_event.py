@@ -1,4 +1,4 @@
-"""Record the calls of the frameworks' clip functions. No tensors are stored."""
+"""Record the calls of the frameworks' clip functions, without tensors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ class CallTensors(NamedTuple):
 
 
 class NativeEvent:
-    """The recorded fields of a call of a framework's clip function. The exact norm is measured if norms of single
-    gradients are recorded, or if the function neither gets nor returns a norm. `coef` follows from the function's
-    formula."""
+    """`coef` follows from the function's formula. The norm is measured only if the function neither gets nor returns
+    it, or if all norms are recorded."""
 
     in_graph = False
     path: Path | None = None
@@ -45,7 +44,7 @@ class NativeEvent:
             and call.framework == "torch"
             and any(hasattr(each, "placements") for each in tensors.gradients)
         ):
-            return  # other ranks own parts of the gradients, so that only the norm of all is known
+            return  # other ranks own shards of the gradients, so only the total norm is known
         if recorder.recording.needs_leaves or (call.rule != "value" and not returns_norm and call.passed_norm is None):
             self._measure(tensors, recorder)
 

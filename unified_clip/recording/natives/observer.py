@@ -1,4 +1,4 @@
-"""Record calls of the frameworks' own clipping functions. The functions run unchanged."""
+"""Record calls of the frameworks' own clip functions."""
 
 from __future__ import annotations
 
@@ -18,18 +18,14 @@ from .native_event import CallTensors, NativeEvent
 
 Recording = Any
 CallRecorder = Any
-"""Placeholders for classes of `recorder`. This module cannot import `recorder`, because `recorder` imports this
-package."""
+"""Classes of `recorder`. This module cannot import `recorder`, which imports this package."""
 
 PYTORCH_EPS = 1e-6
 
 
 class Needs(NamedTuple):
-    results: bool
-    """Whether a recording stores the gradients before and after the call."""
-
-    leaves: bool
-    """Whether a recording needs the name, the norm and the weight of each gradient."""
+    results: bool  # whether a recording stores the gradients
+    leaves: bool  # whether a recording needs the name, the norm and the weight of each gradient
 
 
 class NativeCallObserver:
@@ -38,7 +34,7 @@ class NativeCallObserver:
 
     @contextmanager
     def outermost(self) -> Iterator[bool]:
-        """Yield False for a call inside a recorded call, and for a call inside a function of unified_clip."""
+        """Yield False inside a recorded call, and inside a function of unified_clip."""
         if getattr(self._thread, "inside", False) or DISPATCHER.running:
             yield False
             return
@@ -135,7 +131,7 @@ class RunningNativeCall:
 
 @contextmanager
 def _warn_on_error(recording: Recording, call: NativeCall) -> Iterator[None]:
-    """Turn an error in the `with` block into a warning, or raise the error if the recording stores gradients."""
+    """Turn an error into a warning. If the recording stores gradients, raise the error."""
     try:
         yield
     except Exception as error:
@@ -145,7 +141,7 @@ def _warn_on_error(recording: Recording, call: NativeCall) -> Iterator[None]:
 
 
 def _array(dense: Dense) -> Any:
-    """NumPy has no bfloat16, so bfloat16 is converted to float32."""
+    """NumPy has no bfloat16, so it becomes float32."""
     return dense.values().astype(np.float32) if dense.dtype == "bfloat16" else dense.array
 
 
@@ -164,8 +160,7 @@ def clip_parameters(
     on_empty: Callable[[Sequence[Any]], object] = lambda parameters: None,
     **kwargs: Any,
 ) -> Any:
-    """The first argument must be the parameters. `value_of` converts the returned norm to a plain tensor. If no
-    parameter has a gradient, `on_empty` gets the parameters."""
+    """The first argument must be the parameters."""
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)
     (first, passed), *_ = bound.arguments.items()

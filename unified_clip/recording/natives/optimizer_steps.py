@@ -1,4 +1,4 @@
-"""Record the steps of optimizers, with their settings, losses and numbers of backward passes."""
+"""Record the steps of optimizers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .hooks import HOOKS
 MOST_LOSSES = 1024
 
 UNSCALED = "_unified_clip_unscaled"
-"""The hook for Keras stores the unscaled loss in this attribute of the scaled loss."""
+"""The attribute of a scaled loss in which the hook for Keras stores the unscaled loss."""
 
 
 @contextmanager
 def warn_on_error(what: str) -> Iterator[None]:
-    """Turn an error in the `with` block into a warning, or raise the error if a recording stores gradients."""
+    """Turn an error into a warning. If a recording stores gradients, raise the error."""
     try:
         yield
     except Exception as error:
@@ -62,17 +62,13 @@ class StepWatcher:
 
     def _begin(self) -> None:
         self._is_cleared: dict[int, Callable[[], bool]] = {}
-        self._cleared: dict[int, bool] = {}
-        """Maps the id of an optimizer to whether its gradients were cleared before the first backward pass since the
-        last step."""
+        self._cleared: dict[int, bool] = {}  # whether the first backward pass of this step began without gradients
         self._reset()
 
     def _reset(self) -> None:
         self._backward_calls = 0
-        self.changed: int | None = None
-        """The number of gradients that unrecorded code changed since the last backward pass. None if unknown."""
-        self._empty_clips: list[tuple[bool, int]] = []
-        """(whether the clip got parameters, number of earlier backward passes) for each clip call without gradients."""
+        self.changed: int | None = None  # number of gradients that unrecorded code changed
+        self._empty_clips: list[tuple[bool, int]] = []  # (whether the clip got parameters, earlier backward passes)
 
     def before_backward(self) -> None:
         self._backward_calls += 1
@@ -115,8 +111,7 @@ class StepWatcher:
 
 
 def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any]) -> None:
-    """`settings` maps names in SETTINGS of `optimizers/names.py` to values. Only numeric settings are recorded.
-    `passes` contains other fields of `OptimizerStep`, such as `backward_calls`."""
+    """Only numeric settings are recorded."""
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
     fields = {"optimizer": optimizer, "settings": known, **passes, "losses": LOSSES.take()}
     for recording in DISPATCHER.natives:
@@ -130,8 +125,7 @@ def of_groups(values: Sequence[Any]) -> Any:
 
 
 def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str | None] = ()) -> dict[str, list[Any]]:
-    """Return {"decayed": [number of elements with weight decay, number of all elements]}, or {} if all elements or no
-    elements have weight decay. `parameters` contains (weight decay, number of elements) for each parameter."""
+    """Return {"decayed": [elements with weight decay, all elements]}, or {} if all or none have it."""
     sizes = [(size * bool(decay), size) for decay, size in parameters]
     counts = [sum(column) for column in zip(*sizes, strict=True)]
     if not counts or not 0 < counts[0] < counts[1]:
@@ -142,14 +136,13 @@ def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str 
 
 
 def rates_by_name(rates: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
-    """Return {"rates": {name: learning rate}}. If a name is unknown, or all learning rates are equal, return {}."""
+    """Return {"rates": {name: learning rate}}, or {} if a name is unknown or all rates are equal."""
     known = {name: plain(rate) for name, rate in rates} if DISPATCHER.norms else {}
     return {} if {None} & {*known, *known.values()} or len({*known.values()}) < 2 else {"rates": known}
 
 
 def plain(value: Any) -> Any:
-    """Return None if the value cannot be converted for JSON. NaN in a tensor becomes None, and NaN as a Python float
-    stays NaN."""
+    """Return a value for JSON, or None. NaN in a tensor becomes None, and NaN as a Python float stays NaN."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):

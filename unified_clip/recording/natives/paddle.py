@@ -1,4 +1,4 @@
-"""Record Paddle's own clipping. In dynamic mode, also record backward passes, losses and steps of optimizers."""
+"""Record Paddle's own clipping, backward passes, losses and steps of optimizers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .optimizer_steps import LOSSES, StepWatcher, decayed_elements, of_groups, r
 
 
 class InProgram(NamedTuple):
-    """A clip in a static program. `before` and `after` contain the program's variables for the gradients."""
+    """`before` and `after` contain variables of a static program."""
 
     call: NativeCall
     names: Sequence[str]
@@ -32,8 +32,8 @@ WATCHER = StepWatcher()
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
 STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str, float]]]]] = WeakKeyDictionary()
-"""Maps an optimizer to the parameter groups that its current step has updated. A group is (settings, parameters).
-`parameters` has (weight decay, number of elements, name, learning rate) for each parameter with a gradient."""
+"""{optimizer: its parameter groups that the current step has updated}. A group is (settings, parameters). A parameter
+is (weight decay, number of elements, name, learning rate)."""
 
 
 def install() -> None:
@@ -51,7 +51,7 @@ def install() -> None:
 
 
 def install_unified_clip() -> None:
-    """Only static programs need hooks for unified_clip's Paddle classes."""
+    """Only static programs need hooks for unified_clip's classes."""
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
@@ -100,7 +100,7 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
 
 
 def _run(function: Callable[..., Any]) -> Any:
-    """Return a replacement for `Executor.run` that also fetches and records the gradients of the program's clips."""
+    """Return a replacement for `Executor.run` that also fetches and records the gradients of clips."""
 
     @functools.wraps(function)
     def run(self: Any, program: Any = None, feed: Any = None, fetch_list: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -141,7 +141,7 @@ def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for `Optimizer._apply_optimize`, which Paddle calls for each parameter group."""
+    """Replace `Optimizer._apply_optimize`, which Paddle calls for each parameter group."""
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -235,7 +235,7 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_cleared(reference: ref[Any]) -> bool:
-    """Return whether all gradients of an optimizer are None or zero, or whether the optimizer was deleted."""
+    """A deleted optimizer counts as cleared."""
     optimizer = reference()
     tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)

@@ -22,19 +22,18 @@ from .observer import OBSERVER, without_none
 from .optimizer_steps import LOSSES, UNSCALED, record_step, warn_on_error
 
 Describe = Callable[[Sequence[Any]], NativeCall]
-"""Gets the values of the thresholds, and returns the settings of the call."""
+"""Takes the values of the thresholds, and returns the settings of the call."""
 
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""Maps ids to gradients. These are results of a tape or of `tf.gradients`, and eager tensors computed from such
-results."""
+"""{id: gradient}. Gradients come from a tape or `tf.gradients`, or are eager tensors computed from gradients."""
 
 SOURCE = "_unified_clip_source"
 
 ONE_GRADIENT = ("Cast", "Identity", "UnsortedSegmentSum")
-"""Operations of a graph that return the gradient of the same variable as their first input. `tf.convert_to_tensor` of
-IndexedSlices adds UnsortedSegmentSum."""
+"""Operations that return the gradient of the same variable as their input. `tf.convert_to_tensor` of IndexedSlices adds
+UnsortedSegmentSum."""
 
 
 class GradientSource(NamedTuple):
@@ -59,8 +58,7 @@ def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) 
 
 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for `function` that marks the results as gradients. If `function` is a method of a gradient
-    tape, the replacement also records the loss. The argument at `position` contains the variables."""
+    """Mark the results as gradients, and record the loss of a gradient tape."""
     keyword = [*inspect.signature(function).parameters][position]
 
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -85,8 +83,7 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any:
-    """Record the target of a gradient tape as a loss, if it is a single number. In a graph, return the operation that
-    records the loss."""
+    """Record the target of a tape if it is a single number. In a graph, return the operation that records it."""
     targets = tf.nest.flatten(target)
     is_tensor = len(targets) == 1 and tf.is_tensor(targets[0]) and not isinstance(targets[0], tf.IndexedSlices)
     if is_tensor and output_gradients is None and targets[0].shape.num_elements() == 1:
@@ -95,8 +92,8 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any
 
 
 def _after(report: Any, gradients: Any) -> Any:
-    """Make the first gradient depend on the operation `report`. A graph then runs `report` before the `tf.cond` in
-    which a LossScaleOptimizer writes variables."""
+    """Make the first gradient depend on `report`. A graph then runs `report` before the `tf.cond` of a
+    LossScaleOptimizer."""
     flat = tf.nest.flatten(gradients)
     present = [index for index, gradient in enumerate(flat) if gradient is not None]
     for index in present[:1]:
@@ -106,8 +103,7 @@ def _after(report: Any, gradients: Any) -> Any:
 
 
 def _describe_sources(sources: Any) -> list[GradientSource | None]:
-    """A variable with the same name as another one gets its position as a suffix. The result is None for a source that
-    is not a variable."""
+    """Return None for a source that is not a variable."""
     variables = tf.nest.flatten(sources)
     if not tf.executing_eagerly():  # TensorFlow 1's optimizers pass the tensors of the variables
         known = tf.compat.v1.global_variables()
@@ -148,10 +144,7 @@ def _is_marked(tensor: Any) -> bool:
 
 
 def from_tape(tensor: Any) -> bool | None:
-    """Return whether a tensor is a gradient, or was computed from a gradient in the same graph.
-
-    Return None if the tensor depends on an argument of its graph, and no gradients are known in this graph.
-    """
+    """Return whether a tensor is a gradient, or was computed from one. Return None if that is unknown."""
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
         return _is_marked(tensor)
@@ -204,8 +197,8 @@ def _describe(name: str, rule: Any) -> Describe:
 
 
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
-    """In a graph, return an operation that passes the numbers to `receive` each time the graph runs, after the
-    operations that write the variables in `after`."""
+    """Pass the numbers to `receive`. In a graph, return an operation that does so after the variables in `after` are
+    written."""
     if tf.executing_eagerly():
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
     elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:
@@ -231,14 +224,10 @@ def report_call(
     is_gradient: Callable[[], bool | None] = lambda: True,
     norm: Any = None,
 ) -> list[Any]:
-    """Record a call, and return `after`. A graph records the call each time it runs, and a graph for XLA records
-    nothing.
+    """Record a call, and return `after`. A graph for XLA records nothing.
 
-    A graph runs only operations that its results need, so some returned tensors depend on the recording operation.
-    Additional operations can change how TensorFlow optimizes the graph, so the function adds as few as possible.
-
-    `describe` gets the values of `thresholds`. Without `names`, use the known variables of the gradients. `is_gradient`
-    returns None if it is unknown whether the tensors are gradients.
+    A graph runs only operations that its results need, so returned tensors may depend on the recording operation.
+    Additional operations can change how TensorFlow optimizes the graph, so add as few as possible.
     """
     needs = OBSERVER.needs()
     sources = [None if gradient is None else _source_of(gradient) for gradient in before]

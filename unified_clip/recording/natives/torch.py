@@ -1,4 +1,4 @@
-"""Record PyTorch's own clipping functions, backward passes with their losses, and steps of optimizers."""
+"""Record PyTorch's own clipping, backward passes, losses and steps of optimizers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
-"""PyTorch's clip functions. `clip_grad_norm_` calls the private `_clip_grads_with_norm_`, which has the same code as
-the public `clip_grads_with_norm_`."""
+"""`clip_grad_norm_` calls `_clip_grads_with_norm_`, a copy of the public function."""
 
 
 WATCHER = StepWatcher()
@@ -58,7 +57,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_capturing() -> bool:
-    """While a CUDA graph is captured, numbers cannot be read."""
+    """Numbers cannot be read while a CUDA graph is captured."""
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
@@ -171,7 +170,7 @@ def _record_step(optimizer: Any) -> None:
 
 
 def _is_cleared(reference: ref[Any]) -> bool:
-    """Return whether all gradients of an optimizer are None or zero, or whether the optimizer was deleted."""
+    """A deleted optimizer counts as cleared."""
     optimizer = reference()
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
     gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective

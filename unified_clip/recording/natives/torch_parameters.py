@@ -1,4 +1,4 @@
-"""Find the names of PyTorch's parameters, and detect code that changes gradients, such as a clip by hand."""
+"""Find the names of PyTorch's parameters, and detect code that changes gradients."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .hooks import HOOKS
 from .optimizer_steps import warn_on_error
 
 State = tuple[int, int]
-"""(id of a gradient, number of in-place changes of the gradient)."""
+"""(id of a gradient, number of in-place changes)."""
 
 
 class GradientVersions:
-    """Detects gradients that changed after the last backward pass, by PyTorch's counter of in-place changes."""
+    """Detect gradients that changed after the last backward pass, by PyTorch's counter of in-place changes."""
 
     def __init__(self) -> None:
         self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by `id`: some have no hash
@@ -56,12 +56,11 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
 MOST_SEARCHES = 8
-"""After this number of searches without a new name, `ModelNames` stops searching, because a search is slow in a large
-program."""
+"""The largest number of searches without a new name. A search is slow in a large program."""
 
 
 class ModelNames:
-    """The names of parameters in the user's models. Only parameters of an optimizer have a name."""
+    """The names of parameters in the user's models, if an optimizer trains them."""
 
     def __init__(self) -> None:
         self._names: MutableMapping[Any, str | None] = WeakIdKeyDictionary()
@@ -82,7 +81,7 @@ class ModelNames:
         return self._names.get(parameter)
 
     def _search(self) -> None:
-        """Name each parameter after the smallest model that contains the parameter."""
+        """Name each parameter after the smallest model that contains it."""
         objects = gc.get_objects()
         kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, SEARCHED)}  # `isinstance` may run code
         objects = [each for each in objects if type(each) in kinds]

@@ -1,8 +1,5 @@
-"""Read the norm that PyTorch's `clip_grad_norm_` computes for sharded gradients, such as gradients of FSDP2.
-
-Each rank computes the norm of its shards, and a collective combines the norms of all ranks. The number and the order of
-collectives are the same with and without a recording.
-"""
+"""Read the norm that `clip_grad_norm_` computes for sharded gradients, as in FSDP2. Recordings must not change the
+number and the order of collectives."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ class ShardedNorm:
         self._thread = threading.local()
 
     def around_clip(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a wrapper of `clip_grad_norm_`. For sharded gradients, the wrapper clips by the norm of all ranks. The
-        wrapper returns the norm of this rank's shards, as PyTorch's function does."""
+        """Clip by the norm of all ranks. Return the norm of this rank's shards, as PyTorch does."""
 
         @functools.wraps(function)
         def clip(*args: Any, **kwargs: Any) -> Any:
@@ -47,7 +43,7 @@ class ShardedNorm:
         return total_norm
 
     def value_of(self, norm: Any) -> Any:
-        """If the last clip returned `norm`, return the combined norm of all ranks."""
+        """If the last clip returned `norm`, return the norm of all ranks."""
         norms = getattr(self._thread, "norms", None)
         if norms is None or norm is not norms[0]:
             return norm

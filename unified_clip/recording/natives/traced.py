@@ -1,4 +1,4 @@
-"""Record clips and optimizer steps of optax and Keras on JAX. Every run of a compiled graph is recorded."""
+"""Record clips and optimizer steps of optax and Keras on JAX, in every run of a compiled graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .observer import OBSERVER
 
 @dataclass
 class TracedStep:
-    """An optimizer step in a graph. `before` and `after` count the clips that JAX traced before and after this step."""
+    """`before` and `after` count the clips around an optimizer step."""
 
     before: int
     after: int = 0
@@ -25,8 +25,7 @@ class TracedStep:
 
 
 class TracedOrder:
-    """The order in which JAX traces clips and optimizer steps. A compiled graph can report clips and steps in another
-    order."""
+    """The order in which JAX traces. A compiled graph can report clips and steps in another order."""
 
     def __init__(self) -> None:
         self._reset()
@@ -58,7 +57,7 @@ DISPATCHER.on_jax_clips = TRACED.on_clips
 
 
 def report_step(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
-    """`receive` gets the number of clips since the previous optimizer step, and the values of `numbers`."""
+    """`receive` gets the number of clips since the previous step, and the values of `numbers`."""
     OBSERVER.wait_with(jax.effects_barrier)
     step = TRACED.on_step()
     jax.debug.callback(lambda *values: receive(TRACED.clips_before(step), *values), *numbers)
@@ -72,7 +71,7 @@ def report_call(
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    """`describe` gets the value of `threshold`. `before`, `after` and `weights` must not contain None."""
+    """`before`, `after` and `weights` must not contain None."""
     OBSERVER.wait_with(jax.effects_barrier)
     TRACED.on_clips(1)
 

@@ -1,1 +1,1 @@
-"""Compare the optimizers of two recordings: their steps, settings and rules."""
+"""Compare the optimizers of two recordings."""

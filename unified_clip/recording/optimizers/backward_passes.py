@@ -1,4 +1,4 @@
-"""Compare the backward passes before an optimizer step: cleared gradients, and gradient accumulation."""
+"""Compare the backward passes before an optimizer step."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def compare_clearing(
     if None not in cleared and cleared[0] != cleared[1]:
         run, other = (a, b) if not cleared[0] else (b, a)
         are_new = None in (left.cleared, right.cleared)
-        verb = "computes new gradients at each step"
         sentence = (
             f"{run.name} does not clear the gradients of step {left.step - 1} before the backward pass of step "
-            f"{left.step}. {other.name} {verb if are_new else 'clears its gradients, as optimizer.zero_grad() does'}"
+            f"{left.step}. {other.name} "
         )
+        sentence += "computes new gradients at each step" if are_new else "clears them, as optimizer.zero_grad() does"
         cause = Cause("gradients are not cleared", sentence)
         yield StepDifference(Divergence(left.step, "gradients cleared", *cleared), cause)
 
@@ -35,7 +35,6 @@ def compare_accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[
 
 
 def _cleared(run: RecordedRun, step: OptimizerStep, other: OptimizerStep) -> bool | None:
-    """Return whether a run clears its gradients before a step, or None if the answer is unknown. Only PyTorch and
-    Paddle need this, because other frameworks compute new gradients in each backward pass."""
+    """Frameworks other than PyTorch and Paddle compute new gradients in each backward pass. Return None if unknown."""
     is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
     return True if is_new and other.cleared is False else step.cleared

@@ -1,4 +1,4 @@
-"""Find runs that clip after the optimizer's step: by the recorded optimizer steps, or by the recorded weights."""
+"""Find runs that clip after the optimizer's step."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def late_clips(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
 def late_clip_of_step(
     late: RecordedRun, early: RecordedRun, step: int, clips: Sequence[Mapping[int, Sequence[RecordedCall]]]
 ) -> Cause | None:
-    """Return a cause if `late` clips gradients after an optimizer step, and `early` clips the same gradients before
-    this step. `clips` contains the clip calls of `late` and of `early`, by step."""
+    """Return a cause if `late` clips after the step what `early` clips before it."""
     later, own = (calls.get(step + 1, ()) for calls in clips)
     after = [call for call in later if not any(have_near_norms(call, other) for other in own)]
     if not any(itertools.starmap(have_near_norms, itertools.product(after, clips[1].get(step, ())))):
@@ -52,7 +51,7 @@ def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None
     still = {name for name, a, b in gradients if a == 0}
     if not gradients or not all(is_near(a, b) for _, a, b in gradients) or still & {name for name, *_ in moved}:
         return None
-    # From the first step on, steps change all weights. If weights differ for another reason, some may be equal.
+    # steps change all weights: if some weights stay equal, the difference has another reason
     names = {name for name, *_ in moved}
     earlier = [both for before in point.pairs[: point.index] for both in numbers(before, "weight") if both[0] in names]
     if 2 * len(moved) <= len(gradients) - len(still) or any(a == b and a for _, a, b in earlier):
@@ -67,9 +66,10 @@ def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> str:
-    """Return the name of the run that clips after its optimizer step, or "one of the two runs". At this clip, the
-    weights of the run have already changed. At the next clip, the weights of the other run have changed in the same
-    direction."""
+    """Return the name of the run whose weights have already changed, or "one of the two runs".
+
+    At the next clip, the weights of the other run have changed in the same direction.
+    """
     following = point.pairs[point.index + 1 : point.index + 2]
     later = {name: (a, b) for each in following for name, a, b in numbers(each, "weight")}
     moves = [(a, b, *later[name]) for name, a, b in numbers(pair, "weight") if name in later and a != b]

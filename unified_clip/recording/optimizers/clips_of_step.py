@@ -1,4 +1,4 @@
-"""Compare the clips of an optimizer step: missing and repeated clips, clips by hand, clips before the backward pass."""
+"""Compare the clips of an optimizer step, and find missing and repeated clips."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from .names import LIBRARIES
 
 
 def is_empty(call: RecordedCall) -> bool:
-    """Return whether a call certainly got no gradient, for example because it came before the backward pass."""
+    """Return whether a call got no gradient, for example before the backward pass."""
     return call.count == 0 and call.ranks is None and call.error is None
 
 
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
-    """Keep only the calls of `run` that are True in `kept`. Removed calls without gradients are counted in
-    `empty_clips` of the next optimizer step."""
+    """Keep only the calls that are True in `kept`. `empty_clips` counts removed calls without gradients."""
     if all(kept):
         return run
     before = [0, *itertools.accumulate(kept)]
@@ -52,11 +51,11 @@ EMPTY: Mapping[str | None, tuple[str, str]] = {
         "Put the clip between backward() and optimizer.step(), and pass the parameters of this optimizer",
     ),
 }
-"""Maps each value of `empty_because` to (problem, advice)."""
+"""{value of `empty_because`: (problem, advice)}."""
 
 
 def changes_by_hand(run: RecordedRun) -> str:
-    """Return a description of the user's code that changes or might change gradients, or "" without such code."""
+    """Return a description of the user's code that might change gradients, or ""."""
     clipped = {line.step for line in run.lines}
     are_for_logs = any(step.hooks and step.step in clipped for step in run.optimizer_steps)
     for step in run.optimizer_steps:
@@ -77,8 +76,8 @@ def changes_by_hand(run: RecordedRun) -> str:
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
-    """Return a cause: `run` leaves out clip calls of `other`. If `step` is None, `run` never clips."""
-    clips = f"{other.name} clips by {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
+    """`run` leaves out clip calls of `other`. If `step` is None, `run` never clips."""
+    clips = f"{other.name} clips with {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
     if changes := changes_by_hand(run):
         sentence = (
             f"{changes}. {clips}. This report does not compare clips by hand. Use `unified-clip verify`, which "
@@ -94,8 +93,8 @@ def left_out_clip(
     elif step is not None:
         sentence = (
             f"the optimizer of {run.name} makes step {step} without a clip call. Before this step, {clips}. Clip in "
+            "both runs, or in neither run"
         )
-        sentence += "both runs, or in neither run"
     else:
         sentence = (
             f"{run.name} never clips: its {counted(len(steps), 'optimizer step')} have no clip call. "
@@ -155,16 +154,15 @@ def have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _has_positions(call: RecordedCall) -> bool:
-    """Return whether a gradient of the call has a position such as "0" instead of a name. Recordings of `verify` can
-    contain words after the position."""
+    """Return whether a gradient has a position such as "0" instead of a name."""
     return any(name.partition(" ")[0].isdecimal() for name in call.parameters)
 
 
 def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last: OptimizerStep) -> Cause:
     most, least = max(counts), min(counts)
     sentence = (
-        f"before step {last.step} of the optimizer, {run.name} clips the same gradients {most} times. {other.name} "
-        f"clips these gradients {least} time{'s' * (least != 1)}. "
+        f"before step {last.step} of the optimizer, {run.name} clips the same gradients {counted(most, 'time')}. "
+        f"{other.name} clips these gradients {counted(least, 'time')}"
     )
     if last.backward_calls is not None and last.backward_calls <= 1:
         advice = (
@@ -176,4 +174,4 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
             "With gradient accumulation, clip once, after the backward pass of the last micro-batch: put the clip call "
             "directly before optimizer.step(), outside the loop over micro-batches"
         )
-    return Cause("several clips before a step", f"{sentence}{advice}")
+    return Cause("several clips before a step", f"{sentence}. {advice}")

@@ -1,4 +1,4 @@
-"""Find where each optimizer adds its epsilon, and which epsilon of PyTorch's Adam has the same effect."""
+"""Find where each optimizer adds its eps, and which eps of PyTorch's Adam has the same effect."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from ...causes.cause import Cause
+from ...causes.cause import Cause, joined
 from ..recorded_run import OptimizerStep, Setting
 from .names import LIBRARIES
 
 EQUAL = 1e-6
-"""Settings are equal up to this relative difference, because some frameworks store them as float32."""
+"""The relative difference of equal settings. Some frameworks store them as float32."""
 
 # v is the second moment, t is the step, and c = 1 - beta2**t is the bias correction.
 Place = Literal[
@@ -45,8 +45,7 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
     "rmsprop": {"torch": OUTSIDE, "paddle": INSIDE, "optax": INSIDE, "keras": INSIDE, "tf": INSIDE},
     "adagrad": {"torch": OUTSIDE, "paddle": OUTSIDE, "optax": INSIDE, "keras": INSIDE},
 }  # fmt: skip
-"""Maps the class of an optimizer in lower case, and its library, to the place of epsilon. `test_the_place_of_epsilon`
-in `tests/frameworks/` checks this table."""
+"""{class of an optimizer: {library: place of eps}}. `test_the_place_of_epsilon` checks this table."""
 
 
 def place_of(step: OptimizerStep) -> Place | None:
@@ -59,8 +58,8 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Convert the eps of `step` for an optimizer that adds eps after the bias correction. Return the eps with the same
-    effect, or None if such an eps does not exist or is unknown. `step.step` must be 1 at the first step of training."""
+    """Return the eps with the same effect after the bias correction, or None. `step.step` must be 1 at the first step
+    of training."""
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:
         return eps
@@ -76,9 +75,7 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 
 
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
-    """Return (left value, right value, cause), or None if both eps have the same effect, or an eps was not recorded.
-    The values are results of `after_correction`. If a result is None, the values are the places, such as "inside the
-    root"."""
+    """Return (left value, right value, cause), or None if both eps have the same effect. Values are eps or places."""
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
         return None
@@ -87,18 +84,22 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
     old, new = after_correction(left), after_correction(right)
     if old is None or new is None:
         unknown = [step for step in (left, right) if place_of(step) == BEFORE and math.isnan(_beta2(step))]
-        sentence += (
-            f"The effects of both eps were not compared, because the betas of {unknown[0].run} are unknown, or differ "
-            "between parameter groups"
-            if unknown
-            else "No constant eps has the same effect at both places"
-        )
+        if unknown:
+            sentence += (
+                f"The effects of both eps were not compared, because the betas of {unknown[0].run} are unknown, or "
+                "differ between parameter groups"
+            )
+        else:
+            sentence += "No constant eps has the same effect at both places"
         return place_of(left), place_of(right), Cause("another place of the optimizer's eps", sentence)
     if _are_close(old, new, tolerance_of(left, right)):
         return None
     early, late, effect = (left, right, old) if place_of(left) == BEFORE else (right, left, new)
-    sentence += f"At step {left.step}, the eps of {early.run} has the same effect as the eps "
-    sentence += f"{setting_text(effect)} in {late.run}{_advice(early, late)}. {CONDITION}"
+    same = (
+        f"{sentence}At step {left.step}, the eps of {early.run} has the same effect as the eps {setting_text(effect)} "
+        f"in {late.run}"
+    )
+    sentence = joined(same, _advice(early, late), CONDITION)
     return old, new, Cause("another place of the optimizer's eps", sentence)
 
 
@@ -115,8 +116,8 @@ def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
 
 
 def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
-    """Return the relative tolerance for comparing learning rates and effects of eps. The tolerance includes the
-    rounding error of Keras' bias correction, which uses betas in float32."""
+    """Return the relative tolerance for learning rates and effects of eps. Keras computes its bias correction with
+    betas in float32."""
     is_before = [place_of(step) == BEFORE for step in (left, right)]
     if is_before[0] == is_before[1]:
         return EQUAL
@@ -125,17 +126,16 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 
 
 def _advice(before: OptimizerStep, after: OptimizerStep) -> str:
-    """`before` adds eps before the bias correction, and `after` adds eps after the bias correction. The advice contains
-    all digits of beta2, because 0.999 in float32 is 0.9990000128746033."""
+    """Show all digits of beta2, because 0.999 in float32 is 0.9990000128746033."""
     eps = before.settings["eps"]
     own = "(eps of the group)" if isinstance(eps, tuple) else repr(eps)
     formula = f"{own} / (1 - {_beta2(before)!r}**t) ** 0.5"
     if after.optimizer.startswith("torch."):
         return (
-            f". Before each optimizer.step() of {after.run}, with t = 1, 2, 3 and so on, type "
+            f"Before each optimizer.step() of {after.run}, with t = 1, 2, 3 and so on, type "
             f'`for group in optimizer.param_groups: group["eps"] = {formula}`'
         )
-    return f". For the same effect, set the eps of {after.run} to {formula} at each step t = 1, 2, 3 and so on"
+    return f"For the same effect, set the eps of {after.run} to {formula} at each step t = 1, 2, 3 and so on"
 
 
 def _beta2(step: OptimizerStep) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
-"""Prefixes for the classes of the frameworks' own optimizers. All other classes are treated as the user's classes."""
+"""Prefixes of the frameworks' own optimizers."""
 
 ADAMW = re.compile(r"(?<=Adam)W(?![a-z])|(?<=\.adam)w$|(?<=\.nadam)w$|(?<=\.adamax)w$")
 

@@ -14,10 +14,7 @@ FASTEST = 64
 
 
 def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
-    """Return the rounding error of learning rates that a schedule computes in float32.
-
-    The error depends on the largest learning rate, because a schedule can subtract two large numbers from each other.
-    """
+    """Return the rounding error of the largest learning rate, because a schedule can subtract large numbers."""
     rates = [step.settings.get("lr", 0.0) for run in (a, b) for step in run.optimizer_steps]
     numbers = [abs(rate) for rate in rates if not isinstance(rate, tuple)]
     return max(TINY, 2.0**-22 * max(numbers)) if numbers and len(numbers) == len(rates) else TINY
@@ -60,7 +57,7 @@ def pace_text(a: RecordedRun, b: RecordedRun, rounding: float) -> str:
                 pairs = list(zip(rates, slow[start::pace], strict=False))
                 if len({y for _, y in pairs}) > 2 and all(same_setting(x, y, rounding=rounding) for x, y in pairs):
                     return (
-                        f". The learning rate of {run.name} changes {pace} times as fast as the learning rate of "
+                        f"The learning rate of {run.name} changes {pace} times as fast as the learning rate of "
                         f"{other.name}. Compare where the scripts step their schedules: after each batch, optimizer "
                         "step or epoch"
                     )

@@ -6,21 +6,21 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from ...causes.cause import Cause, names_text
+from ...causes.cause import Cause, joined, names_text
 from ..divergence import Divergence, Stage, StepDifference
 from ..pairs.parameters import Names
 from ..recorded_run import OptimizerStep, RecordedRun, Setting
 from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
 from .names import LIBRARIES
-from .update_rules import are_one_kind, compare_momentum, compare_rows, decay_clauses, undecayed_text
+from .update_rules import are_one_kind, compare_momentum, compare_rows, decay_rules, undecayed_text
 
 TINY = 1e-20
-"""Settings up to this size are treated as 0, because a port in PyTorch can need a tiny learning rate instead of 0."""
+"""Smaller settings are 0, because a port to PyTorch can need a tiny learning rate instead of 0."""
 
 MOMENTUM = "rule for momentum"
 
 SETTING_TEXTS = {"eps": "the optimizer's eps"}
-"""Clips can also have an eps, so sentences have to name the optimizer."""
+"""Clips also have an eps, so sentences name the optimizer."""
 
 
 def compare_settings(
@@ -46,26 +46,26 @@ def compare_settings(
         if name != "betas" and isinstance(old, tuple) != isinstance(new, tuple):
             values += ", each for some of the parameters"
         if name == "lr":
-            sentence = f"{differs} a learning rate of {values}{rates}{pace}"
+            sentence = joined(f"{differs} a learning rate of {values}", rates, pace)
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
         elif is_one_kind:
-            sentence = f"{differs} {SETTING_TEXTS.get(name, name)} {values}"
-            sentence += undecayed_text(left, right, names) if name == "weight_decay" else ""
+            undecayed = undecayed_text(left, right, names) if name == "weight_decay" else ""
+            sentence = joined(f"{differs} {SETTING_TEXTS.get(name, name)} {values}", undecayed)
             yield _difference(left, "optimizer", old, new, Cause("another optimizer", sentence), name)
     counts = [step.decayed or (0, 0) for step in (left, right)]
     if is_one_kind and counts[0][1] == counts[1][1] and counts[0][0] != counts[1][0]:
         values = f"{counts[1][0]} of {counts[1][1]} elements instead of {counts[0][0]}"
-        advice = undecayed_text(left, right, names) or ". Compare which parameters have weight decay"
-        sentence = f"{differs} weight decay for {values}{advice}"
-        cause = Cause("another optimizer", sentence)
+        advice = undecayed_text(left, right, names) or "Compare which parameters have weight decay"
+        cause = Cause("another optimizer", joined(f"{differs} weight decay for {values}", advice))
         yield _difference(left, "optimizer", counts[0][0], counts[1][0], cause, "number of elements with weight decay")
     if rows := compare_rows(left, right):
         yield _difference(left, "optimizer", *rows, "rule for repeated rows")
-    if clauses := decay_clauses(left, right) if is_one_kind else ("", ""):
-        sentence = f"{left.run} uses the optimizer {left.optimizer}{clauses[0]}, and "
-        sentence += f"{right.run} uses {right.optimizer}{clauses[1]}"
+    rules = decay_rules(left, right) if is_one_kind else ""
+    if rules or not is_one_kind:
+        sentence = f"{left.run} uses the optimizer {left.optimizer}, and {right.run} uses {right.optimizer}"
+        sentence = joined(sentence, rules)
         yield _difference(left, "optimizer", left.optimizer, right.optimizer, Cause("another optimizer", sentence))
-    # The place of eps comes last, because its effect is often the smallest.
+    # the place of eps comes last, because its effect is often the smallest
     if is_moved and (effects := compare_places(left, right)):
         yield _difference(left, "optimizer", *effects, "effective eps")
 
@@ -83,11 +83,11 @@ def _other_rates(left: OptimizerStep, right: OptimizerStep, names: Names, roundi
             other.setdefault(f"{setting_text(new)} instead of {setting_text(old)}", []).append(
                 name if name_in_right.isdecimal() else name_in_right
             )
-    return "".join(f". The learning rate of {names_text(each)} is {rates}" for rates, each in other.items())
+    return joined(*(f"The learning rate of {names_text(each)} is {rates}" for rates, each in other.items()))
 
 
 def _setting(step: OptimizerStep, name: str) -> Setting | None:
-    # Only PyTorch has dampening, so it is 0 in other frameworks.
+    # only PyTorch has dampening
     is_without = name == "dampening" and step.optimizer.startswith(LIBRARIES)
     return step.settings.get(name, 0.0 if is_without else None)
 

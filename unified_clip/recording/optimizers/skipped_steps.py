@@ -1,4 +1,4 @@
-"""Find optimizer steps that only one of two runs makes. For example, a loss scaler skips a step after an overflow."""
+"""Find optimizer steps that only one run makes, for example because a loss scaler skips a step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from statistics import mode
 
+from ..._display import counted
 from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
 from ..pairs.calls import calls_by_step
@@ -18,15 +19,14 @@ from .rate_schedules import rounding_of_rates
 from .settings import same_setting
 
 Skips = dict[int, int]
-"""Maps an optimizer step to the number of skipped training iterations directly before the step."""
+"""{optimizer step: number of skipped training iterations directly before it}."""
 
 SAME = 1e-3
-"""If two runs have the same gradients, the norms of these gradients differ relatively by at most SAME."""
+"""The norms of the same gradients differ relatively by at most SAME."""
 
 
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
-    """Return the runs without the training iterations in which only one run makes an optimizer step, and one difference
-    for each run that skips steps. The remaining steps are numbered by training iteration."""
+    """Remove the training iterations in which only one run makes a step."""
     a, b = _without_common_skips(a, b)
     b, a = _without_common_skips(b, a)
     left, right = _by_iteration(a, b), _by_iteration(b, a)
@@ -51,24 +51,24 @@ def _difference(
     run: RecordedRun, other: RecordedRun, skipped: Sequence[int], counts: tuple[int, int]
 ) -> StepDifference:
     step, more = skipped[0], len(skipped) - 1
-    reason = ""
+    sentence = f"{other.name} makes step {step} of the optimizer, and {run.name} skips this step"
+    if more:
+        sentence += f" and {counted(more, 'later step')}"
     if bad := _bad_norms(run, step):
-        reason = (
-            f" The gradients of {run.name} are not finite at this step (norm {bad[0]}), so a loss scaler skips the "
-            "step."
+        sentence += (
+            f". The gradients of {run.name} are not finite at this step (norm {bad[0]}), so a loss scaler skips the "
+            "step"
         )
     elif (bad := _bad_norms(other, step)) and not any(line.step == step for line in run.lines):
-        reason = (
-            f" The gradients of {other.name} are not finite at this step (norm {bad[0]}). Either optax.apply_if_finite "
-            f"skips the step and the clip, or {run.name} ends {more + 1} step{'s' * (more > 0)} earlier."
+        sentence += (
+            f". The gradients of {other.name} are not finite at this step (norm {bad[0]}). Either "
+            f"optax.apply_if_finite skips the step and the clip, or {run.name} ends {counted(more + 1, 'step')} earlier"
         )
-    sentence = (
-        f"{other.name} makes step {step} of the optimizer, and {run.name} skips this step"
-        f"{f' and {more} later step' + 's' * (more > 1) if more else ''}.{reason} Later steps are compared by "
-        "training iteration. Skip the same steps in both runs, or skip no steps. A lower initial loss scale avoids "
-        "overflows"
+    advice = (
+        "Later steps are compared by training iteration. Skip the same steps in both runs, or skip no steps. A lower "
+        "initial loss scale avoids overflows"
     )
-    return StepDifference(Divergence(step, "steps", *counts), Cause("skipped step", sentence))
+    return StepDifference(Divergence(step, "steps", *counts), Cause("skipped step", f"{sentence}. {advice}"))
 
 
 def _bad_norms(run: RecordedRun, step: int) -> list[float]:
@@ -105,10 +105,7 @@ def have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
 
 
 def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, number of skipped iterations before the step).
-
-    A loss scaler skips an iteration if its clipped gradients are not finite.
-    """
+    """Yield (step, number of skipped iterations before it)."""
     passes = {step.step: step.backward_calls for step in run.optimizer_steps}
     for step, lines in calls_by_step(run).items():
         bad = list(itertools.takewhile(_is_bad, lines))
@@ -126,8 +123,7 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 
 def _skips_without_calls(run: RecordedRun, other: RecordedRun) -> Skips:
-    """Return {} if `run` does not skip steps as optax.apply_if_finite does: without a clip call, and only if the
-    gradients of `other` are not finite."""
+    """optax.apply_if_finite skips steps without a clip call, where the gradients of `other` are not finite."""
     missing = len(other.optimizer_steps) - len(run.optimizer_steps)
     is_known = any(step.backward_calls is not None for step in run.optimizer_steps)
     by_step = calls_by_step(other)
@@ -139,8 +135,7 @@ def _skips_without_calls(run: RecordedRun, other: RecordedRun) -> Skips:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """If both runs skip an iteration, remove the clip call that only `run` makes in this iteration. For example,
-    `other` clips inside optax.apply_if_finite, which skips gradients that are not finite."""
+    """Remove the clip calls that only `run` makes in skipped iterations, if both runs skip them."""
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))
     are_as_many = len(run.optimizer_steps) == len(other.optimizer_steps)

@@ -1,4 +1,4 @@
-"""Number and pair the optimizer steps of two runs. The runs can step their optimizers in different orders."""
+"""Number and pair the optimizer steps of two runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .clips_after_step import is_late
 from .clips_of_step import is_empty, with_calls
 
 Order = Sequence[int]
-"""Maps positions of calls or steps in the first run to positions in the second run."""
+"""Maps positions in the first run to positions in the second run."""
 
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 
 MOST_OPTIMIZERS = 6
-"""The largest number of optimizers in one run that can correspond to a single optimizer of the other run."""
+"""The largest number of optimizers that can correspond to one optimizer of the other run."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "rates", "repeated_rows")
 
@@ -74,9 +74,7 @@ def is_clipped_first(iteration: Iteration) -> bool:
 def _order_of_calls(
     left: Sequence[RecordedCall], right: Sequence[RecordedCall], known: Order, names: Names
 ) -> Order | None:
-    """Return the index in `right` for each call in `left`. Return None if a call has no match, or if two calls of one
-    run share a gradient. If names, shapes and norms allow several orders, use `known`, the order in an earlier training
-    iteration."""
+    """Return the index in `right` for each call in `left`, or None."""
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
         if len({*gradients}) < len(gradients):
@@ -115,7 +113,7 @@ def _is_direct(iteration: Iteration) -> bool:
 
 
 def _owners(iteration: Iteration) -> list[int]:
-    """Return the position of the optimizer step for each clip call, or [] if a position is unknown."""
+    """Return the position of the optimizer step for each clip call, or []."""
     steps, lines = iteration
     if _is_direct(iteration):
         return [line.step - steps[0].step for line in lines]
@@ -170,15 +168,13 @@ def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
 
 
 def _clip_other_parameters(a: RecordedRun, b: RecordedRun, sizes: tuple[int, int]) -> bool:
-    """Return whether the first iterations of two runs clip different numbers of elements."""
+    """Return whether the first iterations clip different numbers of elements."""
     firsts = [clipped_size(next(iterations_of(run, size))) for run, size in zip((a, b), sizes, strict=True)]
     return 0.0 not in firsts and firsts[0] != firsts[1] and not any(map(math.isnan, firsts))
 
 
 def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int, may_differ: bool) -> bool:
-    """Return whether the runs can have these numbers of optimizer steps in each training iteration. Both runs must clip
-    the same number of elements in each iteration. If `may_differ` is True, it is enough that each run clips the same
-    gradients in all its iterations."""
+    """Return whether the runs can have these numbers of steps in an iteration."""
     left, right = (
         [each for each in iterations_of(run, size) if len(each[0]) == size]
         for run, size in zip((a, b), sizes, strict=True)
@@ -246,8 +242,7 @@ def iterations_of(run: RecordedRun, size: int) -> Iterator[Iteration]:
 
 
 def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Join all optimizer steps of a training iteration into one step. If the steps of both runs already match, return
-    both runs unchanged."""
+    """Join the optimizer steps of a training iteration into one step."""
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
         return a, b
     sizes = iteration_sizes(a, b)
@@ -325,8 +320,7 @@ def _of_steps(values: Sequence[Any]) -> Any:
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Remove calls without gradients, and give each clip call the number of its optimizer step. If a script sets step
-    numbers, both runs keep their numbers."""
+    """Remove calls without gradients, and give each clip call the number of its optimizer step."""
     a, b = _without_partial_steps(a), _without_partial_steps(b)
     if not (a.optimizer_steps and b.optimizer_steps):
         return a, b
@@ -337,7 +331,7 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """For example, `torch.compile` prevents the recording of later optimizer steps."""
+    """`torch.compile`, for example, prevents the recording of later optimizer steps."""
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
     is_partial = len(run.lines) - ends[-1] > max(1, most)
@@ -345,7 +339,7 @@ def _without_partial_steps(run: RecordedRun) -> RecordedRun:
 
 
 def _counts_calls(run: RecordedRun) -> bool:
-    """Return whether the recorder counts each clip call as a step, because the script sets no step numbers."""
+    """Return whether each clip call is a step, because the script sets no step numbers."""
     steps = [line.step for line in run.lines]
     if not all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False)):
         return False
@@ -357,8 +351,7 @@ def _counts_calls(run: RecordedRun) -> bool:
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:
-    """Number the optimizer steps from 1. Give each clip call the number of the next step, or of the previous step if
-    the run clips after its steps."""
+    """Number the optimizer steps from 1, and each clip call by its step."""
     offset, done, lines = 0 if is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):
         while done < len(run.optimizer_steps) and run.optimizer_steps[done].calls <= index:

@@ -1,4 +1,4 @@
-"""Compare the steps of optimizers in two recordings: the settings of each step, and the calls between steps."""
+"""Compare the optimizer steps of two recordings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "c
 
 
 def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
-    """Return the first difference of each setting, and of each other kind of cause. If one run uses each learning rate
-    one step later, report this shift instead of different learning rates."""
+    """Return the first difference of each setting and of each kind."""
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if late := late_clips(a, b):
         first_of_kind["clipping after the step", ""] = late
@@ -38,6 +37,6 @@ def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepD
         ]
     for each in (*differences, *compare_changed_rates(a, b)):
         if each.cause.kind == "left-out clip" and ("clipping after the step", "") in first_of_kind:
-            continue  # the numbers of later clips can differ, because the late clips change the training
+            continue  # late clips change the training, and so the number of later clips
         first_of_kind.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
     return list(first_of_kind.values())

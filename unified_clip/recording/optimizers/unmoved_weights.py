@@ -1,4 +1,4 @@
-"""Find optimizer steps that change no clipped weight, for example because another network's optimizer steps."""
+"""Find optimizer steps that change no clipped weight."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT, distance
 
 MOST_NETWORKS = 6
-"""Up to this number of networks with equal names and shapes are distinguished by their weights."""
+"""The largest number of networks with equal shapes that their weights distinguish."""
 
 
 SAME = 0.01
-"""If the norms of two weights differ by more than this fraction, the weights belong to different networks."""
+"""Norms of one network's weights differ relatively by at most SAME between the runs."""
 
 
 def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
-    """Yield the first step that changes the weights in only one of the two runs."""
+    """Yield the first step that changes the weights in only one run."""
     earlier: dict[str, list[CallPair]] = {}
     for pair in pairs:
         key = str([(name, each.shape) for name, each in pair.a.parameters.items()])
@@ -43,8 +43,8 @@ def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -
 
 
 def _moved(before: CallPair, after: CallPair) -> tuple[int, int]:
-    """Return the number of weights that change between two clips, for both runs. If a run changes at most half of its
-    weights, or changes weights only by rounding, return (1, 1)."""
+    """Count the weights that change between two clips. Return (1, 1) if a run changes at most half of them, or changes
+    them only by rounding."""
     weights = [[both for _, *both in numbers(pair, "weight")] for pair in (before, after)]
     moved = [[distance(old[side], new[side]).relative for old, new in zip(*weights, strict=False)] for side in (0, 1)]
     counts = [sum(change > PRODUCT for change in side) for side in moved]
@@ -53,7 +53,7 @@ def _moved(before: CallPair, after: CallPair) -> tuple[int, int]:
 
 
 def _has_update(run: RecordedRun, call: RecordedCall) -> bool:
-    """Return whether the weights have to change, because the learning rate, a norm and a coefficient are above 0."""
+    """Return whether the step has to change weights."""
     steps = [step for step in run.optimizer_steps if step.step == call.step]
     has_rate = any(greatest_setting(step, "lr") for step in steps)
     norms, coefs = call.known_norms(), call.known_coefs()

@@ -1,31 +1,30 @@
-"""Compare how two optimizers apply weight decay and momentum, and how they treat repeated rows of gradients."""
+"""Compare how two optimizers apply weight decay, momentum and repeated rows."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 
-from ...causes.cause import Cause, names_text
+from ...causes.cause import Cause, joined, names_text
 from ..recorded_run import OptimizerStep
 from .names import ADAMW, LIBRARIES
 
 VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
 
 SUM_FIRST = frozenset({"sgd", "lion"})
-"""Keras' optimizers that sum the repeated rows of a gradient before the update."""
+"""Keras' optimizers that sum repeated rows before the update."""
 
 ADDS_WEIGHT_DECAY = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
 """PyTorch's and Paddle's optimizers that add weight decay to the gradients."""
 
-CLAUSES: Mapping[bool | None, str] = {
-    True: ", which subtracts weight decay from the weights",
-    False: ", which adds weight decay to the gradients",
-    None: "",
+DECAY_RULES: Mapping[bool, str] = {
+    True: "subtracts weight decay from the weights",
+    False: "adds weight decay to the gradients",
 }
 
 
 def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
-    """AdamW is treated as Adam. A user's class MyAdam is also treated as Adam, but MyNAdam is not."""
+    """AdamW is treated as Adam, and so is a user's class MyAdam, but not MyNAdam."""
     steps = sorted((left, right), key=lambda step: len(_kind(step)))
     short, long = map(_kind, steps)
     is_own = not all(step.optimizer.startswith(LIBRARIES) for step in steps)
@@ -45,14 +44,16 @@ def _is_subtracted(step: OptimizerStep) -> bool | None:
     return False if is_known and step.optimizer.rpartition(".")[2].lower() in ADDS_WEIGHT_DECAY else None
 
 
-def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] | None:
+def decay_rules(left: OptimizerStep, right: OptimizerStep) -> str:
     ways = _is_subtracted(left), _is_subtracted(right)
     decays = [step.settings.get("weight_decay") for step in (left, right)]
     if ways[0] == ways[1] or any(decay in (0, (0.0,)) for decay in decays):
-        return None
+        return ""
     is_shown = None not in ways and None not in decays
     is_named = bool(ADAMW.search(left.optimizer)) != bool(ADAMW.search(right.optimizer))
-    return (CLAUSES[ways[0]], CLAUSES[ways[1]]) if is_shown or is_named else None
+    rules = zip((left, right), ways, strict=True)
+    known = [f"{step.optimizer} {DECAY_RULES[way]}" for step, way in rules if way is not None]
+    return joined(*known) if is_shown or is_named else ""
 
 
 def undecayed_text(left: OptimizerStep, right: OptimizerStep, names: Mapping[str, str]) -> str:
@@ -60,22 +61,21 @@ def undecayed_text(left: OptimizerStep, right: OptimizerStep, names: Mapping[str
     of_left, of_right = _undecayed(left), [name_in_left.get(name, "") for name in _undecayed(right)]
     if not all(name in names for name in (*of_left, *of_right)):
         return ""
-    text = ""
+    sentences = []
     for step, own, others in ((left, of_left, of_right), (right, of_right, of_left)):
-        only = [name if names[name].isdecimal() else names[name] for name in own if name not in others]
-        text += f". Unlike the other run, {step.run} has no weight decay for {names_text(only)}" if only else ""
-    return text
+        if only := [name if names[name].isdecimal() else names[name] for name in own if name not in others]:
+            sentences.append(f"Unlike the other run, {step.run} has no weight decay for {names_text(only)}")
+    return joined(*sentences)
 
 
 def _undecayed(step: OptimizerStep) -> Sequence[str]:
-    """Return the names of the parameters without weight decay, or [""] if the names are unknown."""
     decay = step.settings.get("weight_decay")
+    # "" stands for unknown names
     return step.undecayed or ([] if step.decayed is None and decay and not isinstance(decay, tuple) else [""])
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return a cause if one optimizer squares the sum of a sparse gradient's repeated rows, and the other optimizer
-    squares each row."""
+    """Return a cause if only one optimizer squares the sum of a sparse gradient's repeated rows."""
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
         return None
@@ -91,8 +91,8 @@ def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, C
 
 
 def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return None unless exactly one optimizer is Keras' SGD with momentum, which multiplies each gradient by the
-    learning rate, and adds the product to the momentum. Any other SGD multiplies the momentum by the learning rate."""
+    """Keras' SGD adds learning rate times gradient to the momentum. Any other SGD multiplies the momentum by the
+    learning rate."""
     contain = [step.optimizer == "keras.optimizers.SGD" for step in (left, right)]
     is_known = all(step.optimizer.startswith(LIBRARIES) and _kind(step) == "sgd" for step in (left, right))
     if contain[0] == contain[1] or not is_known or not all(step.settings.get("momentum") for step in (left, right)):

@@ -1,4 +1,4 @@
-"""Pair the clip calls of two recorded runs. Both calls of a pair have the same step."""
+"""Pair the clip calls of two recorded runs."""
 
 from __future__ import annotations
 
@@ -26,24 +26,22 @@ def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
 
 @dataclass(frozen=True)
 class CallPair:
-    """One clip call of each run. Both calls have the same position in the same step."""
+    """One clip call of each run, at the same position of the same step."""
 
     a: RecordedCall
     b: RecordedCall
     names: Names
     rate: float = 0.0
-    """The largest learning rate of optimizers such as Adam in this step, or 0 without such an optimizer."""
+    """The largest learning rate of optimizers such as Adam in this step."""
 
     gain: float = 0.0
-    """lr / (1 - momentum) of optimizers such as SGD, or 0 without such an optimizer. One gradient g moves the weight by
-    `gain` * g in total."""
+    """lr / (1 - momentum) of optimizers such as SGD. One gradient g moves the weight by `gain` * g in total."""
 
     by_shape: bool = False
 
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
-    """Pair the calls of two runs in order, up to the first pair of calls with different steps. `match_parameters` pairs
-    all parameters outside `names`. If `rate` is None, use the recorded learning rates."""
+    """Pair the calls in order, up to the first pair with different steps."""
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
     rates, gain = (_rates(a, b), _gain(a, b)) if rate is None else ({}, 0.0)
@@ -60,11 +58,10 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
 
 
 ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")
-"""Parts of the names of optimizers whose steps do not depend on the size of the gradient."""
+"""Names of optimizers whose steps do not depend on the size of the gradient."""
 
 PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
-"""Parts of the names of optimizers whose steps are proportional to the gradient. An optimizer with a part from ADAPTIVE
-does not belong to them."""
+"""Names of optimizers whose steps are proportional to the gradient, unless ADAPTIVE fits."""
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
@@ -76,7 +73,7 @@ def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
 
 
 def _gain(a: RecordedRun, b: RecordedRun) -> float:
-    # The maximum over all steps: momentum also moves weights at later steps.
+    # the largest of all steps, because momentum also moves weights at later steps
     steps = [step for step in (*a.optimizer_steps, *b.optimizer_steps) if not _is_of(step, ADAPTIVE)]
     proportional = [step for step in steps if _is_of(step, PROPORTIONAL)]
     gains = (greatest_setting(each, "lr") / max(1 - greatest_setting(each, "momentum"), 1e-9) for each in proportional)
@@ -93,10 +90,9 @@ def _is_of(step: OptimizerStep, kinds: Sequence[str]) -> bool:
 
 
 def orders_of(pair: CallPair) -> dict[str, str]:
-    """Compare the order of each weight's elements in the two runs. Return {name of the weight: result}.
+    """Return {weight: "same", "transposed", "reshaped", "rearranged" or "other"}, the order of its elements.
 
-    A result is "same", "transposed", "reshaped", "rearranged" (the same elements in another order) or "other". Weights
-    without fingerprints, and weights with different lengths of axes, are left out.
+    "rearranged" is any other order of the same elements.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():
@@ -114,11 +110,10 @@ def orders_of(pair: CallPair) -> dict[str, str]:
 # -- the order of the calls of a step
 
 MIN_COMMON_FRACTION = 0.5
-"""Two calls are paired only if they have at least this fraction of their gradients in common."""
+"""The smallest fraction of common gradients of two paired calls."""
 
 Likeness = Sequence[Sequence[float | None]]
-"""A row for each call of one run, and a column for each call of the other run. An entry is None if the two calls cannot
-be paired."""
+"""A row for each call of one run, and a column for each call of the other. None: cannot be paired."""
 
 
 class MissingCalls(NamedTuple):
@@ -126,15 +121,14 @@ class MissingCalls(NamedTuple):
     is_first: bool
     calls: Sequence[RecordedCall]
     partners: Sequence[RecordedCall]
-    """The calls of this step that have a partner in the other run."""
+    """The calls with a partner in the other run."""
 
     later: frozenset[int]
-    """The indices of the pairs of calls after the first missing call. Indices count from the start of the step."""
+    """The indices of the later pairs of calls in this step."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
-    """Sort the clip calls of each step so that both calls of a pair have the same position. Unpaired calls come
-    last."""
+    """Sort the calls of each step, so that both calls of a pair have the same position. Unpaired calls come last."""
     by_step = [calls_by_step(run) for run in (a, b)]
     missing: MissingCalls | None = None
     for step in sorted(by_step[0].keys() & by_step[1].keys()):
@@ -174,8 +168,7 @@ def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> A
 def partners_of(
     a: Sequence[RecordedCall], b: Sequence[RecordedCall], names: Names
 ) -> tuple[Sequence[int] | None, bool]:
-    """Return (partners, whether the order of the calls matters). `partners` contains the index in `b` for each call in
-    `a`, or is None if a call has no partner. The order matters if two calls of a run can clip the same gradients."""
+    """Return (index in `b` for each call in `a`, whether the order of the calls matters)."""
     likeness = [[_likeness(call, other, names) for other in b] for call in a]
     is_ordered = any(map(_share_gradients, (a, b)))
     return (_partners_in_order if is_ordered else _partners)(likeness), is_ordered
@@ -195,8 +188,7 @@ def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | 
 
 
 def _common_fraction(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
-    """Return the fraction of gradients that both calls clip, or None without recorded gradients. Gradients without
-    names are compared by their shapes."""
+    """Return the fraction of gradients that both calls clip, by name or by shape."""
     if not call.parameters or not other.parameters:
         return None
     sides: list[Counter[object]] = [Counter(_named(call, names)), Counter(_named(other, {}))]

@@ -1,4 +1,4 @@
-"""Merge clip calls that clip per tensor or by value, if the other run clips the same gradients in one call."""
+"""Merge the clip calls of a loop, if the other run clips the same gradients in one call."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """If one run clips gradients in a loop, merge the calls of this loop into one call. Return the calls of each run.
-    `rest` contains the calls of each run in one step, and is changed."""
+    """`rest` contains the calls of each run, and is changed."""
     if _are_loops_over_other_parameters(*rest):
         return ([merge_calls(lines)] for lines in rest)
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
@@ -80,8 +79,7 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCall], object] = _is_single) -> int:
-    """Count the calls at the start of `lines` that have equal settings and no gradient in common. Stop at the first
-    call for which `is_part` returns a false value."""
+    """Count the calls at the start that have equal settings and no gradient in common."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}
@@ -92,8 +90,7 @@ def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCa
 
 
 def _count_parts(lines: Sequence[RecordedCall], tensors: int) -> int:
-    """Count the calls at the start of `lines` that together clip `tensors` gradients. Return 0 if there are no such
-    calls, if their settings differ, or if two of them clip the same gradient."""
+    """Count the calls at the start that together clip `tensors` gradients, or return 0."""
     counts = list(itertools.accumulate(map(_tensor_count, lines)))
     count = counts.index(tensors) + 1 if tensors in counts else 0
     return count if count_mergeable(lines[:count], _tensor_count) == count else 0

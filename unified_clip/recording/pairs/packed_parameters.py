@@ -1,4 +1,4 @@
-"""Pair a parameter of one run with several parameters of the other run, such as packed query, key and value weights."""
+"""Pair a parameter of one run with several of the other, such as packed query, key and value weights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from ..rounding import is_near, single
 
 
 class JoinedParameter(Parameter):
-    """Several parameters of one run that correspond to one parameter of the other run. `norm` is their combined
-    norm."""
+    """Several parameters of one run that correspond to one of the other run."""
 
     parts: tuple[Parameter, ...]
 
@@ -26,7 +25,7 @@ JOINT = " + "
 def packed(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Join consecutive parameters of one call that correspond to a single parameter of the other call."""
+    """Join consecutive parameters that correspond to a single parameter of the other call."""
     blocks = unpaired_blocks(a, b, names)
     is_one_norm = all(call.rule in ("global", "value") for call in (a, b))
     if not is_one_norm and not all(_is_joined(a, left) or _is_joined(b, right) for left, right in blocks):
@@ -36,8 +35,7 @@ def packed(
 
 
 def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
-    """Pair the parameters outside `names`: one parameter with one or more parameters of the other call. Return [] if a
-    parameter has no partner."""
+    """Pair the parameters outside `names`, one with one or more of the other call."""
     rest_a = [name for name in a.parameters if name not in names]
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
     if not (rest_a and rest_b):
@@ -57,8 +55,7 @@ def _is_bias(call: RecordedCall, name: str) -> bool:
 def _single_to_many(
     a: RecordedCall, names_a: Sequence[str], b: RecordedCall, names_b: Sequence[str]
 ) -> list[tuple[list[str], list[str]]]:
-    """Split both lists of names into blocks with equal numbers of elements, and pair these blocks. Return [] if both
-    blocks of a pair contain several names."""
+    """Split both lists into blocks with equal numbers of elements."""
     sizes = [[call.parameters[name].elements for name in names] for call, names in ((a, names_a), (b, names_b))]
     blocks = [([names_a[i] for i in left], [names_b[i] for i in right]) for left, right in _blocks(*sizes)]
     return blocks if all(min(map(len, block)) == 1 for block in blocks) else []
@@ -85,9 +82,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """If `others` has one call that clips per tensor, join `calls` into one call that clips per tensor. For example,
-    Keras' GRU has one bias, and PyTorch's GRU has two. PyTorch code can clip the two biases by their total norm, in a
-    separate call."""
+    """Join `calls` into one call per tensor, as `others` has. PyTorch's GRU has two biases, and Keras' GRU has one."""
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
         return calls
     whole, sizes = others[0], [each.elements for each in others[0].parameters.values()]
@@ -157,8 +152,7 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """If both runs clip sparse gradients by the norm of the stored rows, as TensorFlow does, compare these norms
-    instead. If a row is stored more than once, this norm is not the norm of the gradient."""
+    """Compare the norms of stored rows if both runs clip sparse gradients by these norms, as TensorFlow does."""
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
 

@@ -1,4 +1,4 @@
-"""Pair the parameters of two recorded runs by their names, by the file of `--map`, or by their shapes."""
+"""Pair the parameters of two recorded runs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,13 @@ from ..runs import RunError
 MOST_NEAR = 3
 
 Names = Mapping[str, str]
-"""Maps the names of parameters in one run to their names in the other run."""
+"""{name of a parameter in one run: its name in the other run}."""
 
 
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Return {name in `a`: name in `b`} for all parameters with a partner.
-
-    Pair parameters by `names` first, and then by equal names. Positions such as "0" are not names. If the calls have no
-    common names, pair parameters with equal lengths of axes, in the order of the calls.
-    """
+    """Pair parameters by `names`, then by equal names. Without common names, pair equal shapes in order."""
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
     common = {name: name for name in a if name in b and name not in taken and not name.isdecimal()}
@@ -41,12 +37,12 @@ def match_parameters(
 
 
 def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
-    """A weight and its transpose have the same result."""
+    """A weight and its transpose have the same sorted shape."""
     return tuple(sorted(map(str, shape)))
 
 
 def match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
-    # Parameters are paired by shape only if both calls have equally many parameters of the shape.
+    # parameters are paired by shape only if both calls have equally many of that shape
     if not names and _are_shifted(a.parameters, b.parameters):
         return dict(zip(a.parameters, b.parameters, strict=True))
     matched = match_parameters(a.parameters, b.parameters, names)

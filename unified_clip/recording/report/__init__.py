@@ -1,1 +1,1 @@
-"""Views of a comparison of two runs: sentences, JSON, the terminal, and an HTML page."""
+"""The report that compares two runs: sentences, JSON and an HTML page."""

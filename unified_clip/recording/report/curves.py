@@ -1,4 +1,4 @@
-"""Reduce a recorded run to curves with few points: norms, thresholds, clipped steps, losses and learning rates."""
+"""Reduce a recorded run to curves with few points."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..recorded_run import OptimizerStep, RecordedCall
 Item = TypeVar("Item")
 
 MOST_COLUMNS = 640
-"""A curve has at most this many points. In longer runs, each point combines several neighbouring steps."""
+"""The largest number of points. In longer runs, a point combines neighbouring steps."""
 
 
 class Point(ReportModel):

@@ -1,4 +1,4 @@
-"""Describe the largest differences between two runs, such as the largest difference between norms."""
+"""Describe the largest differences between two runs."""
 
 from __future__ import annotations
 
@@ -27,29 +27,23 @@ def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> 
     most = Distance(agreement.greatest_ulps, agreement.greatest_relative)
     if agreement.differs_at_step is None:
         of = f" of {SIZES[agreement.stage]}" if most.ulps > comparison.max_ulp else ""
-        same = format_same("are", _compared(comparison), most, agreement.greatest_at_step, comparison, of)
-        return f"{name} {same}{_apart_from_noise(agreement)}."
-    is_first = agreement.differs_at_step == comparison.pairs[0].a.step
-    since = "the first step" if is_first else f"step {agreement.differs_at_step}"
-    beyond = agreement.beyond_rounding_at_step
-    is_later = beyond is not None and beyond > agreement.differs_at_step
-    later = f" From step {beyond} on, they differ by more than {ROUNDING} ULP." if is_later else ""
-    most_text = f"by at most {format_distance(*most)}{_apart_from_noise(agreement)}"
-    return f"{name} differ from {since} on, {most_text}.{later}"
+        text = f"{name} are equal {_compared(comparison)}"
+        text += format_greatest(most, agreement.greatest_at_step, comparison, of)
+    else:
+        is_first = agreement.differs_at_step == comparison.pairs[0].a.step
+        since = "the first step" if is_first else f"step {agreement.differs_at_step}"
+        text = f"{name} differ from {since} on, by at most {format_distance(*most)}."
+        beyond = agreement.beyond_rounding_at_step
+        if beyond is not None and beyond > agreement.differs_at_step:
+            text += f" From step {beyond} on, they differ by more than {ROUNDING} ULP."
+    return f"{text} Rounding noise of {names_text(agreement.noise)} does not count." if agreement.noise else text
 
 
-def _apart_from_noise(agreement: Agreement) -> str:
-    return f", apart from rounding noise of {names_text(agreement.noise)}" if agreement.noise else ""
-
-
-def format_same(
-    verb: str, where: str, most: Distance, step: int | None, comparison: RecordingComparison, of: str = ""
-) -> str:
-    text = f"{verb} equal {where}"
+def format_greatest(most: Distance, step: int | None, comparison: RecordingComparison, of: str = "") -> str:
     if not most.ulps:
-        return text
+        return "."
     ulps, relative = f"{most.ulps:g} ULP, at step {step}", format_relative(most.relative)
-    return f"{text}{allowed(comparison)}{of}: the largest differences are {ulps}, and {relative}"
+    return f"{allowed(comparison)}{of}. The largest differences are {ulps}, and {relative}."
 
 
 def format_distance(ulps: float, relative: float | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ..compare import RecordingComparison
 from ..recorded_run import RecordedRun
 from ..rounding import ROUNDING, distance, greatest
-from .largest_differences import format_relative, format_same
+from .largest_differences import format_greatest, format_relative
 
 Numbered = tuple[int, float]
 """(step, number)."""
@@ -16,10 +16,7 @@ NumberPair = tuple[Numbered, Numbered]
 
 
 def logged_numbers(run: RecordedRun) -> dict[str, list[Numbered]]:
-    """Return {name of a logged number: [(step, value), ...]}.
-
-    If the run did not log "loss", use the losses of its backward passes.
-    """
+    """Return {name: [(step, value), ...]}. If no "loss" was logged, use the losses of the backward passes."""
     numbers: dict[str, list[Numbered]] = {}
     for line in run.logged:
         for name, value in line.logged.items():
@@ -41,8 +38,8 @@ def pair_numbers(a: Sequence[Numbered], b: Sequence[Numbered]) -> Iterator[Numbe
 def undivided_losses(
     runs: Sequence[RecordedRun], pairs: Sequence[NumberPair]
 ) -> tuple[RecordedRun, int, list[NumberPair]] | None:
-    """Return (run, number of backward passes in a step, pairs with undivided losses), if exactly one run divides its
-    losses by this number. Otherwise, return None."""
+    """Return (run, number of backward passes in a step, pairs with undivided losses) if only this run divides its
+    losses."""
     counts = {len(step.losses) for run in runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1
     if count < 2:
@@ -81,24 +78,21 @@ def _format_logged(name: str, pairs: Sequence[NumberPair], comparison: Recording
     if differing is None:
         where = f"at all {len(pairs)} steps"
         step = next(each[0] for (each, _), far in zip(pairs, distances, strict=True) if far.ulps == most.ulps)
-        return f"{name} {format_same('is', where, most, step, comparison)}."
+        return f"{name} is equal {where}{format_greatest(most, step, comparison)}"
     (step, a), (_, b) = pairs[differing]
     beyond = next((n for n, each in enumerate(distances) if each.ulps > ROUNDING), None)
-    at_most = f"by at most {format_relative(most.relative)}"
-    since = ""
-    if beyond is None or beyond <= differing:
-        since = f" by more than {comparison.max_ulp:g} ULP" if beyond not in (None, differing) else ""
-        end = f", {at_most}" + (f", which can be rounding{_limit(comparison)}" if beyond is None else "")
-    else:
+    start, at_most = f"from step {step} on: {a} and {b}", f"by at most {format_relative(most.relative)}"
+    if beyond is None:
+        text = f"{name} differs {start}, {at_most}, which can be rounding."
+        if not any("float64" in (pair.a.dtype, pair.b.dtype) for pair in comparison.pairs):
+            text += " A small mistake has the same effect. To find out, run both scripts in float64."
+        return text
+    if beyond > differing:
         (later, c), (_, d) = pairs[beyond]
-        end = (
-            f", {distances[differing].ulps:g} ULP, which can be rounding. From step {later} on, it differs by more "
-            f"than {ROUNDING} ULP: {c} and {d}, {at_most}"
+        return (
+            f"{name} differs {start}, {distances[differing].ulps:g} ULP, which can be rounding. From step {later} on, "
+            f"it differs by more than {ROUNDING} ULP: {c} and {d}, {at_most}."
         )
-    return f"{name} differs{since} from step {step} on: {a} and {b}{end}."
-
-
-def _limit(comparison: RecordingComparison) -> str:
-    if any("float64" in (pair.a.dtype, pair.b.dtype) for pair in comparison.pairs):
-        return ""
-    return ", or a small mistake. To find out, run both scripts in float64"
+    if beyond < differing:
+        return f"{name} differs by more than {comparison.max_ulp:g} ULP {start}, {at_most}."
+    return f"{name} differs {start}, {at_most}."

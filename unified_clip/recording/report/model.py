@@ -1,9 +1,4 @@
-"""The report of `unified-clip compare`: the terminal, `--format json` and the page show this model.
-
-Later versions can add keys.
-
-    python -m unified_clip.recording.report.model > docs/compare.schema.json
-"""
+"""The report of `unified-clip compare`, as JSON. Later versions can add keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Render the report of a comparison as one HTML page that needs no other file."""
+"""Render the report of a comparison as a single HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plot one or two recorded runs by step, as SVG: norms, thresholds, clipped steps, losses and distances."""
+"""Plot one or two recorded runs by step, as SVG."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from ..._page.svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, ta
 from .curves import ClipPoint, Point
 
 MOST_DOTS = 160
-"""Plots with at most this number of points mark clipped steps on the curve, and other plots mark them below the
-curve."""
+"""With more points, clipped steps are marked below the curve only."""
 
-FLOOR = 226
-"""The distance of the x axis from the top of the plot, in pixels."""
+FLOOR = 226  # pixels from the top of the plot to the x axis
 
 ROW = 16
 
@@ -26,7 +24,7 @@ NAMES = ("A", "B")
 CLASSES = ("run-a", "run-b")
 
 LOGARITHMIC = 50
-"""If positive numbers differ by more than this factor, the y axis is logarithmic."""
+"""Positive numbers that differ by a larger factor get a logarithmic y axis."""
 
 LEAST_DISTANCE = 1e-9
 
@@ -165,7 +163,7 @@ def _curves(run: Curve, frame: Frame) -> Iterator[Markup]:
 def _clip_curves(run: Sequence[ClipPoint], frame: Frame) -> Iterator[Markup]:
     yield from _curves(run, frame)
     limits = [(frame.x(each.step), frame.y(each.threshold)) for each in run if each.threshold is not None]
-    # Each value lasts until the next one: a threshold changes at a step, not between two.
+    # a threshold changes at a step, not between two steps
     corners = [(next_across, down) for (_, down), (next_across, _) in pairwise(limits)]
     if stairs := [point for pair in zip_longest(limits, corners) for point in pair if point is not None]:
         yield _path(stairs, "threshold")

@@ -1,4 +1,4 @@
-"""Write the sentences of a report that compares two runs."""
+"""Write the sentences of the report that compares two runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def report_lines(comparison: RecordingComparison) -> list[str]:
 
 
 def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequence[str]]) -> Iterator[str]:
-    """Put the advice about a cause directly after the first sentence about this cause."""
+    """Put advice about a cause directly after the first sentence about it."""
     rest = {kind.lower(): advice for kind, advice in remedies.items()}
     for sentence in described:
         yield sentence
@@ -60,13 +60,13 @@ def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequenc
 
 
 def describe_run(run: RecordedRun) -> str:
-    folded = ""
+    text = f"{run.path}: {counted(run.recorded, 'call')}."
+    if run.incomplete_line:
+        text += " The last line is incomplete."
     if run.recorded > len(run.lines):
         rest = "The calls of a loop are merged. Calls without gradients, and steps that one run skips, are left out."
-        folded = f" Compared: {counted(len(run.lines), 'call')}. {rest}"
-    incomplete = ", and an incomplete line" if run.incomplete_line else ""
-    text = f"{run.path}: {counted(run.recorded, 'call')}{incomplete}.{folded}"
-    return f"{text}{_about_ranks(run)}" if run.others else text
+        text += f" Compared: {counted(len(run.lines), 'call')}. {rest}"
+    return f"{text} {_about_ranks(run)}" if run.others else text
 
 
 def _about_ranks(run: RecordedRun) -> str:
@@ -76,14 +76,14 @@ def _about_ranks(run: RecordedRun) -> str:
             if (own.call, own.threshold, own.norm, own.coef) != (line.call, line.threshold, line.norm, line.coef):
                 what = "norm" if own.norm != line.norm else "clip"
                 return (
-                    f" The run has {count} processes. Only the first process is compared. At step {own.step}, the "
+                    f"The run has {count} processes. Only the first process is compared. At step {own.step}, the "
                     f"{what} is {_clip_text(own, what)} in the first process, and {_clip_text(line, what)} in process "
                     f"{line.process}."
                 )
         if len(run.lines) != len(other):
             calls = counted(len(other), "call")
-            return f" The run has {count} processes. Only the first process is compared. Another process has {calls}."
-    return f" The run has {count} processes, with the same norms and coefficients. Only the first process is compared."
+            return f"The run has {count} processes. Only the first process is compared. Another process has {calls}."
+    return f"The run has {count} processes, with the same norms and coefficients. Only the first process is compared."
 
 
 def _clip_text(line: RecordedCall, what: str) -> str:
@@ -96,7 +96,7 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[DivergenceText]:
-    """Each cause is explained once. Later sentences only name the cause."""
+    """Explain each cause once."""
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
@@ -131,15 +131,12 @@ def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
         return []
     has_adam = any("adam" in step.optimizer.lower() for run in comparison.runs for step in run.optimizer_steps)
     is_possible = has_adam or not all(run.optimizer_steps for run in comparison.runs)
-    effect = (
-        ". Rounding noise also changes weights. Adam changes these weights by up to the learning rate"
-        if is_possible
-        else ""
-    )
-    return [
+    text = (
         f"Not compared: rounding noise of {names_text(names)}. These gradients, or parts of them, are at most "
-        f"{ROUNDING} ULP of the total norm{effect}."
-    ]
+        f"{ROUNDING} ULP of the total norm."
+    )
+    effect = " Rounding noise also changes weights. Adam changes these weights by up to the learning rate."
+    return [f"{text}{effect}" if is_possible else text]
 
 
 def _warnings(comparison: RecordingComparison) -> list[str]:

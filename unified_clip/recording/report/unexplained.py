@@ -28,13 +28,13 @@ RULED_OUT: tuple[CauseKind, ...] = (
 """Causes that every comparison tests."""
 
 RULED_OUT_BY_NORMS: tuple[CauseKind, ...] = ("left out", "swapped", "scaled gradients", "inexact norm")
-"""Causes that a comparison tests only if both recordings have norms of parameters."""
+"""Causes that a comparison tests only with recorded norms of parameters."""
 
 RULED_OUT_BY_STEPS: tuple[CauseKind, ...] = (
     "another learning rate", "gradients are not cleared", "gradient accumulation", "left-out clip",
     "several clips before a step", "clipping after the step",
 )  # fmt: skip
-"""Causes that a comparison tests only if both recordings have optimizer steps."""
+"""Causes that a comparison tests only with recorded optimizer steps."""
 
 ALIKE: Sequence[set[CauseKind]] = (
     {"another rule", "per tensor for global", "per group for global"},
@@ -44,8 +44,7 @@ ALIKE: Sequence[set[CauseKind]] = (
     {"scaled gradients", "clipping before unscaling", "gradient accumulation", "weight decay before the clip"},
     {"inexact norm", "rows", "given norm", "16 bits"},
 )
-"""Each set contains causes that change the same numbers. If a report contains one of these causes, the other causes of
-the set stay possible."""
+"""Causes that change the same numbers. If a report contains one of them, the others stay possible."""
 
 ABOUT_PARAMETERS = {
     "left out",

@@ -1,2 +1,1 @@
-"""The directory that `unified-clip record` puts on PYTHONPATH. The modules in this directory import the standard
-library only."""
+"""`unified-clip record` puts this directory on PYTHONPATH. Its modules import only the standard library."""

@@ -11,9 +11,6 @@ from types import ModuleType
 
 
 class AfterImport(MetaPathFinder):
-    """An import hook that runs an action after the import of one of its modules. These modules must not be imported
-    yet."""
-
     def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
         self._actions = dict(actions)
         self._finding: set[str] = set()

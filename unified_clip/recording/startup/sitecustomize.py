@@ -1,8 +1,4 @@
-"""Start the recording of a Python process. `unified-clip record` puts the directory of this file on PYTHONPATH.
-
-Python imports `sitecustomize` at its start. The recording starts after the first import of a framework. Until then,
-this file imports nothing of unified_clip.
-"""
+"""Start the recording of a Python process, after the first import of a framework."""
 
 from __future__ import annotations
 
@@ -18,10 +14,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 VARIABLE = "UNIFIED_CLIP_RECORD"
-"""This environment variable contains the settings of `_start` as JSON."""
+"""The environment variable with the settings of `_start` as JSON."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
-"""The recording starts after the first import of one of these modules. They include all libraries in `WATCHED`."""
+"""The recording starts after the first import of one of these modules, which include those in `WATCHED`."""
 
 
 def main() -> None:
@@ -48,9 +44,8 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
 
 
 def _start(settings: dict[str, object]) -> None:
-    """Clear `settings`, so that the recording starts only once. `settings` contains the arguments of `start`, and a key
-    `package` with the directory of unified_clip. An error does not end the user's script. The error is written to a
-    file, which `unified-clip record` reports."""
+    """Clear `settings`, so that the recording starts only once. An error must not end the user's script, so write it to
+    a file."""
     package, directory = str(settings.pop("package")), str(settings["directory"])
     values = dict(settings)
     settings.clear()
