@@ -1,6 +1,6 @@
 """The exact sum and the correctly rounded maximum of the moduli |x + yj| of complex numbers.
 
-Two float64 numbers represent a modulus with a relative error below 2**-95. If that is not enough, the modulus is
+Two float64 numbers represent a modulus with a relative error below 2**-95. If this error is too large, the modulus is
 rounded down to an integer number of units (see `Accumulator`).
 """
 

@@ -83,7 +83,7 @@ class Backend(Protocol):
         return None
 
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
-        """Convert float64 numbers to a tensor with the same bits, in the layout of `DevicePrimitives.pack`."""
+        """Return the tensor that `DevicePrimitives.pack` returns for these float64 numbers."""
         return self.as_tensor(values)
 
     def has_values(self, vector: Tensor) -> bool:

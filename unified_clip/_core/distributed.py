@@ -119,8 +119,8 @@ def _is_auto(process_group: Any) -> bool:
 
 @cache
 def _covers(pattern: str, narrower: str) -> bool:
-    """Return whether `pattern` matches all names that `narrower` matches. The result is False for different patterns
-    with `?` or `[`."""
+    """Return whether `pattern` matches all names that `narrower` matches. Return False for patterns with `?` or `[`,
+    unless both are equal."""
     if pattern == narrower:
         return True
     if any(mark in pattern + narrower for mark in "?["):
@@ -168,9 +168,9 @@ Measure = Callable[[Sequence[Tensor]], PartialSums]
 
 class Shards(Protocol):
     values: list[Tensor]
-    """They share the memory of the gradients.
+    """The local tensors of the gradients, in the same memory.
 
-    For a sparse gradient, the caller replaces the local tensor by a tensor with summed rows.
+    `GradientList` replaces a sparse tensor by a dense tensor of its rows, with repeated rows summed.
     """
 
     stored_rows: Mapping[int, Callable[[], Any]]

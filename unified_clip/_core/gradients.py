@@ -15,8 +15,8 @@ from .writers import Writer
 
 
 class GradientList:
-    """`values` has one dense tensor for each gradient. For a sparse gradient, it contains the rows, with repeated rows
-    summed."""
+    """`values` has one dense tensor for each gradient. The tensor of a sparse gradient contains its rows. Repeated rows
+    are summed."""
 
     def __init__(
         self,
@@ -32,10 +32,7 @@ class GradientList:
         measures: Measures | None = None,
         function: str = "",
     ) -> None:
-        """`parameters` is None for a call with only gradients.
-
-        If this rank fails, the ranks that wait for one of the norms `measures` get the error.
-        """
+        """measures: The norms that other ranks wait for. If this rank fails, it sends its error to these ranks."""
         self._writer, self.function, self._differentiable = writer, function, differentiable
         self._spec = spec = spec or INFERRED  # torch.compile does not support INFERRED as a default
         all_leaves = list(leaves)
@@ -79,9 +76,9 @@ class GradientList:
 
     shards: Shards | None = None
     is_collected = False
-    """True for dense gradients that are not distributed and share no memory, which one pass has collected."""
+    """Whether one pass collected all gradients. These gradients are dense, are not distributed and share no memory."""
     places: list[int] | None = None
-    """The position of each gradient in the caller's argument. None if unknown or equal to the index."""
+    """For collected gradients, the positions in the caller's argument. None for the positions 0, 1, 2 and so on."""
     entries = 0
     """The number of entries in the caller's argument, or 0 for the number of gradients."""
 

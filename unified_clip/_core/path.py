@@ -51,7 +51,7 @@ class Scalars(Protocol):
         """Return one tensor with the bits of all scalars and vectors, for the result of a compiled graph."""
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
-        """`lengths` has None for a number."""
+        """A length of None means one number, not a vector."""
 
 
 class Change(Protocol):
@@ -166,8 +166,7 @@ class DevicePrimitives(Protocol):
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         """Return the float64 sum of |g / divisor|**p. The derivative at zero must be finite.
 
-        If p is neither 1 nor 2, compute the power by logarithms, because the quotient can underflow although its power
-        does not.
+        If p is neither 1 nor 2, compute the power by logarithms, because the quotient can underflow to 0.
         """
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
@@ -211,7 +210,7 @@ class DevicePrimitives(Protocol):
         return self.cast(scalar, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        """Return g itself if coef is 1. For gradients of up to 32 bits, coef is rounded to float32."""
+        """Return g itself if coef is 1. Round coef to float32, except for float64 and complex128."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
         """Run all checks now, because a later write must not raise."""

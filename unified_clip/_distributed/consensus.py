@@ -58,7 +58,7 @@ class Call:
     replicas: Sequence[ReplicaSet] = ()
 
     terms: Sequence[ReplicaSet] = ()
-    """The `Partial` gradients. The ranks first compare their layouts in this all-reduce."""
+    """The `Partial` gradients. This all-reduce compares the layouts of these gradients."""
 
     shared: SharedGradients = field(default_factory=SharedGradients)
     remarks: Callable[[], Mapping[str, str]] = dict

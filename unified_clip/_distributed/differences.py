@@ -9,7 +9,7 @@ ELEMENTS = "the number of gradient elements"
 
 PARAMETERS = "the number of parameters"
 
-CALL = "the number of this call in its process group"
+CALL = "the number of calls over this process group"
 
 REMEDY = (
     "Pass ownership='replicated' if every rank has a copy, or 'distinct' if ranks have different parameters or shards. "
@@ -83,8 +83,8 @@ def _differing_copies(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
         "",
     )
     return (
-        f"the gradients at {named} differ between ranks. {missing}These gradients are plain tensors. Plain "
-        "tensors must be copies if other gradients of the call are distributed over all ranks. "
+        f"the gradients at {named} differ between ranks. {missing}These gradients are plain tensors. "
+        "Other gradients of the call are distributed over all ranks, so plain tensors must be copies. "
         f"{REMEDY}. No gradient was changed."
     )
 

@@ -79,7 +79,7 @@ class NormGroup(NamedTuple):
 
 
 def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[ProcessGroup, list[int]]]:
-    """Yield (process group, indices of its parameters). The first groups of all parameters come first.
+    """Yield (process group, positions of the parameters whose norms are summed over this group).
 
     The order is the same on all ranks, even if they list the parameters in different orders. Otherwise, ranks could
     wait for each other forever.

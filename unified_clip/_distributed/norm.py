@@ -83,8 +83,7 @@ class LocalShards(ABC):
         return SharedGradients()
 
     def terms(self) -> list[ReplicaSet]:
-        """Return the sets of `Partial` gradients that `counted` leaves out. The ranks compare their layouts before the
-        sum."""
+        """Return the sets of `Partial` gradients that `counted` leaves out."""
         return []
 
     def owned_terms(self) -> list[int]:
@@ -100,8 +99,8 @@ class LocalShards(ABC):
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before the collective of the norm. Until then, no rank can reject a
-        call."""
+        """Return whether other collectives come before the all-reduce of the norm. During these collectives, no rank
+        can reject a call."""
         return False
 
     # -- for all frameworks

@@ -19,8 +19,7 @@ from .digests import PIECES
 from .integers import equal_summands
 
 FLAGS = WORDS + 1 + 3 + 3 * PIECES
-"""FLAGS and FLAGS + 1 are the indices of two flags: whether norms can stay on the rank's GPU, and whether this norm
-stays."""
+"""FLAGS is the index of a flag for "norms can stay on the rank's GPU". The next flag is for "this norm stays"."""
 
 TAGS = FLAGS + 2
 
@@ -104,7 +103,7 @@ def agree(group: Any, parameters: int, agreement: Agreement | None) -> None:
 
 
 def store(group: Any, number: int, added: Deferred | None) -> None:
-    """`check_last_call` reads the compared values at the next call."""
+    """Store `added`, which `check_last_call` reads at the next call."""
     if added is not None:
         _UNREAD[group] = number, added
 

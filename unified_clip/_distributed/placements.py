@@ -252,7 +252,7 @@ class DistributedGradients(LocalShards):
         return [tensor for index, tensor in tensors.items() if self._is_counted[index]]
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the indices of the `Partial` gradients that the ranks sum after comparing their layouts."""
+        """Return the indices of `Partial` gradients. Ranks compare layouts before they sum these gradients."""
         return []
 
     def owned_terms(self) -> list[int]:

@@ -131,8 +131,8 @@ def gradient_clip_by_global_norm(
     """
     if need_clip is not None and not callable(need_clip):
         raise TypeError(
-            f"need_clip is {need_clip!r}. Pass a function that takes the path of an update, and returns True if the "
-            "update is clipped. Or wrap the transformation in optax.masked. " + _STATIC.format("need_clip")
+            f"need_clip is {need_clip!r}. Pass a function that takes the path of an update, and returns whether to "
+            "clip the update. Or wrap the transformation in optax.masked. " + _STATIC.format("need_clip")
         )
     name = "gradient_clip_by_global_norm"
     return _by_one_norm(name, clip_norm, "clip_norm", rule.PADDLE, process_group, need_clip=need_clip)

@@ -43,8 +43,8 @@ REGISTERED = _register()
 
 
 def enabled() -> bool:
-    """Graphs of to_static call the kernels only with UNIFIED_CLIP_GRAPH=kernels, because loading a saved model would
-    need unified_clip."""
+    """Graphs of to_static call the kernels only with UNIFIED_CLIP_GRAPH=kernels. Without unified_clip, Paddle cannot
+    load a saved model that contains these calls."""
     return REGISTERED and host.kernels_in_graphs(by_default=not in_to_static_mode())
 
 

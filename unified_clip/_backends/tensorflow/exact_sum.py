@@ -35,7 +35,7 @@ def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor
     """Correct a float64 sum of |g|**p, so that its p-th root rounds to the correct norm. p is 1 or 2.
 
     total: The sum. The result has the derivatives of `total`.
-    additions: The maximum number of additions between an element and the sum.
+    additions: Each element takes part in at most this number of additions.
     """
     fixed = tf.stop_gradient(total)
     slack = (additions + 16.0) * 2.0**-53  # 16 covers the roots, and products of errors

@@ -26,7 +26,7 @@ BARRIER = "XlaOptimizationBarrier"
 
 
 def register() -> bool:
-    """Register the kernels with XLA, and a kernel of the operation for graphs that run without XLA."""
+    """Register the kernels with XLA. For graphs without XLA, register a CPU kernel of `XlaCustomCallV2`."""
     has_kernel = any(
         kernel.device_type == "CPU" for kernel in registered_kernels.get_registered_kernels_for_op(NAME).kernel
     )

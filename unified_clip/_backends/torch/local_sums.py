@@ -65,7 +65,6 @@ def _is_hard(tensor: Tensor) -> bool:
 
 
 def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:
-    """Each sum has at most BLOCK exact powers."""
     for chunk in tensor.reshape(-1).split(CHUNK):
         wide = chunk.double()
         powers = wide.square() if p == 2 else wide.abs()

@@ -47,10 +47,10 @@ class Request(NamedTuple):
 def norm_over_ranks(
     request: Request, device: torch.device, all_reduce: Callable[[Tensor, str], None]
 ) -> tuple[Scalar, Tensor]:
-    """Return (norm over all ranks, words after the all-reduce), both on the device.
+    """Return (norm over all ranks, result of the first all-reduce), both on the device.
 
-    The first all-reduce adds up the words of all ranks. The last all-reduce adds up the exact sums if the norm is in
-    doubt, else zeros. For p = inf, the last all-reduce takes the maximum of the magnitudes.
+    The first all-reduce sums `request.numbers`. The last all-reduce sums the exact sums if the norm is in doubt, else
+    zeros. For p = inf, the last all-reduce takes the maximum of the magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}

@@ -1,5 +1,4 @@
-"""The table of a gradient list on a GPU: the addresses and lengths of tensors. Its methods launch kernels for all of
-them.
+"""The table of a gradient list on a GPU: the addresses and lengths of tensors, which the kernels read.
 
 Most gradients have the same address in every step, so tables are kept. A clip with a kept table copies no data to the
 GPU and reads no data from the GPU. Each call allocates new memory for its sums and norms, and does not change the
@@ -91,7 +90,7 @@ MAX_TABLES, MAX_NUMBERS = 256, 2**22
 
 
 class Addresses(NamedTuple):
-    """The addresses of gradients and of results. `lengths` and `dtypes` are of real numbers."""
+    """The addresses of gradients and of results. A complex tensor has the length and dtype of its real parts."""
 
     device: torch.device
     sources: tuple[int, ...]

@@ -161,10 +161,7 @@ def decide(
 
 @triton.jit
 def flag(states: tl.tensor) -> None:
-    """Store in `states[2]` whether this rank has NaN or inf, for a float64 norm over ranks.
-
-    The number is 2**32 for NaN, 1 for inf without NaN, and 0 otherwise.
-    """
+    """If this rank has NaN, store 2**32 in `states[2]`. Otherwise, store 1 for inf, and 0 for finite gradients."""
     infinity: tl.constexpr = 0x7FF0000000000000
     largest = tl.load(states + 1)
     one = tl.full([], 1, tl.int64)

@@ -20,7 +20,7 @@ from .sums import INFINITY, LARGEST, rounded_pair
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
-"""The last bit of a float64 number is bit EXPONENT + (exponent field of the number) of the words."""
+"""Bit EXPONENT + e of the words is the last bit of a float64 number with the exponent field e."""
 
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)

@@ -1,4 +1,4 @@
-"""Functions for several kernels. They read chunks, compute sums with error bounds, and handle the bits of numbers."""
+"""Functions that several kernels call."""
 
 from __future__ import annotations
 

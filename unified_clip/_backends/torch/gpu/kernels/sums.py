@@ -39,10 +39,7 @@ There are at most 2**36 squares, and each square loses at most 2**-148.
 
 @triton.jit
 def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number: tl.constexpr) -> tl.tensor:
-    """Return sums of 0 and errors of 0. For INF, a sum is an integer with the bits of the largest magnitude.
-
-    number: The dtype of the sums.
-    """
+    """Return zeros for the arguments `high` and `low` of `_added`. `number` is the dtype of the sums."""
     low = tl.zeros([width], number)
     if order == INF:
         high = tl.zeros([width], tl.int64 if wide else tl.int32)
@@ -53,7 +50,7 @@ def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number:
 
 @triton.jit
 def _added(high: tl.tensor, low: tl.tensor, values: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Add |values|**p to the sum (high, low). For INF, `high` becomes the bits of the largest magnitude."""
+    """Add |values|**p to the sum (high, low). For INF, return the bits of the largest magnitude as `high`."""
     if order == INF:
         high = tl.maximum(high, magnitude_bits(values, wide))
     elif wide or high.dtype == tl.float32:
