@@ -20,8 +20,8 @@ class Ignore(ConfigModel):
     path: Name = Field(description=f"the files in which to ignore findings. {GLOB}")
     clip: Name | None = Field(
         default=None,
-        description="a text that the name of the clip in the finding contains, such as clip_grad_value_. The wildcard "
-        "* matches any text. By default, the entry applies to all clips in the files",
+        description="part of the name of the clip in the finding, such as clip_grad_value_. The wildcard * matches "
+        "any text. By default, the entry applies to all clips in the files",
     )
     threshold: Threshold | None = Field(
         default=None,

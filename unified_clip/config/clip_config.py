@@ -346,7 +346,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Raises:
             TypeError: The optimizer is not from PyTorch or Keras, has no hooks, or wraps other optimizers. The version
-                of Keras is not supported. A Keras optimizer gets an argument for PyTorch, such as `process_group`.
+                of Keras is not supported. The optimizer is from Keras, but an argument for PyTorch is set.
             ValueError: A configuration is already attached, or the optimizer clips by itself. The configuration has
                 patterns, but a parameter has no name.
             RuntimeError: FSDP1 shards the parameters, but `ownership` is missing.
@@ -365,7 +365,7 @@ class ClipConfig(OutcomeProperties, Settings):
         raise TypeError(
             f"{type(optimizer).__module__}.{type(optimizer).__qualname__} is not an optimizer of PyTorch or Keras. For "
             "Paddle, pass grad_clip=clip.as_paddle(model) to the optimizer. For optax, use clip.as_optax(optimizer). "
-            "Elsewhere, clip the gradients: clip(grads)."
+            "For any other optimizer, clip the gradients: clip(grads)."
         )
 
     def as_paddle(self, names: Any = None) -> Any:
@@ -376,9 +376,9 @@ class ClipConfig(OutcomeProperties, Settings):
                 `names`. Without `names`, patterns are compared with Paddle's names, such as "linear_0.b_0".
 
         Raises:
-            TypeError: `names` has an unsupported type, or has parameters of another framework. In a static program, the
-                threshold is not constant, or nonfinite is "raise" or "skip".
-            ValueError: During a clip, a pattern or the rule adagc needs the name of a parameter that is not in `names`.
+            TypeError: `names` has an unsupported type, or has parameters of another framework. The program is static,
+                but the threshold is not constant, or nonfinite is "raise" or "skip".
+            ValueError: During a clip, a parameter is not in `names`, but a pattern or the rule adagc needs its name.
             RuntimeError: The optimizer has parameter groups, and the configuration has `adaptive` or a nonfinite of
                 "raise" or "skip".
         """
@@ -394,7 +394,7 @@ class ClipConfig(OutcomeProperties, Settings):
                 sharded, or None if each device has complete updates, as after `pmean`.
 
         Raises:
-            TypeError: The optimizer is not an optax.GradientTransformation. In a compiled graph, nonfinite is "raise".
+            TypeError: The optimizer is not an optax.GradientTransformation. A compiled graph uses nonfinite = "raise".
             ValueError: The setting nonfinite is "skip", and `optimizer` is None.
         """
         return integration("optax_transforms").transformation(self, optimizer, process_group)

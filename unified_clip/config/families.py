@@ -95,8 +95,8 @@ def _coefficients(gap: Decimal, largest: Decimal, rules: Sequence[ClipRule]) -> 
     is_number = len(thresholds) == 1 and not isinstance(thresholds[0], ConfigModel)
     these = f"threshold = {thresholds[0]:g}" if is_number else "these thresholds"
     return (
-        f"For a norm of n, the clip coefficients differ by at most {_text(gap)} / n (relative) before rounding. With "
-        f"{these}, the difference is at most {_text(largest)}."
+        f"For a norm of n, the relative difference of the clip coefficients is at most {_text(gap)} / n before "
+        f"rounding. With {these}, the difference is at most {_text(largest)}."
     )
 
 

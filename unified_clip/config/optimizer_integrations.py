@@ -25,7 +25,6 @@ def integration(module: str) -> Any:
 
 
 def with_names(make: Callable[[Any], Any], names: Any) -> Any:
-    """Create the clip of an optimizer, and declare all parameter names for warnings about patterns."""
     names = as_mapping(names)
     handle = make(names)
     variables = getattr(names, "trainable_variables", None)  # Keras: the names are paths

@@ -16,7 +16,7 @@ from .schema import Settings
 
 
 class Traced(NamedTuple):
-    """Clipped gradients and their outcome, in tensors that a compiled graph can return."""
+    """Clipped gradients and their outcome, as tensors for a compiled graph."""
 
     gradients: Any
     norm: Tensor

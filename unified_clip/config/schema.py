@@ -157,7 +157,7 @@ class Provenance(ConfigModel):
     file: str | None = None
     notes: list[str] = []
     not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
-    """The trainer's action if the norm is inf or NaN, in sentences. '' means that the trainer applies the rule."""
+    """The trainer's action if the norm is inf or NaN, in sentences. '' means that the trainer applies its clip rule."""
 
 
 class Settings(Clipping):

@@ -70,7 +70,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the indices of each part. The gradients must have the order of `group_leaves`."""
+        """Return the indices of each part, for gradients that `group_leaves` sorted."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)
@@ -118,7 +118,7 @@ class ParameterSelection:
     def _check(self, names: Sequence[str]) -> None:
         """Warn once about patterns and groups that match nothing.
 
-        With `unmatched`, later calls can have more parameters, so wait until a call has no new names.
+        With `unmatched`, a call with new names is not checked, because later calls can have more parameters.
         """
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))
@@ -138,8 +138,8 @@ class ParameterSelection:
             if index not in filled and any(map(matches, names)):
                 validation.warn(
                     f"The group {group!r} of the configuration has no parameters: each name that its patterns match is "
-                    "excluded, or belongs to an earlier group. Correct the patterns, or move the group before the "
-                    "earlier group. If the group is for another model or optimizer, change nothing."
+                    "excluded, or belongs to an earlier group. Correct the patterns, or change the order of the "
+                    "groups. If the group is for another model or optimizer, change nothing."
                 )
         self._checked = True
 

@@ -223,7 +223,10 @@ def test_a_recorded_run_needs_one_threshold_for_the_total_norm(
 ) -> None:
     (tmp_path / "clip.toml").write_text(text)
     assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(recording)]) == 2
-    assert f"{tmp_path / 'clip.toml'} has {setting}. Remove --recorded" in capsys.readouterr().err
+    assert (
+        f"{tmp_path / 'clip.toml'} has {setting}, which --recorded does not support. Remove --recorded"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

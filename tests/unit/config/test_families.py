@@ -184,8 +184,8 @@ def test_the_largest_difference_of_all_groups_counts() -> None:
     assert difference(a, b) == FamilyDifference(
         2e-6,
         False,
-        "For a norm of n, the clip coefficients differ by at most 1e-06 / n (relative) before rounding. With these "
-        "thresholds, the difference is at most 2e-06.",
+        "For a norm of n, the relative difference of the clip coefficients is at most 1e-06 / n before rounding. With "
+        "these thresholds, the difference is at most 2e-06.",
     )
 
 

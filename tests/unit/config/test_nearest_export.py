@@ -10,7 +10,7 @@ from unified_clip.cli import main
 from unified_clip.config.formats import FORMATS
 
 BOUND = (
-    "For a norm of n, the clip coefficients differ by at most 1e-06 / n (relative) before rounding. With "
+    "For a norm of n, the relative difference of the clip coefficients is at most 1e-06 / n before rounding. With "
     "threshold = 0.5, the difference is"
 )
 

@@ -32,7 +32,7 @@ class Document:
     """The merged values. A value that cannot be read is an `Unknown`."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
-    """The line of each path of keys. For toml, yaml and json, `line` searches `text` instead."""
+    """The line of each key. For toml, yaml and json, `line` searches `text` instead of `places`."""
 
     path: Path | None = None
     duplicates: tuple[Duplicate, ...] = ()
@@ -78,7 +78,7 @@ class Document:
     def get(self, *keys: Key, default: Any = None) -> Any:
         """Return the value at a path of keys, or `default` if a key is missing or a table is null.
 
-        Raise ConfigError if the value is unknown, or a value on the path is not a table.
+        Raise ConfigError if the value is unknown, or an outer value is not a table.
         """
         value = self.data
         for index, key in enumerate(keys):

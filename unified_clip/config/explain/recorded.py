@@ -16,8 +16,8 @@ def describe(config: ClipConfig, source: Path, path: Path) -> str:
     """Return a sentence about the share of recorded norms that a configuration clips."""
     if unfit := _unfit(config):
         raise UsageError(
-            f"--recorded compares one threshold with the total norms of a run, but {source} has {unfit}. Remove "
-            "--recorded, or pass another configuration."
+            f"{source} has {unfit}, which --recorded does not support. Remove --recorded, or pass another "
+            "configuration."
         )
     try:
         suggestion = suggest_threshold(path)

@@ -76,7 +76,7 @@ class Format(ABC):
     """The name of a format that this format extends. This class reads the files that both formats recognise."""
 
     instead: ClassVar[str] = ""
-    """Code that clips in this trainer by a `ClipConfig` named `clip`, or '' if no code can clip."""
+    """How to clip by a `ClipConfig` named `clip` in this trainer, or '' if this is not possible."""
 
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """A file with any of these keys is in this format."""
@@ -86,7 +86,7 @@ class Format(ABC):
     placeholder: ClassVar[str] = "NAME"
 
     written_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """`write` sets these keys to the threshold, or by default the first path of `clip_keys`."""
+    """`write` sets these keys to the threshold. Default: the first path of `clip_keys`."""
 
     option_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """Clip keys that only this trainer has. The trainer also reads these keys from its command line."""
@@ -143,7 +143,7 @@ class Format(ABC):
         return data
 
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
-        """Raise ConfigError if the user passed no version. Setting the key `unset` makes the version unnecessary."""
+        """Raise ConfigError if `version` is None. A file that sets the key `unset` needs no version."""
         if version is None:
             way = name_format(f"{self.name}@{self.newest}")
             advice = f"If your version is {self.newest}, {way}"

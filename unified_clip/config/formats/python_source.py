@@ -128,7 +128,7 @@ class Source:
         return ConfigError(f"{self.name}, line {node.lineno}: {message}", code)  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
-        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`, or ''."""
+        """Return the full name, such as 'optax.clip' for `ox.clip`, or '' if the node is not a dotted name."""
         if isinstance(node, ast.Attribute):
             before = self.dotted(node.value)
             return f"{before}.{node.attr}" if before else ""

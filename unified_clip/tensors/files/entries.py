@@ -43,10 +43,7 @@ def describe_failure(error: Exception) -> str:
 
 
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
-    """Yield the name and the gradient for each tensor that matches a pattern. Without patterns, yield all gradients.
-
-    With `file_size`, all shapes are checked before any tensor is read.
-    """
+    """Yield the name and the gradient for each tensor that matches a pattern. Without patterns, yield all gradients."""
     chosen = _chosen(items, only)
     if file_size is not None:
         chosen = iter(checked := list(chosen))

@@ -117,8 +117,8 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
     except (AttributeError, TypeError, ValueError, RecursionError):
         pass
     raise UnreadableError(
-        "`sparse` in the metadata is not a JSON object of names and shapes. Write the name of each sparse gradient and "
-        'the shape of the dense one, as in {"embedding.weight": [17, 32]}'
+        "`sparse` in the metadata is not a JSON object of names and shapes. Write the name and the dense shape "
+        'of each sparse gradient, as in {"embedding.weight": [17, 32]}'
     )
 
 

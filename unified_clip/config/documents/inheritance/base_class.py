@@ -49,8 +49,6 @@ class Files:
     def open(
         self, document: Document, keys: Sequence[Key], path: Path, above: Sequence[Path] = ()
     ) -> Document | UnreadFile:
-        """Parse the file at `path`, which `document` names at `keys`. The files in `above` include each other in this
-        order."""
         if path.resolve() in [other.resolve() for other in above]:
             chain = " -> ".join(self.name(other) for other in [*above, path])
             raise document.wrong(

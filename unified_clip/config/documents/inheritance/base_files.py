@@ -1,4 +1,4 @@
-"""Inheritance by a top-level key with the names of base files, such as `_BASE_`."""
+"""Merge the base files that a top-level key names, such as `_BASE_`."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _is_part(document: Document) -> bool:
 
 
 def with_main(path: Path) -> list[Document]:
-    """Return each main configuration that can choose the file at `path`, composed with that file."""
+    """Compose the file at `path` with each main configuration that can choose this file."""
     path = path.resolve()
     for folder in path.parents[1 : MOST_PARENTS + 1]:
         composed = [_choosing(path, main) for main in sorted(folder.glob("*.yaml"))]
@@ -128,7 +128,7 @@ class _Composition:
         return None
 
     def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
-        """Return the file and the package of `node` and of all chosen files, in Hydra's order of merging."""
+        """Return all files with their packages, in Hydra's order of merging."""
         entries = defaults(node.document)
         for entry in entries:
             if entry.is_group and entry.names and "${" not in entry.names[0]:
@@ -199,7 +199,7 @@ def _absolute(package: str) -> tuple[str, ...]:
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
-    """Return the folder that contains the folders of absolute entries, such as the folder `db` for `/db: mysql`."""
+    """For an absolute entry such as `/db: mysql`, return the folder that contains the folder `db`."""
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)
     return next((each for each in folders if any((each / group).is_dir() for group in groups)), folder)

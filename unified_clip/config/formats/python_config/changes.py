@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Set
 
 BASES = "_base_"
-"""A configuration assigns the paths of base files to this name. In expressions, it means their data."""
+"""The paths of base files are assigned to this name. In expressions, this name is the data of these files."""
 
 ROOTS = {"optim_wrapper", "optimizer_config", BASES}
 """The names of values that affect clipping."""

@@ -113,7 +113,7 @@ class _PlaceCheck:
         self.visited: set[ast.AST] = set()
 
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
-        """Return notes about the place of a clip. Outside of optax.chain, also check the code that uses the clip."""
+        """Return notes about the place of a clip. Inside of optax.chain, `alone` is False."""
         if node in self.visited:
             return []
         self.visited.add(node)

@@ -57,7 +57,7 @@ class DeepSpeed(Format):
 
 
 def not_finite(document: Document, threshold: float | None, *table: str) -> str:
-    """The action depends on the precision in the settings at `table`."""
+    """`table` is the path of DeepSpeed's settings in the document."""
     if threshold is None:
         return ""
     if document.get(*table, "fp16", "enabled") is True:
