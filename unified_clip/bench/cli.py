@@ -38,8 +38,8 @@ def add_parser(commands: Any) -> None:
     bench.add_argument(
         "--device",
         metavar="NAME",
-        help=f"cpu, or cuda to measure PyTorch on a GPU. With cuda, the default of --lists is {','.join(LISTS_ON_GPU)} "
-        f"(default: {Options.device})",
+        help=f"cpu, or cuda to measure PyTorch on a GPU (default: {Options.device}). With cuda, --lists defaults to "
+        f"{','.join(LISTS_ON_GPU)}",
     )
     growth = "also measure how the time grows with more elements and tensors (default: yes on the CPU, no on a GPU)"
     bench.add_argument("--growth", action=argparse.BooleanOptionalAction, help=growth)

@@ -114,7 +114,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
-    """On the CPU, TensorFlow's functions are complete when they return, so no call waits."""
+    """On the CPU, TensorFlow's functions return complete results, so the benchmark need not wait."""
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc

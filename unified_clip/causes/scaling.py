@@ -64,7 +64,7 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
 
 
 def _spacing(values: Float64s, dtype: str) -> Float64s:
-    """Return one ULP of each number, and more for subnormal numbers, which a framework might replace by 0."""
+    """Return one ULP of each number. Return more for subnormal numbers, because a framework can flush them to 0."""
     target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
     exponents = np.maximum(np.frexp(values)[1] - 1, target.min_exponent)
     flushed = 2.0 ** max(smallest + 1, target.min_exponent - target.precision + 1)
@@ -88,8 +88,7 @@ class Scaling:
     """The largest error, divided by the largest element of the expected result."""
 
     def allows(self, coef: float, slack: float) -> bool:
-        """Return whether a coefficient explains the gradient. A coefficient of 1 must not change any bit, unless
-        `slack` is above EXACT."""
+        """Return whether a coefficient explains the gradient."""
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged
         size = FORMATS[self.dtype].size

@@ -28,7 +28,7 @@ MIN_ELEMENTS = 4
 
 
 def rounding_noise(elements: int) -> float:
-    """Estimate the largest relative error of a float32 norm over so many elements."""
+    """Estimate the largest relative error of a float32 norm."""
     return 2.0**-24 * (1 + math.sqrt(elements))
 
 

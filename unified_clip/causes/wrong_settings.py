@@ -1,5 +1,4 @@
-"""Find a wrong number, such as a wrong threshold, from several calls of one function. For each call, an interval of
-numbers explains the result."""
+"""Find a wrong number, such as a wrong threshold, from several calls of one function."""
 
 from __future__ import annotations
 
@@ -23,17 +22,17 @@ ROUNDING = 1e-5
 """A coefficient above 1 + ROUNDING proves that the call does not limit coefficients to 1."""
 
 MIN_LISTS = 2
-"""A wrong factor on all norms is reported only for this number of lists, or more."""
+"""A wrong factor on all norms is reported only after at least this number of lists."""
 
 MIN_CALLS = 2
-"""If so many calls have narrow intervals, a setting can have any number of digits."""
+"""If at least this number of calls have narrow intervals, a setting can have any number of digits."""
 
 NARROW = 0.05
 """The largest width of a narrow interval, relative to the setting."""
 
 ONE_DIGIT = 0.005
-"""If the interval is narrower, one call suffices to find a setting of one digit. Such an interval contains a number of
-one digit by chance with a probability of 2 %."""
+"""If the relative width of an interval is smaller, one call suffices to find a setting of one digit, such as 0.5. By
+chance, 2 % of such intervals contain a number of one digit."""
 
 DIGITS = (1, 2, 3, 6, 17)
 

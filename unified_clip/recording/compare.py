@@ -105,7 +105,7 @@ def compare(
         has_effect: A function that returns whether the updates of two runs differ, at a step or later. `verify` passes
             this function. If `has_effect` returns False for a step, `compare` does not report different optimizer
             settings at this step. With `has_effect`, `max_ulp` is a strict limit, and calls keep their recorded step
-            numbers. Even a large difference of weights can then be rounding noise.
+            numbers.
 
     Returns:
         The reported differences, the causes of each difference, and the agreement of the runs.

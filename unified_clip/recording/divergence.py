@@ -37,7 +37,7 @@ class Divergence:
     """The relative distance of two numbers."""
 
     ulps_at_its_size: float | None = None
-    """The distance in ULP of the total norm, or of the weight's largest norm. For a coefficient, it is `ulps`."""
+    """The distance in ULP of the total norm, or of the weight's largest norm. Equals `ulps` for a coefficient."""
 
     is_noise: bool = False
 

@@ -12,7 +12,7 @@ ROUNDING = 64
 """Frameworks add numbers in different orders, so two equal norms can differ by this many ULP."""
 
 GROWTH = 16
-"""Rounding errors grow by a smaller factor from one step to the next."""
+"""From one step to the next, rounding errors grow by at most this factor."""
 
 NEAR = 4
 """Norms that differ by this many ULP are equal, because each norm has rounding errors."""

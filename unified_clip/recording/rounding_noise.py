@@ -33,7 +33,7 @@ class NoiseTracker:
                     self._moved[self.key(name)] = self._moved.get(self.key(name), 0.0) + moved
 
     def key(self, name: str | None) -> Key:
-        """A position such as "0" is ambiguous, so its key contains the number of the call."""
+        """Several calls can have an unnamed parameter "0", so the key contains the number of the call."""
         return (self._number if name is not None and name.isdecimal() else 0, name)
 
     def is_noise(self, pair: CallPair, stage: str, name: str | None, a: float, b: float) -> bool:

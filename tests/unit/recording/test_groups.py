@@ -316,7 +316,7 @@ def test_weight_decay_of_all_groups_is_named_beside_weight_decay_per_group(compa
     new = [{**each, "settings": {"lr": 0.1, "weight_decay": 0.1}} if "settings" in each else each for each in new]
     new[0] = old[0]
     (cause,) = [each for each in compare_runs(old, new).findings if each.kind == "another optimizer"]
-    assert "weight_decay 0.1 instead of 0.1 and 0, each for some of the parameters" in cause.sentence
+    assert "weight_decay 0.1 instead of 0.1 and 0 (for different parameters)" in cause.sentence
 
 
 def test_a_boolean_setting_is_named_with_its_value(compare_runs: Any) -> None:

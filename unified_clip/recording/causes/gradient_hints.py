@@ -38,8 +38,8 @@ def _by_size(point: DivergencePoint, pair: CallPair) -> str:
     most = largest_difference(pair)
     if 0 < most < 0.02 and any({*each.names} & {*pair.names} for each in point.pairs[: point.index]):
         return (
-            "At earlier steps, these gradients agree. So compare first what changes during the training and is not "
-            "clipped, such as target networks, running statistics and the weights of other networks"
+            "At earlier steps, these gradients agree. So first compare unclipped tensors that change during the "
+            "training, such as target networks, running statistics and the weights of other networks"
         )
     if 0 < most < 0.02:
         return (

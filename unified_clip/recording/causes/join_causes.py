@@ -32,7 +32,7 @@ ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
 
 Effect = Callable[..., bool]
-"""Takes (step, at_once=False). Returns whether the updates differ at `step` or later, or at `step` only."""
+"""Takes (step, at_once=False). Returns whether the updates differ at `step` or later. `at_once` ignores later steps."""
 
 
 def join(

@@ -263,8 +263,8 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 
 
 def with_rule_divergence(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
-    """Report the clip rule as the divergence. The recorded rules can be equal, because each call of a loop records
-    "global"."""
+    """Report the clip rule as the divergence. In a loop over parameters, each call has the rule "global", so the
+    recorded rules can be equal."""
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if rule is None or point.first.stage == "rule":
         return point

@@ -35,7 +35,7 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
 
 
 def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Keras' GRU has one bias, and PyTorch's GRU has two, so a clip per tensor differs."""
+    """Keras' GRU has one bias, and PyTorch's GRU has two, so clips per tensor differ."""
     if not pair.a.rule == pair.b.rule == "each":
         return None
     blocks = [block for block in unpaired_blocks(pair.a, pair.b, pair.names) if len(block[0]) != len(block[1])]

@@ -57,8 +57,7 @@ Evidence = tuple[Sequence[str], Sequence[str], str]
 def _regularizer(
     own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms
 ) -> tuple[float, Evidence] | None:
-    """If the weight decay is known, also try twice and half of it. A port might forget that w**2 has the derivative 2
-    w."""
+    """Also try 2 * `decay` and `decay` / 2. A port might forget that w**2 has the derivative 2 w."""
     fitting: Iterator[tuple[float, Evidence | None]]
     if decay:
         by_losses = ((each, _by_losses(own, step, each, pair, norms)) for each in (decay, 2 * decay, decay / 2))
@@ -137,7 +136,7 @@ def regularizer_cause(
     unknown: Sequence[str],
     evidence: str,
 ) -> Cause:
-    """If `is_first`, the original adds the weight decay. The weights in `unknown` are about 0."""
+    """If `is_first`, the first run adds the weight decay. The weights in `unknown` are about 0."""
     old, new = runs
     run, other = runs if is_first else runs[::-1]
     sentences = [

@@ -21,7 +21,7 @@ SLACK = 2.0**-50
 """The relative rounding error of a coefficient's bounds."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
-"""In ULP. A product has an error of 0.5 ULP, and a division a larger one."""
+"""Possible errors of an element, in ULP. One multiplication causes 0.5 ULP, and several operations cause more."""
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
@@ -126,7 +126,7 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients, or None if it is the exact norm."""
+    """Return the norm over the stored rows of sparse gradients, or None if the exact norm is the same."""
     if not observed.rows or call.rule not in ("global", "each"):
         return None
     stored = [observed.rows[index][0] if index in observed.rows else each for index, each in enumerate(observed.before)]
@@ -139,7 +139,7 @@ def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[fl
 
 
 def _multiplied(observed: ObservedTensors) -> tuple[list[Dense], list[Dense]]:
-    """For a sparse gradient, return the stored rows, because repeated rows are added later."""
+    """Return the tensors that the clip multiplies. For a sparse gradient, these are the stored rows."""
     before, after = list(observed.before), list(observed.after)
     for index, (rows, clipped_rows) in observed.rows.items():
         if clipped_rows is not None:

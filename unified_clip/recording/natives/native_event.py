@@ -23,8 +23,7 @@ class CallTensors(NamedTuple):
 
 
 class NativeEvent:
-    """`coef` follows from the function's formula. The norm is measured only if the function neither gets nor returns
-    it, or if all norms are recorded."""
+    """`coef` follows from the function's formula."""
 
     in_graph = False
     path: Path | None = None

@@ -226,7 +226,7 @@ def report_call(
 ) -> list[Any]:
     """Record a call, and return `after`. A graph for XLA records nothing.
 
-    A graph runs only operations that its results need, so returned tensors may depend on the recording operation.
+    A graph of TensorFlow 1 runs the recording operation only if the returned tensors depend on this operation.
     Additional operations can change how TensorFlow optimizes the graph, so add as few as possible.
     """
     needs = OBSERVER.needs()

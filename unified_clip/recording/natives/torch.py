@@ -20,7 +20,7 @@ from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
-"""`clip_grad_norm_` calls `_clip_grads_with_norm_`, a copy of the public function."""
+"""`clip_grad_norm_` calls `_clip_grads_with_norm_`, a copy of `clip_grads_with_norm_`."""
 
 
 WATCHER = StepWatcher()

@@ -42,9 +42,9 @@ def compare_settings(
             )
         ):
             continue
-        values = f"{setting_text(new)} instead of {setting_text(old)}"
-        if name != "betas" and isinstance(old, tuple) != isinstance(new, tuple):
-            values += ", each for some of the parameters"
+        is_mixed = name != "betas" and isinstance(old, tuple) != isinstance(new, tuple)
+        suffixes = [" (for different parameters)" * (is_mixed and isinstance(each, tuple)) for each in (new, old)]
+        values = f"{setting_text(new)}{suffixes[0]} instead of {setting_text(old)}{suffixes[1]}"
         if name == "lr":
             sentence = joined(f"{differs} a learning rate of {values}", rates, pace)
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))

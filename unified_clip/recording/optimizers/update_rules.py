@@ -24,7 +24,7 @@ DECAY_RULES: Mapping[bool, str] = {
 
 
 def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
-    """AdamW is treated as Adam, and so is a user's class MyAdam, but not MyNAdam."""
+    """AdamW and a user's class MyAdam count as Adam. MyNAdam does not."""
     steps = sorted((left, right), key=lambda step: len(_kind(step)))
     short, long = map(_kind, steps)
     is_own = not all(step.optimizer.startswith(LIBRARIES) for step in steps)
@@ -83,16 +83,14 @@ def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, C
     count = step.repeated_rows or 0
     sentence = (
         f"{step.optimizer} of {step.run} gets {count} gradient{'s' * (count != 1)} as IndexedSlices with repeated "
-        f"rows, and squares each row separately. {other.run} squares the sum of the repeated rows. To sum the rows in "
-        "Keras, too, call tf.convert_to_tensor(gradient) before apply_gradients"
+        f"rows, and squares each row separately. {other.run} squares the sum of the repeated rows. To also sum the "
+        "rows in Keras, call tf.convert_to_tensor(gradient) before apply_gradients"
     )
     old, new = ("the square of each row" if each else "the square of the sum" for each in squares)
     return old, new, Cause("squared rows", sentence)
 
 
 def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Keras' SGD adds learning rate times gradient to the momentum. Any other SGD multiplies the momentum by the
-    learning rate."""
     contain = [step.optimizer == "keras.optimizers.SGD" for step in (left, right)]
     is_known = all(step.optimizer.startswith(LIBRARIES) and _kind(step) == "sgd" for step in (left, right))
     if contain[0] == contain[1] or not is_known or not all(step.settings.get("momentum") for step in (left, right)):

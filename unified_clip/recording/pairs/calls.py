@@ -61,7 +61,7 @@ ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "
 """Names of optimizers whose steps do not depend on the size of the gradient."""
 
 PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
-"""Names of optimizers whose steps are proportional to the gradient, unless ADAPTIVE fits."""
+"""Names of optimizers whose steps are proportional to the gradient. ADAPTIVE has precedence."""
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:

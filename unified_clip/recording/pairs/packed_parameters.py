@@ -82,7 +82,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Join `calls` into one call per tensor, as `others` has. PyTorch's GRU has two biases, and Keras' GRU has one."""
+    """Join `calls` if `others` is one call that clips per tensor. PyTorch's GRU has two biases, and Keras' has one."""
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
         return calls
     whole, sizes = others[0], [each.elements for each in others[0].parameters.values()]

@@ -74,7 +74,7 @@ def _facts(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
 def _plots(report: ComparisonReport) -> Iterator[tuple[str, str, Markup]]:
     marked_steps = [each.step for each in report.divergences]
     if plot := run_plots.clips([run.clips for run in report.runs], marked_steps):
-        words = "The total norm (line) and the threshold (dashes) at each step. Clipped steps are marked below."
+        words = "The total norm (line) and the threshold (dashes) at each step. Marks below the plot show clips."
         yield "Norm and threshold", words, plot
     for name in sorted({name for run in report.runs for name in run.logged}, key=lambda name: (name != "loss", name)):
         curves: list[Curve] = [run.logged.get(name, []) for run in report.runs]

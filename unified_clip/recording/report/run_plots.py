@@ -13,7 +13,7 @@ from ..._page.svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, ta
 from .curves import ClipPoint, Point
 
 MOST_DOTS = 160
-"""With more points, clipped steps are marked below the curve only."""
+"""With more points, the curve has no dots at clipped steps."""
 
 FLOOR = 226  # pixels from the top of the plot to the x axis
 
