@@ -178,7 +178,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     first rank of the model's process group owns their parameters.
 
     Call this function after FSDP1 has wrapped the model. Then pass the parameters and
-    `process_group=model.process_group` to the clip, also with the strategy `HYBRID_SHARD`.
+    `process_group=model.process_group` to the clip. `HYBRID_SHARD` needs the same arguments.
 
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.

@@ -370,10 +370,9 @@ def set_gradient_clip(
 ) -> None:
     """Set the clip that `append_gradient_clip_ops` applies.
 
-    In static mode, the clip belongs to one program. If an optimizer has no `grad_clip=`, its methods `minimize` and
-    `apply_gradients` also apply the clip of the program. For this purpose, the first call of `set_gradient_clip` in
-    static mode wraps `append_regularization_ops` of Paddle's `Optimizer` until the process ends. Source:
-    `paddle.fluid.clip.set_gradient_clip`.
+    In static mode, the clip belongs to one program. `minimize` and `apply_gradients` of optimizers without `grad_clip=`
+    also apply the clip of the program. Therefore, the first call in static mode replaces `append_regularization_ops` of
+    Paddle's `Optimizer`, until the process ends. Source: `paddle.fluid.clip.set_gradient_clip`.
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.

@@ -61,7 +61,7 @@ class Suggestion:
             f"threshold {self.threshold:g}: the {self.percentile:g}th percentile of {len(self.norms)} norms. It "
             f"clips {100 * self.clipped:.3g} % of the norms"
         )
-        return f"{text}. NaN or infinite norms, left out: {self.not_finite}" if self.not_finite else text
+        return f"{text}. Ignored NaN or infinite norms: {self.not_finite}" if self.not_finite else text
 
     def replay(self, rule: Any) -> Replay:
         """Return the thresholds that an adaptive rule computes for these norms, and the share of clipped norms.

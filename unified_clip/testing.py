@@ -243,7 +243,7 @@ def _check(frameworks: Sequence[str], interpreters: Mapping[str, str], missing: 
 
 
 def _name(rule: str | Callable[..., Any]) -> str:
-    """Return the name of a rule in suites: `GradientClipByNorm` for its alias `ClipGradByNorm`."""
+    """Return the original name for an alias, such as `GradientClipByNorm` for `ClipGradByNorm`."""
     if isinstance(rule, str):
         name, _, method = rule.partition(".")
         original = getattr(unified_clip, name, None) if name in unified_clip.__all__ else None

@@ -43,7 +43,7 @@ def test_norms_that_are_not_finite_are_left_out_and_told() -> None:
     result = suggest_threshold([*NORMS, math.nan, math.inf])
     assert (result.threshold, result.not_finite) == (90.0, 2)
     assert str(result) == (
-        "threshold 90: the 90th percentile of 100 norms. It clips 10 % of the norms. NaN or infinite norms, left out: 2"
+        "threshold 90: the 90th percentile of 100 norms. It clips 10 % of the norms. Ignored NaN or infinite norms: 2"
     )
 
 

@@ -1,4 +1,4 @@
-"""The host path for gradients that the compiled kernels have collected in one pass."""
+"""The host path for lists of gradients that the compiled kernels collect."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ class TensorListPath(HostPath):
         return NO_SCOPE if processor.keeps_subnormals() else processor.ieee_arithmetic()
 
     def _new(self, compute: Callable[..., Any]) -> list[Tensor]:
-        """`compute` returns tensors or capsules, or fills arrays."""
         if self._list.makes_tensors:
             results: list[Tensor] = compute()
             return results

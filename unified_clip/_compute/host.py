@@ -225,9 +225,9 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
 
 def forced_path(*own: str) -> str:
-    """Return UNIFIED_CLIP_PATH, or ''. Tests on a CPU set this variable to force a device path.
+    """Return UNIFIED_CLIP_PATH, or ''. Tests set this variable to run the device path on a CPU.
 
-    own: Additional values that only this framework supports.
+    own: Additional values that are valid for the calling framework.
     """
     choice = os.environ.get("UNIFIED_CLIP_PATH", "")
     known = ("framework", *own)

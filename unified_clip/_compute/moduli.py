@@ -1,7 +1,7 @@
 """The exact sum and the correctly rounded maximum of the moduli |x + yj| of complex numbers.
 
-Two float64 numbers represent a modulus with a relative error below 2**-95. If this error is too large, the modulus is
-rounded down to an integer number of units (see `Accumulator`).
+Two float64 numbers represent a modulus with a relative error below 2**-95. For more precision, `exact_sum` rounds
+each modulus down to a multiple of 2**-UNIT.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ SPLITTER = 2.0**27 + 1
 """The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
-"""Error bounds of squares as one float64 and as two, relative to the largest square.
-
-Squares within the bound of the largest square are compared exactly.
-"""
+"""Bounds for the error of a square in one float64, and in a sum of two, relative to the largest square."""
 
 
 SMALL = 2.0**-400
@@ -42,7 +39,7 @@ class Scaled(NamedTuple):
 
 
 def rounded(view: Array) -> Float64s:
-    """Return the moduli in float64, with an error of at most one ULP. A NaN part makes the modulus NaN."""
+    """Return the moduli in float64, with an error of at most one ULP."""
     wide = view.astype(np.complex128)
     near = np.hypot(wide.real, wide.imag)  # more precise than np.abs
     if view.dtype != np.complex64:  # for complex64, float64 moduli are precise enough

@@ -17,7 +17,7 @@ from .._core.path import Scalars
 from .._core.types import Scalar
 
 Real = Any
-"""A float, a `Number`, or a vector. On the host path, a vector is a NumPy array."""
+"""A float, a `Number`, or a vector."""
 
 Condition = Any
 """The result of a comparison: a bool, or a tensor of bools. Combine conditions by `&` and `|`."""
@@ -169,7 +169,7 @@ def floor(number: Real) -> Real:
 
 
 class Window:
-    """The last norms, on the host path. `ordered` has the same norms in ascending order."""
+    """The last norms. `ordered` has the norms of the steps so far, in ascending order."""
 
     __slots__ = ("ordered", "vector")
 

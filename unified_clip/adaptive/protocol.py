@@ -178,8 +178,9 @@ class AdaGC:
         warmup_steps: The number of steps in the warm-up, at least 1. In the warm-up, all tensors are clipped by their
             total norm.
         warmup_threshold: The threshold for the total norm in the warm-up, above 0.
-        warmup_norms: The first average of a tensor is its smallest norm in the warm-up: after the clip ("clipped", as
-            in the paper) or before the clip ("unclipped", as in the authors' code).
+        warmup_norms: The first average of a tensor is the smallest norm above 0 in the warm-up. "clipped" uses the
+            norms after the clip, as in the paper. "unclipped" uses the norms before the clip, as in the authors'
+            code.
 
     Raises:
         TypeError: A setting is not a number, or `warmup_steps` is not a whole number.

@@ -42,7 +42,7 @@ class LastStep(NamedTuple):
         return f"step {self.step}: {words}"
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, except unknown numbers."""
+        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`. Leave out unknown numbers."""
         return outcome.metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
 

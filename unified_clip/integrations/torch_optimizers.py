@@ -132,7 +132,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         return {key: value for key, value in state.items() if key != SAVED}
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """Clip before the step, or in its closure. A step inside another step does not clip again."""
+        """Clip before the step, or after each call of a closure. A step inside another step does not clip again."""
         caller = sys._getframe(1)
         if _only_creates_state(caller):
             return None

@@ -151,7 +151,7 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
             why_not = (
                 ""
                 if KERAS_OPTIMIZER.match(name)
-                else f"{UNKNOWN_OPTIMIZER} For an optimizer of Keras, call its class by its name, as in "
+                else f"{UNKNOWN_OPTIMIZER} For an optimizer of Keras, write the name of its class, as in "
                 "keras.optimizers.Adam(clipnorm=1.0). For a class of your own, port this argument by hand."
             )
             yield FoundClip(argument, f"{name or module.code(call.func)}({keyword}=)", call=call, why_not=why_not)

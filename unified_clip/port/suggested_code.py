@@ -22,9 +22,7 @@ from .to_config import UnsureError, has_several_limits, meaning, rule_of
 CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNorm", "value": "GradientClipByValue"}
 OPTAX_SELECTIONS = ("optax.masked", "optax.multi_transform", "optax.partition")
 NOT_FIRST = "# optax applies other transformations before this clip: port them too, and clip their result"
-CLIPS_UPDATES = (
-    "# other transformations run before this clip, so it clips their results: to clip gradients, put this clip first"
-)
+CLIPS_UPDATES = "# this clip gets the results of other transformations: to clip gradients, put this clip first"
 UNKNOWN_POSITION = "# write this only if no other transformation changes the gradients before this clip"
 STEP = ["optimizer.zero_grad()", "loss.backward()"]
 

@@ -124,10 +124,7 @@ def test_lines_for_optax_clip_gradients_only_if_optax_does(source: str, first_li
 @pytest.mark.parametrize(("source", "is_late"), [(f"{CLIP}, optax.sgd(0.1)", False), (f"optax.sgd(0.1), {CLIP}", True)])
 def test_drop_in_lines_for_a_clip_of_updates_have_a_comment(source: str, is_late: bool) -> None:
     (site,) = ported(f"import optax\ntx = optax.chain({source})\n", "drop-in")[1]
-    comment = (
-        "# other transformations run before this clip, so it clips their results: "
-        "to clip gradients, put this clip first"
-    )
+    comment = "# this clip gets the results of other transformations: to clip gradients, put this clip first"
     assert site.suggestion[:-2] == [comment] * is_late
 
 

@@ -73,7 +73,7 @@ def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 def _insert_clips(
     file: FileRewrite, source: ClipSource, optimizers: Sequence[Optimizer], write_clip: WriteClip
 ) -> None:
-    """Insert the clip before each step. If this raises an UnsureError, no step is changed."""
+    """Insert the clip before each step, or raise UnsureError before any edit."""
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
         raise UnsureError(f"The optimizer might have a second clip. {native_function.WITHOUT}")
     unscaled = {step: _unscaled(file.module, step, each) for each in optimizers for step in each.steps}

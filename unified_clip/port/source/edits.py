@@ -21,7 +21,7 @@ IMPORTS = (cst.Import, cst.ImportFrom)
 @dataclass
 class LineEdit:
     hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
-    """Maps the value of a removed argument to the name of its new variable."""
+    """{value of an argument: name of the new variable for this value}"""
 
     before: list[str] = field(default_factory=list)
     replacement: Lines | None = None

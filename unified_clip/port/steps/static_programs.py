@@ -25,7 +25,7 @@ def is_static(module: Module) -> bool:
 
 
 def _uses_default_program(module: Module) -> bool:
-    """Dynamic code uses only the random_seed of Paddle's default program."""
+    """Ignore the attribute random_seed, because code in dynamic mode sets random_seed, too."""
     calls = [call for call in module.calls if DEFAULT_PROGRAM.match(module.full_name(call.func))]
     parents = [module.parents[call] for call in calls]
     return any(not isinstance(parent, cst.Attribute) or parent.attr.value != "random_seed" for parent in parents)
