@@ -281,12 +281,13 @@ def _without_from_end(hypothesis: Hypothesis, source: _Call, target: _Call) -> l
     there = target.call
     numbers = [len(there.before) - len(source.call.before) + each for each in hypothesis.about]
     are_left_out = hypothesis.kind in LEFT_OUT and bool(numbers)
-    return [_without(numbers, hypothesis, there)] if are_left_out and set(numbers) <= set(there.counted) else []
+    return [_without(numbers, hypothesis, there)] if are_left_out and min(numbers) >= 0 else []
 
 
 def _without(numbers: Sequence[int], hypothesis: Hypothesis, call: Observation) -> Hypothesis:
     make = twice if hypothesis.kind == "repeated parameter" else without
-    return hypothesis._replace(norms=make(call, numbers, "").norms)
+    counted = [number for number in numbers if number in call.counted]  # leaving out None has no effect
+    return hypothesis._replace(norms=make(call, counted, "").norms)
 
 
 def _is_same(here: Observation, number: int, there: Observation, other: int) -> bool:

@@ -27,11 +27,14 @@ def random_arrays(seed: int, *shapes: tuple[int, ...]) -> Arrays:
 
 
 BLOCK = ((6, 5), (6,))
+NONE = np.empty(0)
 LISTS = {
     "model": random_arrays(1, *BLOCK * 12, (3, 6)),
     "next step": random_arrays(2, *BLOCK * 12, (3, 6)),
     "one axis": random_arrays(3, (4,), (2,), (1,), (5,)),
     "scalar": random_arrays(4, (), (3,), (2, 2)),
+    "one": random_arrays(5, (4,)),
+    "None is last": [*random_arrays(6, (4,)), NONE],
 }
 
 
@@ -66,10 +69,11 @@ def causes(function: Function, *lists: str, thresholds: tuple[float, ...] = (0.7
     calls, differing = dict[str, Observation](), []
     for name in lists:
         for threshold in thresholds:
-            tensors = [dense(each) for each in LISTS[name]]
+            tensors = [dense(each) if each.size else None for each in LISTS[name]]
             this = dataclasses.replace(case(tensors, "clip_by_global_norm", clip_norm=threshold), names=[])
-            clipped, norm = function([each.values() for each in tensors], threshold)
-            outcome = CallOutcome(None if norm is None else dense(norm), [dense(each) for each in clipped])
+            clipped, norm = function([each.values() if each else NONE for each in tensors], threshold)
+            results = [dense(each) if each.size else None for each in clipped]
+            outcome = CallOutcome(None if norm is None else dense(norm), results)
             call = diagnose.observe(this, oracle.expect(this), outcome)
             assert call
             calls[f"{name} at {threshold}"] = call
@@ -195,6 +199,12 @@ def test_a_gradient_is_named_that_explains_all_lists() -> None:
     assert {sentence for _, sentence in causes(function, "equal norms").values()} == both
     named = causes(function, "equal norms", "model")
     assert set(named.values()) == {("left out", LAST.format("left out of"))}
+
+
+def test_a_correct_list_with_none_in_place_of_the_gradient_that_is_left_out_contradicts_nothing() -> None:
+    named = causes(by_norm_of(lambda grads: grads[:-1]), "one", "model", "None is last")
+    assert {name.partition(" at ")[0] for name in named} == {"one", "model"}
+    assert named["one at 0.7"] == ("left out", "as if 'gradient 0' were left out of the norm")
 
 
 def test_a_norm_that_is_off_by_more_than_rounding_is_not_explained_by_float32() -> None:
