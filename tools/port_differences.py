@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def entry(known: entries.KnownDifference) -> dict[str, Any]:
     has_size = known.kind in ("value", "touched")
-    size = math.inf if known.not_finite else known.size
+    size = math.inf if known.not_finite else max(known.listed_sizes)
     return {
         "framework": known.framework,
         "function": known.function,

@@ -195,6 +195,9 @@ class KnownDifferenceResult(ReportModel):
     listed_size: Real | None
     """The size in the list. The size is inf for a difference with inf or NaN, and null for an entry without numbers."""
 
+    listed_sizes: dict[str, Real] = Field(default={})
+    """The size of each case in the list, for an entry that has a size for each case."""
+
     size: Real | None
     """The largest size in this run, or inf for a difference with inf or NaN."""
 

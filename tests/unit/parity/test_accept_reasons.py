@@ -33,9 +33,44 @@ def test_accepted_errors_have_the_error_as_their_reason(tmp_path: Path) -> None:
 def test_accepting_a_large_difference_does_not_cover_a_small_one(tmp_path: Path) -> None:
     sizes = {"large": 1.0, "inf": math.inf, "small": 0.002, "alike": 0.0015}
     cases = [one_case(name, torch=FrameworkResult(native=native(norm=size))) for name, size in sizes.items()]
-    accept_differences(tmp_path / "known.toml", report(*cases))
-    listed = {tuple(entry.cases): (entry.size, entry.not_finite) for entry in entries.read(tmp_path / "known.toml")}
-    assert listed == {("large",): (1.0, ""), ("inf",): (0.0, "norm"), ("alike", "small"): (0.002, "")}
+    path = tmp_path / "known.toml"
+    accept_differences(path, report(*cases))
+    finite, inf = entries.read(path)
+    assert (finite.cases, finite.size) == ({"large": 1.0, "small": 0.002, "alike": 0.0015}, 0.0)
+    assert (inf.cases, inf.size, inf.not_finite) == (["inf"], 0.0, "norm")
+    assert path.read_text("utf-8").count("\n\n[[known]]\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("small", "problem"),
+    [
+        (0.0021, ""),
+        (0.02, "numbers differ, by 2 %: more than the listed 0.2 %; the cause is unknown"),
+        (0.0004, "the difference is 0.04 %, less than the listed 0.2 %"),
+    ],
+)
+def test_an_entry_lists_the_size_of_each_case(tmp_path: Path, small: float, problem: str) -> None:
+    path = tmp_path / "known.toml"
+
+    def judge(size: float) -> tuple[list[str], ParityReport]:
+        sizes = {"large": 1.0, "small": size}
+        deviations = {("torch", case): NativeDeviation("clip", "value", each) for case, each in sizes.items()}
+        known = entries.read(path) if path.exists() else []
+        judgements, results = match.match_deviations(known, deviations, {"torch": {}}, accepting=True)
+        problems = [*(problem for _, problem in judgements.values()), *(each.problem for each in results)]
+        cases = [
+            one_case(case, torch=FrameworkResult(native=native(norm=each, problem=judgements["torch", case][1])))
+            for case, each in sizes.items()
+        ]
+        return list(filter(None, problems)), report(*cases, known=results)
+
+    accept_differences(path, judge(0.002)[1])
+    problems, run = judge(small)
+    assert problems == [problem][: len(problem)]
+    assert accept_differences(path, run) == ((1, 0, 0, 0) if not problem else (0, 1, 0, 0))
+    (entry,) = entries.read(path)
+    assert entry.cases == {"large": 1.0, "small": small if problem else 0.002}
+    assert not judge(small)[0]
 
 
 def test_accepting_writes_an_entry_for_each_cause_and_the_cause_as_its_reason(tmp_path: Path) -> None:

@@ -68,10 +68,10 @@ def test_the_command_prints_changes_and_fails_for_worse_ones(
     assert "unified_clip against exact arithmetic" not in printed
     assert run("excused", "--baseline", "bad/parity.json", norm=off) == 0
     printed = capfd.readouterr().out
-    assert "the baseline excuses 1 failure: 1 of 1 result of unified_clip is wrong." in printed
+    assert "the baseline excuses 1 failure: 1 of 1 result of unified_clip is wrong (numpy)." in printed
     assert "\nexcused by the baseline: numpy, host path, different: " in f"\n{printed}"
     assert "The baseline excuses this failure, because the earlier run had the same failure. The verdict of" in printed
-    assert "the baseline: FAIL: 1 case on numpy: 1 of 1 result of unified_clip is wrong." in printed
+    assert "the baseline: FAIL: 1 case on numpy: 1 of 1 result of unified_clip is wrong (numpy)." in printed
     assert "excused by the baseline: norm off by" in junit_marks(tmp_path / "excused")["skipped"]
     assert run("strict", "--baseline", "bad/parity.json", "--strict", norm=off) == 1
     assert "excuse" not in capfd.readouterr().out

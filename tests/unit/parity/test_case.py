@@ -58,7 +58,7 @@ def test_the_command_in_the_report_prints_the_numbers_and_the_cause_of_a_differe
         assert f"  numpy, host path: different: {result['detail']}\n" in printed
         assert "first differs at the norm" in printed
         assert all(result["details"][side]["hex"] in printed for side in ("exact", "ours"))
-        assert printed.endswith("FAIL: 1 case on numpy: 1 of 1 result of unified_clip is wrong.\n")
+        assert printed.endswith("FAIL: 1 case on numpy: 1 of 1 result of unified_clip is wrong (numpy).\n")
     monkeypatch.undo()
     assert cli.main(arguments) == 0
     assert "  numpy, host path: equal\n" in capsys.readouterr().out

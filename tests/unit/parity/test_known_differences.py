@@ -31,6 +31,11 @@ UNLISTED = (
 
 STALE = "no case shows this difference. Run the command with --accept to remove the entry"
 
+CHANGED = (
+    "no case shows this difference, because the results now differ in another way: 'long tensor'. "
+    "Run the command with --accept to replace the entry"
+)
+
 
 def judge_deviations(
     known: list[KnownDifference], deviations: dict[tuple[str, str], NativeDeviation]
@@ -83,7 +88,7 @@ def test_an_unlisted_difference_is_different() -> None:
 )
 def test_an_entry_for_another_difference_covers_nothing(changes: dict[str, Any]) -> None:
     _, problems = judge_deviations([KNOWN.model_copy(update=changes)], DEVIATIONS)
-    assert problems == [UNLISTED, STALE]
+    assert problems == [UNLISTED, CHANGED if "kind" in changes else STALE]
 
 
 def test_a_stale_entry_is_a_problem() -> None:
@@ -93,6 +98,24 @@ def test_a_stale_entry_is_a_problem() -> None:
     assert judge_deviations([patterns], DEVIATIONS)[1] == [
         "no case that matches 'wide *' shows this difference. Run the command with --accept to update `cases`"
     ]
+
+
+@pytest.mark.parametrize(
+    ("function", "advice"), [("torch.norm", "Run"), ("clip.py:f", "Correct your function, or run")]
+)
+def test_an_entry_is_stale_because_its_cases_have_another_difference(function: str, advice: str) -> None:
+    entry = KNOWN.model_copy(update={"function": function, "cases": ["long *", "wide"]})
+    results = {
+        ("torch", name): NativeDeviation(function, "raises" if name.startswith("long") else "", detail="KeyError: 3")
+        for name in ("long tensor", "long list", "wide", "short")
+    }
+    changed = "because the results now differ in another way: 'long tensor' and 1 more"
+    accept = f"{advice} the command with --accept to replace the entry"
+    assert judge_deviations([entry], results)[1][-1] == f"no case shows this difference, {changed}. {accept}"
+    wide = {("torch", "wide"): NativeDeviation(function, "value", 0.09)}
+    which = "no case that matches 'long *' shows this difference"
+    accept = f"{advice} the command with --accept to update `cases`"
+    assert judge_deviations([entry], results | wide)[1][-1] == f"{which}, {changed}. {accept}"
 
 
 def test_an_entry_that_would_accept_any_size_is_rejected() -> None:
@@ -177,13 +200,13 @@ def test_entries_for_inf_and_nan_and_for_finite_differences_do_not_cover_each_ot
     nan, finite = known_entry(not_finite="gradients"), known_entry(size=4.0)
     assert judge_deviations([nan], deviations_of_size(0.0, "gradients")) == ({"long tensor": "known"}, [])
     problem, stale = judge_deviations([nan], deviations_of_size(4.0))[1]
-    assert stale == STALE
+    assert stale == CHANGED
     assert problem == (
         "numbers differ, by 400 %; the known difference 'inf / inf' covers differences with inf or NaN in the "
         "gradients; the cause is unknown. Run the command with --accept to list this difference"
     )
     for where in ("norm", "norm and gradients"):
-        assert STALE in judge_deviations([nan], deviations_of_size(0.0, where))[1]
+        assert CHANGED in judge_deviations([nan], deviations_of_size(0.0, where))[1]
     assert (
         "covers differences of finite numbers" in judge_deviations([finite], deviations_of_size(4.0, "gradients"))[1][0]
     )
@@ -201,12 +224,12 @@ def test_an_entry_of_shapes_or_dtypes_bounds_the_numbers() -> None:
         {"long tensor": "known"},
         [],
     )
-    assert STALE in judge_deviations([form], deviations_of_size(0.0, "gradients", kind="form"))[1]
-    assert STALE in judge_deviations([form], deviations_of_size(0.0, kind="elements"))[1]
+    assert CHANGED in judge_deviations([form], deviations_of_size(0.0, "gradients", kind="form"))[1]
+    assert CHANGED in judge_deviations([form], deviations_of_size(0.0, kind="elements"))[1]
 
 
 def test_an_entry_for_an_error_covers_only_its_function() -> None:
-    raises = KNOWN.model_copy(update={"kind": "raises"})
+    raises = KNOWN.model_copy(update={"kind": "raises", "size": 0.0})
     assert judge_deviations([raises], {("torch", "long tensor"): NativeDeviation("torch.norm", "raises")}) == (
         {"long tensor": "known"},
         [],
@@ -228,7 +251,7 @@ def test_an_entry_with_a_cause_covers_no_other_and_no_unknown_cause() -> None:
         "the known difference 'inf / inf' has the cause 'not clipped'; coefficient. Run the command with --accept"
         in other_cause
     )
-    assert stale == STALE
+    assert stale == CHANGED
     (unknown,) = judge_deviations([entry], deviations_with_cause(""))[1]  # the entry is not stale
     another = "but this case has another difference now; the cause is unknown. Run the command with --accept to list"
     assert f"has the cause 'not clipped', {another} this difference" in unknown

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any, get_args
 
@@ -387,10 +388,18 @@ def test_tiles_count_the_verdicts_of_the_json(failed_report: Any, html: str) -> 
     ]
     of_unified_clip = [verdict for mode, verdict in results if mode != "native"]
     kept = sum(verdict in ("equal", "close", "flushed") for verdict in of_unified_clip)
-    tiles = re.findall(r'<div class="(.*?)"><dd>(.*?)</dd><dt>(.*?)</dt></div>', html)
+    tiles = re.findall(r'<div class="(.*?)"><dd>(.*?)</dd><dt>(.*?)</dt></div>', unescape(html))
     assert 0 < kept < len(of_unified_clip)
     assert tiles[0] == ("", str(len(failed_report["cases"])), "cases")
     assert tiles[2] == ("different", f"{kept} of {len(of_unified_clip)}", "results of unified_clip within the contract")
+    of_functions = [verdict for mode, verdict in results if mode == "native"]
+    unlisted = f"{of_functions.count('different')} of {len(of_functions)}"
+    assert 0 < of_functions.count("different") < len(of_functions)
+    assert tiles[4] == (
+        "different",
+        unlisted,
+        "results of the frameworks' functions with a difference that is in no list",
+    )
     assert tiles[-1][1] == str(len(failed_report["problems"]))
 
 

@@ -110,7 +110,7 @@ def _needs_no_cause(
     if (is_only_form and not (deviation.finite_size or deviation.not_finite)) or deviation.kind not in WITH_NUMBERS:
         return True
     entries = (each for each in known if ANY in each.causes and each.covers(each.framework, case.name, deviation))
-    return any(entry.bounds(deviation.finite_size) for entry in entries)
+    return any(entry.bounds(case.name, deviation.finite_size) for entry in entries)
 
 
 def worst_elements(

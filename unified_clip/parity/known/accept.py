@@ -5,6 +5,7 @@ updated_entries.py changes existing entries, and new_entries.py writes entries f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -47,7 +48,7 @@ def accept_differences(path: Path, report: ParityReport) -> Changes:
     if not tables:
         del document["known"]  # `known = []` would be in the way of later [[known]] tables
     with atomic_write(path) as new:
-        new.write_text(tomlkit.dumps(document), encoding="utf-8")
+        new.write_text(_with_blank_lines(tomlkit.dumps(document)), encoding="utf-8")
     return Changes(kept, updates.changed, len(updates.stale), len(updates.more) + len(added))
 
 
@@ -61,6 +62,10 @@ def _correct_and_stale(
             is_correct = not result.problem and not any(native.problem for native in natives)
             (correct if is_correct else stale).append(result.entry)
     return correct, stale
+
+
+def _with_blank_lines(text: str) -> str:
+    return re.sub(r"^([^#\n].*\n)(?=\[\[known\]\])", r"\1\n", text, flags=re.MULTILINE)
 
 
 def _entry_tables(document: tomlkit.TOMLDocument) -> AoT:

@@ -50,6 +50,8 @@ UNEXPLAINED = ", and the cause is unknown"
 
 NO_REASON = "the cause is unknown, and `reason` does not explain the difference"
 
+Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
 WITHIN = 1.1
 LARGEST_WITHIN = 10.0
 
@@ -98,11 +100,11 @@ class KnownDifference(schema.SuiteTable):
     framework: Name
     function: Name
     kind: DifferenceKind
-    cases: Annotated[list[Name], Field(min_length=1)]
-    """Names of cases. In a name, `*` matches any text."""
+    cases: Annotated[list[Name] | dict[Name, Size], Field(min_length=1)]
+    """Names of cases, or a table with the size in each case. In a name, `*` matches any text."""
 
     reason: Name
-    size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0
+    size: Size = 0.0
     """The largest relative difference of finite numbers. The size is 0 if finite numbers differ only by rounding."""
 
     not_finite: NotFinite = ""
@@ -146,7 +148,11 @@ class KnownDifference(schema.SuiteTable):
 
     @model_validator(mode="after")
     def _sized(self) -> Self:
+        has_sizes = isinstance(self.cases, dict)
         names = [name for name in ("size", "not_finite") if getattr(self, name)]
+        if has_sizes and self.size:
+            raise ValueError("`cases` already has the size in each case. Remove size")
+        names += ["the sizes of `cases`"] if has_sizes else []
         if names and self.kind not in WITH_NUMBERS:
             raise ValueError(f"kind = {self.kind!r} does not allow {' or '.join(names)}. Remove {' and '.join(names)}")
         if not names and self.kind in SIZED:
@@ -196,8 +202,28 @@ class KnownDifference(schema.SuiteTable):
         same = accepted and difference.not_finite == self.not_finite
         return same and self.is_for(framework, case, difference)
 
-    def bounds(self, size: float) -> bool:
-        return size <= self.within * self.size
+    @property
+    def listed_sizes(self) -> Collection[float]:
+        return set(self.cases.values()) if isinstance(self.cases, dict) else [self.size]
+
+    def listed_size(self, case: str) -> float:
+        if not isinstance(self.cases, dict):
+            return self.size
+        return max(size for pattern, size in self.cases.items() if is_match(case, [pattern]))
+
+    def smaller_sizes(self, sizes: Mapping[str, float]) -> tuple[float, float] | None:
+        """Return (largest size, listed size) if the sizes of all cases with this listed size are smaller.
+
+        sizes: The sizes of the differences that the entry covers.
+        """
+        for listed in self.listed_sizes:
+            same = [size for case, size in sizes.items() if self.listed_size(case) == listed]
+            if same and max(same) < listed / self.within:
+                return max(same), listed
+        return None
+
+    def bounds(self, case: str, size: float) -> bool:
+        return size <= self.within * self.listed_size(case)
 
     def unmatched_patterns(self, names: Collection[str]) -> list[str]:
         return [text for text in self.cases if not any(map(_pattern(text).fullmatch, names))]

@@ -13,10 +13,10 @@ from .entries import (
     KINDS,
     SIZED,
     UNKNOWN,
-    WITH_NUMBERS,
     KnownDifference,
     NativeDeviation,
     cause_value,
+    is_match,
     recorded_cause,
     size_in_words,
 )
@@ -25,6 +25,8 @@ Place = tuple[str, str]
 """(framework, case name)"""
 
 Deviation = NativeDeviation | NativeResult
+
+CHANGED = "because the results now differ in another way"
 
 ACCEPT = ". Run the command with --accept to"
 
@@ -60,19 +62,16 @@ def match_deviations(
             for entry in known or []
             if not entry.applies(versions[entry.framework]) and entry.covers(framework, case, deviation)
         ]
-        problem, remedy = _problem(entries, deviation, others, limited)
+        problem, remedy = _problem(case, entries, deviation, others, limited)
         problem += "" if accepting else remedy
         judgements[framework, case] = _verdict(deviation, entries, problem), "" if known is None else problem
-    return judgements, [
-        _judge_entry(
-            entry,
-            covered,
-            versions[entry.framework],
-            {case: each for (name, case), each in deviations.items() if entry.is_of(name, each)},
-            accepting=accepting,
-        )
-        for entry, covered in covered_by_entry
-    ]
+    results = []
+    for entry, covered in covered_by_entry:
+        of_function = {case: each for (name, case), each in deviations.items() if entry.is_of(name, each)}
+        unlisted = [case for case in of_function if judgements[entry.framework, case][0] == "different"]
+        installed = versions[entry.framework]
+        results.append(_judge_entry(entry, covered, installed, of_function, unlisted, accepting=accepting))
+    return judgements, results
 
 
 def _verdict(deviation: Deviation, entries: Sequence[KnownDifference], problem: str) -> NativeVerdict:
@@ -86,6 +85,7 @@ def _verdict(deviation: Deviation, entries: Sequence[KnownDifference], problem: 
 
 
 def _problem(
+    case: str,
     entries: Sequence[KnownDifference],
     deviation: Deviation,
     others: Sequence[KnownDifference],
@@ -107,9 +107,7 @@ def _problem(
     if deviation.detail:
         text += f" ({deviation.detail})"
     cause = _cause(deviation)
-    fix = ACCEPT
-    if ".py:" in (deviation.function or ""):
-        fix = ACCEPT.replace("Run", "Correct your function, or run")
+    fix = _fix(deviation.function)
     if not entries and others:
         return f"{text}; {_listed(others, deviation)}{cause}", f"{fix} list this difference"
     if not entries:
@@ -125,10 +123,15 @@ def _problem(
             "that has no case left"
         )
         return f"{text}: {several}. {remedy}", ""
-    if not entries[0].bounds(deviation.finite_size):
-        listed = f"the listed {size_in_words(entries[0].size)}" if entries[0].size else "rounding, as listed"
+    if not entries[0].bounds(case, deviation.finite_size):
+        size = entries[0].listed_size(case)
+        listed = f"the listed {size_in_words(size)}" if size else "rounding, as listed"
         return f"{text}: more than {listed}{cause}", f"{fix} list the new size"
     return "", ""
+
+
+def _fix(function: str | None) -> str:
+    return ACCEPT.replace("Run", "Correct your function, or run") if ".py:" in (function or "") else ACCEPT
 
 
 def _cause(deviation: Deviation) -> str:
@@ -156,6 +159,7 @@ def _judge_entry(
     cases: Mapping[str, Deviation],
     installed: Mapping[str, str],
     results: Mapping[str, Deviation],
+    unlisted: Sequence[str],
     *,
     accepting: bool,
 ) -> KnownDifferenceResult:
@@ -165,6 +169,7 @@ def _judge_entry(
 
     cases: The deviations that the entry covers.
     results: All deviations of the entry's function.
+    unlisted: The cases of the entry's function with a difference that is not in the list.
     """
     has_cause = bool(entry.causes) and not {ANY, UNKNOWN} & {*entry.causes}
     hidden = [case for case, each in results.items() if has_cause and recorded_cause(each) == UNKNOWN]
@@ -175,23 +180,27 @@ def _judge_entry(
     if installed and (package := entry.unreported(installed)):
         unreported = f"the run does not report the version of {package}"
         problem = f"`versions` names {package}, but {unreported}. Give versions of {' or '.join(installed)} instead"
-    elif not cases and len(entry.unmatched_patterns(hidden)) == len(entry.cases):
-        problem, remedy = "no case shows this difference", f"{ACCEPT} remove the entry"
+    elif unmatched := entry.unmatched_patterns([*cases, *hidden]):
+        is_whole = len(unmatched) == len(entry.cases)
+        which = "no case" if is_whole else f"no case that matches {', '.join(map(repr, unmatched))}"
+        problem, fix = f"{which} shows this difference", ACCEPT
+        if changed := [case for case in unlisted if is_match(case, unmatched)]:
+            first = f"{changed[0]!r}{f' and {len(changed) - 1} more' if changed[1:] else ''}"
+            problem, fix = f"{problem}, {CHANGED}: {first}", _fix(entry.function)
+        remedy = f"{fix} {'replace' if changed else 'remove'} the entry" if is_whole else f"{fix} update `cases`"
         if ".py:" in entry.function and not results:
             remedy += (
                 ". The run did not call this function. If you renamed the function, write the new name into the entry"
             )
-    elif unmatched := entry.unmatched_patterns([*cases, *hidden]):
-        patterns = ", ".join(map(repr, unmatched))
-        problem, remedy = f"no case that matches {patterns} shows this difference", f"{ACCEPT} update `cases`"
-    elif cases and entry.kind in WITH_NUMBERS and size < entry.size / entry.within:
-        smaller = f"the difference is {size_in_words(size)}, less than the listed {size_in_words(entry.size)}"
-        problem, remedy = smaller, f"{ACCEPT} list the new size"
+    elif smaller := entry.smaller_sizes({case: each.finite_size for case, each in cases.items()}):
+        new, listed = map(size_in_words, smaller)
+        problem, remedy = f"the difference is {new}, less than the listed {listed}", f"{ACCEPT} list the new size"
     return KnownDifferenceResult(
         **entry.model_dump(exclude={"cases", "size", "within", "cause"}),
         cause=", ".join(entry.causes),
         incomplete=incomplete,
-        listed_size=(math.inf if entry.not_finite else entry.size) or None if cases else None,
+        listed_size=(math.inf if entry.not_finite else max(entry.listed_sizes)) or None if cases else None,
+        listed_sizes={case: entry.listed_size(case) for case in cases} if isinstance(entry.cases, dict) else {},
         size=(math.inf if entry.not_finite else size) or None if cases else None,
         finite_size=size,
         problem=problem if accepting else problem + remedy,

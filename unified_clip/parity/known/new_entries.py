@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,19 +12,17 @@ from ..results import NativeResult
 from .entries import KINDS, SIZED, UNEXPLAINED, WITHIN, is_match, recorded_cause
 from .match import Place
 
+ONE_SIZE = 10
+"""If the sizes differ by more than this factor, an entry has a size for each case."""
+
 
 def new_entries(unlisted: Mapping[Place, NativeResult], old: list[Any]) -> list[Table]:
     """A new entry gets the title and the reason of a matching entry in `old`."""
-    groups: dict[tuple[str, str, str, str, str, str], dict[str, NativeResult]] = {}
+    groups: dict[tuple[str, str, str, str, str, bool], dict[str, NativeResult]] = {}
     for (framework, case), each in unlisted.items():
-        # An entry covers every smaller size, too: a large difference of one case must not hide the growth of another.
-        key = (framework, each.function or "", each.kind, each.not_finite, recorded_cause(each), _magnitude(each))
+        key = (framework, each.function or "", each.kind, each.not_finite, recorded_cause(each), each.finite_size > 0)
         groups.setdefault(key, {})[case] = each
     return [_entry(*key[:3], natives=natives, old=old) for key, natives in groups.items()]
-
-
-def _magnitude(native: NativeResult) -> str:
-    return str(math.floor(math.log10(native.finite_size))) if native.finite_size else ""
 
 
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
@@ -37,11 +34,13 @@ def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeRe
     words = {name: same[0][name] for name in ("title", "reason") if same and name in same[0]}
     entry = tomlkit.table()
     entry.update(subject)
-    set_numbers(entry, natives.values(), WITHIN)
+    sizes = [native.finite_size for native in natives.values()]
+    # A size covers every smaller size, too: a large difference of one case must not hide the growth of another.
+    has_sizes = max(sizes) > ONE_SIZE * min(sizes)
     if cause:
         entry["cause"] = cause
-    entry["cases"] = sorted(natives)
     entry.update({"reason": _reason(kind, list(natives.values())), **words})
+    set_cases(entry, sorted(natives), natives, WITHIN, has_sizes=has_sizes)
     return entry
 
 
@@ -54,13 +53,25 @@ def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
     return causes[0] if len(causes) == 1 else f"{causes[0]} (in the first of {len(natives)} cases)"
 
 
-def set_numbers(table: Table, natives: Collection[NativeResult], within: float) -> None:
-    numbers = {"size": _size(natives, within), "not_finite": next(iter(natives)).not_finite}
+def set_cases(
+    table: Table, patterns: Sequence[str], natives: Mapping[str, NativeResult], within: float, *, has_sizes: bool
+) -> None:
+    """Set the cases, the sizes and `not_finite` of an entry. With `has_sizes`, the entry has a size for each case."""
+    numbers = {
+        "size": 0.0 if has_sizes else _size(natives.values(), within),
+        "not_finite": next(iter(natives.values())).not_finite,
+    }
     for key, value in numbers.items():
         if value:
             table[key] = value
         elif key in table:
             del table[key]
+    if has_sizes:
+        sizes = {text: [each for case, each in natives.items() if is_match(case, [text])] for text in patterns}
+        table["cases"] = {text: _size(matching, within) for text, matching in sizes.items()}
+    elif patterns != table.get("cases"):
+        table["cases"] = tomlkit.array().multiline(len(patterns) > 1)
+        table["cases"].extend(patterns)
 
 
 def _size(natives: Collection[NativeResult], within: float) -> float:

@@ -11,7 +11,7 @@ from tomlkit.items import AoT, Table
 from ..results import NativeResult, ParityReport
 from .entries import KnownDifference, NotFinite, cause_value
 from .match import Place
-from .new_entries import set_numbers
+from .new_entries import set_cases
 
 
 class Updates(NamedTuple):
@@ -84,8 +84,6 @@ def _update(
                 {key: value.unwrap() for key, value in table.items() if key not in ("size", "not_finite")}
             )
         _set(tables[-1], known.model_copy(update={"not_finite": not_finite, "size": 0.0}), groups[not_finite], report)
-    for each in tables[1:]:
-        each.add(tomlkit.nl())
     return tables[1:]
 
 
@@ -95,16 +93,15 @@ def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeRes
     If the patterns in `cases` also match a difference that is not in `covered`, the names of the covered cases replace
     all patterns.
     """
-    names = sorted(case for _, case in covered)
+    natives = {case: native for (_, case), native in covered.items()}
+    names = sorted(natives)
     gone = known.unmatched_patterns(names)
     patterns = [pattern for pattern in known.cases if pattern not in gone]
     narrowed = known.model_copy(update={"cases": patterns})
     also = {place for place, native in differences_of(report).items() if narrowed.covers(*place, native)}
     cases = patterns if also == covered.keys() else names
-    if cases != table["cases"]:
-        table["cases"] = cases
+    set_cases(table, cases, natives, known.within, has_sizes=isinstance(known.cases, dict))
     if known.unreported(report.versions):
         del table["versions"]
-    set_numbers(table, covered.values(), known.within)
     if known.lacks_cause:
         table["cause"] = cause_value(covered.values())

@@ -313,7 +313,8 @@ def _unified_clip(result: UnifiedClipResult) -> _Entry:
 def _listing(report: ParityReport, framework: str, case: str) -> object:
     for entry in report.known:
         if entry.framework == framework and case in entry.cases:
-            return entry.listed_size, entry.not_finite, entry.cause, entry.reason, entry.versions
+            size = entry.listed_sizes.get(case, entry.listed_size)
+            return size, entry.not_finite, entry.cause, entry.reason, entry.versions
     return None
 
 

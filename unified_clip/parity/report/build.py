@@ -10,6 +10,7 @@ from typing import Any
 from ..._display import counted
 from ..exit_status import always_raising, exit_status, is_different, is_problem
 from ..known.entries import NO_REASON
+from ..known.match import CHANGED
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import (
     SCHEMA,
@@ -272,19 +273,30 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
+def _first(places: Sequence[str]) -> str:
+    return f"first: {places[0]}" if {*places} - {places[0]} else places[0]
+
+
 def _failures(report: ParityReport) -> Iterator[str]:
     results, natives = report.results(), report.natives()
     lost = [name for name, each in [*results, *natives] if each.is_failure and is_problem(report, name, each)]
-    if wrong := sum(each.verdict == "different" for _, each in results):
-        yield f"{wrong} of {counted(len(results), 'result')} of unified_clip {_are(wrong)} wrong"
+    if wrong := [name for name, each in results if each.verdict == "different"]:
+        of_all = f"{len(wrong)} of {counted(len(results), 'result')} of unified_clip"
+        yield f"{of_all} {_are(len(wrong))} wrong ({_first(wrong)})"
     if differing := sum(bool(case.differing_stages) for case in report.cases):
         yield f"{counted(differing, 'case')} where frameworks differ from each other on the host path"
-    if unlisted := sum(bool(each.problem) for _, each in natives):
-        yield f"{counted(unlisted, 'result')} of {compared_functions.whose(report)} not listed as known differences"
+    if unlisted := [f"{name}, {each.function}" for name, each in natives if each.problem]:
+        of_whom = f"{counted(len(unlisted), 'result')} of {compared_functions.whose(report)}"
+        yield f"{of_whom} not listed as known differences ({_first(unlisted)})"
     without_cause = sum(entry.problem.startswith(NO_CAUSE) for entry in report.known)
     without_reason = sum(entry.problem.startswith(NO_REASON) for entry in report.known)
-    if stale := sum(bool(entry.problem) for entry in report.known) - without_cause - without_reason:
-        yield f"{counted(stale, 'stale known difference')}"
+    outdated = [
+        entry for entry in report.known if entry.problem and not entry.problem.startswith((NO_CAUSE, NO_REASON))
+    ]
+    if stale := [f"{entry.framework}, {entry.function}" for entry in outdated if CHANGED not in entry.problem]:
+        yield f"{counted(len(stale), 'stale known difference')} ({_first(stale)})"
+    if changed := [f"{entry.framework}, {entry.function}" for entry in outdated if CHANGED in entry.problem]:
+        yield f"{counted(len(changed), 'known difference')} with another result now ({_first(changed)})"
     if without_cause:
         yield f"{counted(without_cause, 'known difference')} without `cause`"
     if without_reason:

@@ -125,14 +125,16 @@ class PageView:
         quality = "equal" if 0 < kept == own.total() else "different"
         problems = len(self.report.problems)
         known = f"results of {compared_functions.whose(self.report)} with a known difference"
+        unlisted = f"results of {compared_functions.whose(self.report)} with a difference that is in no list"
         tiles = [
             (str(len(self.rows)), "cases", ""),
             (str(len(self.report.frameworks)), "frameworks", ""),
             (f"{kept} of {own.total()}", "results of unified_clip within the contract", quality),
             (f"{native['known']} of {native.total()}", known, "known"),
+            (f"{native['different']} of {native.total()}", unlisted, "different" if native["different"] else "equal"),
             (str(problems), "problem" if problems == 1 else "problems", "different" if problems else "equal"),
         ]
-        return [tile for tile in tiles if native or tile[1] != known]
+        return [tile for tile in tiles if native or tile[1] not in (known, unlisted)]
 
     def _verdicts(self, *, native: bool) -> Counter[str]:
         columns = [column for column in self.columns if (column.mode == NATIVE) == native]

@@ -28,12 +28,12 @@ def split_name(text: str, root: Path) -> tuple[Path, str]:
     return (root / path).absolute(), name
 
 
-def lines_of(path: Path) -> dict[str, int]:
+def parse(path: Path) -> ast.Module:
+    """Return an empty module if the file cannot be read or parsed."""
     try:
-        nodes = ast.parse(path.read_bytes()).body
+        return ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):
-        return {}
-    return {node.name: node.lineno for node in nodes if isinstance(node, ast.FunctionDef)}
+        return ast.Module([], [])
 
 
 def check(name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case]) -> None:
@@ -53,7 +53,7 @@ def check(name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case
         if not path.is_file():
             raise SuiteError(f"{place}: there is no file {path}. Correct the path")
         if not _may_define(path, function, place, is_own_python=framework.python == sys.executable):
-            names = list(lines_of(path))
+            names = [node.name for node in parse(path).body if isinstance(node, ast.FunctionDef)]
             advice = (
                 no_such("function", function, names).partition(". ")[2] if names else "Correct the name, or the path"
             )
