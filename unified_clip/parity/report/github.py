@@ -69,8 +69,8 @@ def _definitions(tree: ast.Module) -> dict[str, ast.FunctionDef | ast.ClassDef]:
 
 def _definition(path: Path, name: str, seen: Sequence[Path] = ()) -> Place | None:
     tree = own_functions.parse(path)
-    if found := _definitions(tree).get(name):
-        return path, found.lineno
+    if node := _definitions(tree).get(name):
+        return path, node.lineno
     return None if path in seen else _imported(tree, path, name, (*seen, path))
 
 
