@@ -31,7 +31,6 @@ class ClipTensors:
     norm: Dense | None = None
     gradients: Sequence[Dense | None] | None = None
     update: Sequence[Dense | None] | None = None
-    """The parameters after an SGD step, if the case has `update = true`. Before the step, all parameters are 1."""
 
     def at(self, stage: Stage) -> Sequence[Dense | None] | None:
         """For the stage "coefficient", return the clipped gradients, from which the coefficients are computed."""
@@ -53,8 +52,6 @@ class CallOutcome(ClipTensors):
 
     warned: bool = False
     raised: Sequence[str] = ()
-    """The names of the exception's class and base classes, or () if there was no exception."""
-
     message: str = ""
     fault: str = ""
     """A wrong side effect, such as "changed its input gradients", or '' if there is none."""
@@ -66,7 +63,5 @@ class CallOutcome(ClipTensors):
     """Whether compiled kernels computed the norm inside a graph. If True, the norm must be exact."""
 
     same_objects: Sequence[bool] = ()
-    """For each gradient, whether the clip class returned the same object that was passed."""
-
     seconds: float = 0.0
-    """The duration of the call. If several cases share a graph, this is the mean duration."""
+    """If several cases share a graph, this is the mean duration."""

@@ -29,13 +29,9 @@ importing an adapter imports its framework."""
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
 KERNELS_IN_GRAPHS = {framework: modes for framework, modes in GRAPHS.items() if framework != "mlx"}
-"""In these modes, the graphs of a framework call the compiled kernels for norm_type 1 and 2."""
-
 PROCESSES = {"processes_2": 2, "processes_4": 4}
 
 DISTRIBUTED = {"torch": "torch_dtensor"}
-"""{framework: module in `adapters` for distributed tensors}"""
-
 EXACT = (HOST, *PROCESSES)
 """In these modes, unified_clip returns the same bits on every framework."""
 

@@ -33,11 +33,7 @@ from .workers.worker_files import WorkItem
 AT_ONCE = 2
 
 SLOW = ((COMPILED,), tuple(PROCESSES))
-"""Groups of slow modes. Each group has its own worker, which starts before the other workers."""
-
 LAST = ((STATIC,),)
-"""This mode has its own worker, which starts after all other workers."""
-
 OTHERS = tuple(mode for mode in get_args(Mode) if mode not in {mode for group in (*SLOW, *LAST) for mode in group})
 TOGETHER = (*SLOW, OTHERS, *LAST)
 """Each group of modes has one worker per framework. Every mode is in exactly one group."""
@@ -188,9 +184,7 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
 
 
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
-    """Return the parts that the suite does not test, because every case leaves the gradients unchanged. A part is
-    "unified_clip", the name of a list of gradients, or a function of the user.
-    """
+    """A part is untested if the exact result equals the gradients before the clip in each of its cases."""
     if suite.chosen_cases:
         return []
     if not any(case.options.raises or oracle.has_effect(case, expected(case)) for case in suite.cases):

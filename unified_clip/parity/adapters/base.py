@@ -37,22 +37,16 @@ class Returned(NamedTuple):
 
 
 class Adapter(TensorConverter, Protocol):
-    """The operations of a framework that a parity worker needs.
-
-    Each framework's module defines a subclass named `FrameworkAdapter`. A subclass must define `sgd`.
-    """
+    """Each framework's module defines a subclass named `FrameworkAdapter`."""
 
     packages: Sequence[str] = ()
     families: Sequence[str] = ()
-    """The framework has its own functions for calls whose `PublicCall.family` is in this list."""
-
     writes: bool = False
     """Whether in-place functions write into the tensors. If False, the functions replace the tensors in the
     container."""
 
     writes_from_graphs: bool = True
     marks_parameters: bool = False
-    """Whether the framework's parameters have an attribute `need_clip`."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Return the parameters after one SGD step with LEARNING_RATE.
@@ -102,7 +96,7 @@ class Adapter(TensorConverter, Protocol):
         return [text]
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Compile the function into a graph, and run the graph on the tensors. Some of the tensors can be None."""
+        """Some of the tensors can be None."""
 
     # -- The framework's own functions. Each method first sets `invocation.native` to the name of the function that it
     # calls: the report needs it, even if the call raises an error. A method returns None if there is no such function.
@@ -111,11 +105,7 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
-        """Clip by the total norm.
-
-        p: The argument `norm_type`.
-        norm: The total norm to use. If `norm` is None, the framework's function measures the norm.
-        """
+        """norm: The total norm to use. If None, the framework's function measures the norm."""
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:

@@ -16,11 +16,7 @@ from ...tensors.types import Dense, Gradient
 from .torch import FrameworkAdapter
 
 PATIENCE = timedelta(minutes=1)
-"""The maximum time that a rank waits for another rank during a case."""
-
 WAIT = PATIENCE * 1.5
-"""The maximum time that a rank waits for another rank in `all_gather_text`."""
-
 PLAIN_EVERY = 4
 """Every fourth gradient of a list stays a plain tensor."""
 

@@ -16,7 +16,6 @@ LARGEST_NORM = 1e150
 """A larger norm is treated as infinite."""
 
 Step = tuple[float, dict[str, Any]]
-"""(threshold of a step, state after the step)"""
 
 
 def ema_ratio(values: Sequence[float], ratio: Any = 2.0, alpha: Any = 0.97, warmup_steps: int = 25) -> Iterator[Step]:
@@ -49,11 +48,7 @@ def zclip(
     eps: Any = 1e-6,
     root: Callable[[Any], Any] = math.sqrt,
 ) -> Iterator[Step]:
-    """Yield (threshold, state after the step) for each step.
-
-    values: The total norm of each step.
-    root: A function for square roots. The default, `math.sqrt`, rounds its results.
-    """
+    """values: The total norm of each step."""
     mean: Any = 0 * alpha
     var: Any = 0 * alpha
     seen = 0

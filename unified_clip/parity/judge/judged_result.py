@@ -46,8 +46,6 @@ class JudgedResult:
 
 
 class ExpectedResults:
-    """A thread-safe cache of the exact results."""
-
     def __init__(self) -> None:
         self._results: dict[str, Expected] = {}
         self._lock = Lock()

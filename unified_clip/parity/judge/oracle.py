@@ -23,7 +23,6 @@ from ..suite.public_calls import Arguments, PublicCall
 from . import adaptive_rules
 
 MAX_KEPT = 1 << 20
-"""Exact results with fewer elements than this number are kept in memory."""
 
 
 @dataclass(eq=False)
@@ -98,11 +97,7 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
 
 
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
-    """Return the clipped gradients of a case.
-
-    n: The total norm, if the call clips by the total norm.
-    extreme: 0 for the exact norm, -1 for the smallest allowed norm, or 1 for the largest allowed norm.
-    """
+    """n: The total norm, if the call clips by the total norm."""
     call, call_form = case.call, case.call_form
     if call_form.gradients_for_parameters:
         return list(gradients)
@@ -162,7 +157,6 @@ def _by_slices(call: PublicCall, gradient: Dense, axes: Sequence[int], threshold
 
 
 def coefficient(call: PublicCall, n: float, threshold: float) -> float:
-    """Return the clip coefficient min(1, threshold / (n + eps)), with each operation rounded to float64."""
     if threshold == math.inf:
         return 1.0
     if math.isnan(n) or (n == math.inf and call.infinite_norm_gives_nan):

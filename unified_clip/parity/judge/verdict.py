@@ -56,8 +56,6 @@ VERDICTS: Mapping[str, str] = {
 AGREEING = ("equal", "close", "flushed")
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
-"""`Stage` in the order of a clip: the norm, the coefficients, the clipped tensors, and the parameters after an SGD
-step."""
 
 
 @dataclass(frozen=True)

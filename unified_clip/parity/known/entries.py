@@ -37,11 +37,7 @@ SIZED = ("value", "touched")
 """The kinds of differences for which an entry needs a size or `not_finite`."""
 
 WITH_NUMBERS = (*SIZED, "form", "elements")
-"""The kinds of differences for which the numbers of the results are compared."""
-
 ERRORS = ("raises", "error")
-"""The kinds of differences in which the function raises an unexpected error."""
-
 WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
 
 ANY, UNKNOWN = "any", "unknown"
@@ -95,8 +91,6 @@ class NativeDifference(Protocol):
 
 
 class KnownDifference(schema.SuiteTable):
-    """An entry of `known.toml`: a known difference between a framework's function and exact arithmetic."""
-
     framework: Name
     function: Name
     kind: DifferenceKind
@@ -197,7 +191,7 @@ class KnownDifference(schema.SuiteTable):
         return same and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        """Return whether the entry applies to a difference, ignoring the size of the difference."""
+        """The size of the difference is ignored."""
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
         same = accepted and difference.not_finite == self.not_finite
         return same and self.is_for(framework, case, difference)

@@ -163,14 +163,7 @@ def _judge_entry(
     *,
     accepting: bool,
 ) -> KnownDifferenceResult:
-    """Return the result of an entry.
-
-    In `results`, a case with an unknown cause may contain the listed difference as well.
-
-    cases: The deviations that the entry covers.
-    results: All deviations of the entry's function.
-    unlisted: The cases of the entry's function with a difference that is not in the list.
-    """
+    """In `results`, a case with an unknown cause may contain the listed difference as well."""
     has_cause = bool(entry.causes) and not {ANY, UNKNOWN} & {*entry.causes}
     hidden = [case for case, each in results.items() if has_cause and recorded_cause(each) == UNKNOWN]
     size = max((deviation.finite_size for deviation in cases.values()), default=0.0)

@@ -77,8 +77,6 @@ def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
 
 class MeasuredDifference(NamedTuple):
     size: float = 0.0
-    """The largest relative difference, over the finite numbers."""
-
     is_finite: bool = True
     has_nonzero: bool = False
     """Whether a result is not 0, although the exact array and the gradients before the clip contain only zeros."""

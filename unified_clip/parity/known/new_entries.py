@@ -56,7 +56,6 @@ def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
 def set_cases(
     table: Table, patterns: Sequence[str], natives: Mapping[str, NativeResult], within: float, *, has_sizes: bool
 ) -> None:
-    """Set the cases, the sizes and `not_finite` of an entry. With `has_sizes`, the entry has a size for each case."""
     numbers = {
         "size": 0.0 if has_sizes else _size(natives.values(), within),
         "not_finite": next(iter(natives.values())).not_finite,

@@ -17,8 +17,6 @@ from .new_entries import set_cases
 class Updates(NamedTuple):
     changed: int
     stale: list[int]
-    """The indices, in the list of known differences, of the entries to remove."""
-
     more: list[tuple[int, Table]]
     """(index, new entry). The new entry is inserted directly after the entry with this index."""
 

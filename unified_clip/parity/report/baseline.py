@@ -22,8 +22,6 @@ from ..suite.schema import SuiteError
 from . import compared_functions
 
 FACTOR = 1.1
-"""Two sizes of differences are treated as equal if they differ by at most this factor."""
-
 ADVICE = "To write DIRECTORY/parity.json as a new baseline, pass --out DIRECTORY in place of --baseline"
 
 LOST = {"gone": ADVICE, "not run": "Run the command without --frameworks and --without"}
@@ -35,7 +33,6 @@ SECOND_CALLS = {
 }
 
 Key = tuple[str, str, str]
-"""(framework, what, case), as in `results.Change`."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +41,11 @@ class _Entry:
     text: str
     size: float = 0.0
     numbers: object = None
-    """The numbers or digests of a result, and its error."""
-
     wrong: bool = False
     cause: str = ""
     """The cause of the difference, without numbers that change from run to run."""
 
     compared: Sequence[str] = ()
-    """The compared outputs of a function: "norm" and "gradients"."""
-
     error: str = ""
     agrees: bool = False
     exact: bool = False
@@ -61,8 +54,6 @@ class _Entry:
     edited the entry, and so accepted the new result."""
 
     is_random: bool = False
-    """Whether a second call returned other bits than the first call."""
-
     has_changed: bool = False
     """Whether the bits differ from the baseline, and a second call returned the new bits again."""
 
@@ -97,10 +88,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
 def changes(
     old: ParityReport, new: ParityReport, *, strict_bits: bool = False, is_partial: bool = False
 ) -> list[Change]:
-    """Return the changes. Changes that fail the run come first. With `strict_bits`, changed bits fail the run.
-
-    is_partial: Whether the run has the option `--frameworks` or `--without`.
-    """
+    """Changes that fail the run come first."""
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)
     before, after = (_entries(report, with_digests=with_digests) for report in (old, new))
@@ -244,9 +232,7 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None, strict_bits: bool)
 
 
 def _lost(old: _Entry, new: _Entry, strict_bits: bool) -> tuple[str, str]:
-    """Return (kind of the failure, reason) for a result that is not wrong, or two empty texts if the result does not
-    fail the run.
-    """
+    """Return two empty texts if the result does not fail the run."""
     is_same_entry = new.verdict == old.verdict and new.listing == old.listing
     if old.error != new.error and is_same_entry:
         problem = "the error message of this known difference differs from the baseline"

@@ -30,7 +30,6 @@ from . import baseline, compared_functions
 def build_report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """fields: Further fields of `ParityReport`, such as `versions`."""
     defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
     defaults |= {"verdict": "", "exit_code": 0, "baseline": None, "problems": []}
     result = ParityReport(
@@ -215,7 +214,6 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Probl
 
 
 def _stale(report: ParityReport, known: KnownDifferenceResult, suffix: str) -> Problem:
-    """suffix: From `baseline.numbered`."""
     return Problem(
         what=f"known difference {known.framework}, {known.function}, {known.reason!r}",
         detail=known.problem,
@@ -266,7 +264,6 @@ SINCE_BASELINE = {
     "other bits": ("result", "with other bits than in"),
     "not comparable": ("result", "that cannot be compared with"),
 }
-"""{`Change.failure`: (noun, description)} for the summary sentence."""
 
 
 def _are(number: int) -> str:

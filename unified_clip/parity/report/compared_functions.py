@@ -48,6 +48,5 @@ def line(report: ParityReport) -> str:
 
 
 def _kinds(report: ParityReport) -> tuple[bool, bool]:
-    """(whether frameworks' functions returned results, whether the user's functions returned results)"""
     users = {result.is_users for _, result in report.natives()}
     return False in users, True in users

@@ -66,7 +66,6 @@ class PageRow:
 
     @property
     def not_equal(self) -> list[tuple[int, Column, Result]]:
-        """(number of the column from 1, column, result) for each result that is not `equal`."""
         numbered = enumerate(zip(self.columns, self.cells, strict=True), 1)
         return [(number, column, cell) for number, (column, cell) in numbered if cell and cell.verdict != "equal"]
 
@@ -119,7 +118,6 @@ class PageView:
 
     @cached_property
     def tiles(self) -> list[tuple[str, str, str]]:
-        """(number, label, CSS class) for each tile."""
         own, native = self._verdicts(native=False), self._verdicts(native=True)
         kept = own["equal"] + own["close"] + own["flushed"]
         quality = "equal" if 0 < kept == own.total() else "different"

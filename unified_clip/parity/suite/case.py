@@ -11,16 +11,12 @@ from .public_calls import CALLS, PublicCall
 from .schema import CaseOptions
 
 LONG = 100
-"""A case with more gradients has the kind `long`. A suite can leave out long cases in some modes."""
-
 DEFAULT_OPTIONS = CaseOptions()
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
     name: str
-    """A unique name, such as "worked example: clip_by_norm(clip_norm=1.0)"."""
-
     gradients_name: str
     gradients: Sequence[Gradient]
     call_name: str

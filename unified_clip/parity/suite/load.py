@@ -30,12 +30,8 @@ class Suite:
     do not fail the run."""
 
     timeout: float = schema.TIMEOUT
-    """The number of seconds to wait for the next result of a worker."""
-
     known_file: Path | None = None
     directory: str = ""
-    """The path of the suite, as the user typed it."""
-
     root: Path = Path()
     without: Sequence[str] = ()
     notes: Sequence[str] = ()

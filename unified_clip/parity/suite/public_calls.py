@@ -23,8 +23,6 @@ class PublicCall:
     optional: tuple[str, ...] = ()
 
     eps: float = 0.0
-    """The eps in the coefficient `threshold / (norm + eps)`."""
-
     by_total_norm: bool = True
     """Whether the call clips by the total norm. If False, each tensor or unit is clipped by its own norm."""
 

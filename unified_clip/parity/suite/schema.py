@@ -27,7 +27,6 @@ TOLERANCE = 1e-5
 `tolerance`."""
 
 TIMEOUT = 120.0
-"""The default number of seconds to wait for the next result of a worker."""
 
 
 class SuiteError(CodedError, code="UC301"):
@@ -146,7 +145,7 @@ class GradientsTable(SuiteTable):
 class CaseOptions(SuiteTable):
     frameworks: list[Name] = []
     modes: list[Mode] = []
-    """The modes in which the case runs. An empty list means all modes of the suite."""
+    """An empty list means all modes of the suite."""
 
     raises: str = ""
     """The class of the exception that the call must raise, or a base class. An empty text means that the call must
@@ -218,8 +217,6 @@ class FrameworkTable(SuiteTable):
     """
 
     flushes: bool = False
-    """Whether the framework replaces subnormal numbers by 0."""
-
     tolerance: Tolerance = TOLERANCE
 
     def leaves_out(self, mode: str) -> Sequence[CaseKind]:

@@ -38,8 +38,6 @@ OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
 @dataclass(eq=False)
 class WorkerResults:
     by_case: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """{(mode, case name): return value of `on_result`}"""
-
     versions: dict[str, str] = field(default_factory=dict)
     printed: list[str] = field(default_factory=list)
     """For each start of the worker: the first line of unexpected output."""

@@ -45,9 +45,7 @@ class UserFunction(NamedTuple):
     public function."""
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
-        """Return a function with the parameters of the public function. Required arguments are passed to the user's
-        function by position.
-        """
+        """Required arguments are passed to the user's function by position."""
         function = _load(self.file, self.name, self.text)
         marks = invocation.adapter.marks_parameters
 

@@ -44,8 +44,6 @@ from .invoke import CallResult
 from .user_function import UserFunction, UserFunctionError
 
 PATHS = {DEVICE: "framework"}
-"""{mode: value of the environment variable UNIFIED_CLIP_PATH}"""
-
 MOST_GRAPHS = 20
 """The largest number of graphs for one mode. Compiling a graph takes seconds, so cases share graphs."""
 
@@ -169,11 +167,7 @@ def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mappi
 
 
 Item = Mapping[str, Any]
-"""A work item in job.json. The keys are `number`, `mode` and `case`."""
-
 Job = tuple[Mapping[str, Any], Sequence[Gradient]]
-"""(case from job.json, gradients of the case)"""
-
 Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
 """(fields for the result file `N.json`, {name: tensors} for the result file `N.tensors`)"""
 
