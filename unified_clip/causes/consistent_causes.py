@@ -80,7 +80,6 @@ class _Call:
 
     @cached_property
     def slack(self) -> float:
-        """Several roundings in the narrowest dtype of the gradients."""
         narrow = [4 * 2.0 ** (1 - FORMATS[dtype].precision) for dtype in self.dtypes if dtype in NARROW]
         return max([SLACK, *narrow])
 

@@ -117,7 +117,6 @@ def _properties(call: Observation) -> Iterator[tuple[str, Indices]]:
 
 
 def repeated(call: Observation) -> Iterator[Hypothesis]:
-    """The norm or the coefficient counts each repetition of a gradient in the list."""
     if max(call.times, default=1) < 2 or call.passed_norm is not None:
         return
     about = [number for number, times in enumerate(call.times) if times > 1]

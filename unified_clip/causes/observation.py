@@ -175,7 +175,7 @@ class Observation:
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
-        """For "per slice" and "value", return the norm of each gradient."""
+        """Treat "per slice" and "value" like "per tensor"."""
         size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
         for number in self.counted:

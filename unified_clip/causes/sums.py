@@ -20,8 +20,6 @@ NARROW = ("bfloat16", "float16")
 """If both dtypes explain the results, the report names bfloat16."""
 
 NEAR_STEPS = 8
-"""`_explaining_ways` tests norms up to this number of half ULPs away from the exact norm."""
-
 
 MIN_ELEMENTS = 4
 """With fewer elements, many norms explain the results."""
@@ -131,7 +129,6 @@ def _root_of_sums(sums: Mapping[int, float], dtype: str, numbers: Sequence[int])
 LONGEST_SEQUENCE = 100_000
 
 BLOCK = 512
-"""`_one_after_the_other` reads so many squares at once, and skips squares that are too small to change the sum."""
 
 
 def _root_of_sequence(call: Observation, dtype: str, numbers: Sequence[int]) -> float:

@@ -108,8 +108,8 @@ class _Calls(NamedTuple):
         return _common(*self, partial(_numbers, interval_of=interval_of))
 
     def wrong_value(self, interval_of: IntervalOf, correct: float, preferred: Sequence[float] = ()) -> float | None:
-        """Return None if the correct value or no value explains the calls. Some value explains almost any single call,
-        so it must be preferred or have one digit."""
+        """Return None if the correct value or no value explains the calls. With few calls, the value must be
+        in `preferred` or have one digit."""
         interval = self.common(interval_of)
         if interval is None or interval[0] <= correct <= interval[1]:
             return None
@@ -163,7 +163,7 @@ def _changes_unclipped(call: Observation) -> bool:
 
 
 def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
-    """Yield wrong conditions for clipping that explain the results."""
+    """Yield each wrong condition that explains the results."""
     for words, powers in CONDITIONS.items():
         if (quotients := common(powers)) and quotients[0] <= 1 < quotients[1]:
             yield words
@@ -234,9 +234,9 @@ def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
-    """Return the largest norm**a / threshold**b of an unchanged gradient, and the smallest of a scaled gradient.
+    """Return (largest quotient of an unchanged gradient, smallest quotient of a scaled gradient).
 
-    The exponents (a, b) are `powers`.
+    The quotient is norm**a / threshold**b, and `powers` is (a, b).
     """
     unchanged, scaled, tolerance = -math.inf, math.inf, IN_FLOAT32 + rounding_noise(call.elements)
     for number in call.counted:
@@ -273,7 +273,7 @@ def _clipped_norm(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float], digits: Sequence[int] = DIGITS) -> float | None:
-    """Return a number in the interval: a preferred number, or the middle with few digits."""
+    """Return a number in the interval: a preferred number, or the rounded middle."""
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None

@@ -300,7 +300,7 @@ def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join consecutive groups with equal settings to one line, except clips by the total norm."""
+    """Merge consecutive groups with equal settings into one line. The rule "global" keeps a line for each group."""
     lines: list[dict[str, Any]] = []
     for fields in groups:
         last = lines[-1] if lines else None

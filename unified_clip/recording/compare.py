@@ -235,8 +235,7 @@ def _to_report(
 ) -> list[tuple[Divergence, int]]:
     """Return (divergence, index of its pair of calls) for each divergence to report.
 
-    These are the first divergence, the first beyond rounding, the first beyond accumulated rounding, and the first of
-    each setting. A pair of calls is reported once.
+    A pair of calls is reported once.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}

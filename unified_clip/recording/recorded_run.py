@@ -51,7 +51,7 @@ class RecordedCall(RecordedTable):
     slice, and "value" no norm."""
 
     threshold: Real | tuple[Real, Real] | None = None
-    """The threshold of the norm, or the bounds of a clip by value. None if the threshold is not a single number."""
+    """The threshold of the norm, or the bounds of a clip by value. None if the threshold is an array."""
 
     norm_type: Real | None = None
     eps: Real | None = None
@@ -143,7 +143,7 @@ class RecordedCall(RecordedTable):
         return _listed(self.norm)
 
     def known_norms(self) -> list[float]:
-        """A clip without a norm has the norms of its gradients."""
+        """Return the norms of the gradients if the clip has no norm."""
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def used_norms(self) -> list[float]:
@@ -180,7 +180,7 @@ class OptimizerStep(RecordedTable):
 
     empty_clips: Annotated[int, Field(ge=0)] = 0  # how many clips got no gradient, as before the backward pass
     empty_because: str | None = None
-    """Why a clip got no gradient: "no parameters" were passed, or "other parameters" than those of the optimizer."""
+    """Why a clip got no gradient. With "other parameters", only parameters that were not passed have gradients."""
 
     hooks: Annotated[int, Field(ge=0)] = 0
     """The number of parameters with hooks of `Tensor.register_hook`, which can clip gradients in the backward pass."""

@@ -43,10 +43,10 @@ def record(
             their norms. Recording norms reads all gradients once more.
         gradients_every: Every N steps, store the gradients before clipping as safetensors files beside `path`.
         names: The names of the parameters: a list of names in order, a dict of name to parameter, or a model with
-            `named_parameters()`. The names of a dict or model also apply to a plain list of gradients, with
-            one gradient for each parameter in order. If `names` is None, the names come from the call: the keys of a
-            dict, or (name, gradient) tuples. Parameters of Paddle and TensorFlow have their own names. Gradients
-            without a name get their position as a name.
+            `named_parameters()`. The names of a dict or model also apply to a list of one gradient for each
+            parameter, in the same order. If `names` is None, the names come from the call: the keys of a dict, or
+            (name, gradient) tuples. Parameters of Paddle and TensorFlow have their own names. Gradients without a name
+            get their position as a name.
         natives: Record the frameworks' own functions too.
 
     Returns:

@@ -15,7 +15,7 @@ GROWTH = 16
 """From one step to the next, rounding errors grow by at most this factor."""
 
 NEAR = 4
-"""Norms that differ by this many ULP are equal, because each norm has rounding errors."""
+"""Norms that differ by at most this many ULP are treated as equal."""
 
 PRODUCT = 1e-5
 """The largest relative error of a clipped norm if it is computed as norm times coefficient."""
@@ -56,7 +56,7 @@ def same(left: object, right: object) -> bool:
 
 
 def ulps_at(scale: float, a: float, b: float) -> float:
-    """Return the difference of `a` and `b` in ULP of `scale`, such as their total norm."""
+    """Return the difference of `a` and `b` in ULP of `scale`, for example of the total norm."""
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps
     unit = 2.0**-53 if needs_float64(a, b) else 2.0**-24  # the smallest relative size of one ULP

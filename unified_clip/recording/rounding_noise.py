@@ -43,7 +43,7 @@ class NoiseTracker:
 
 
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return (number of elements that are noise, largest norm of their difference), or (0, 0.0)."""
+    """Return (number of elements that are noise, largest norm of the difference between the runs), or (0, 0.0)."""
     a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
     for line, parameter in ((pair.a, a), (pair.b, b)):
         if isinstance(parameter, JoinedParameter):

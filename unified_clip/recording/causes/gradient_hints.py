@@ -11,7 +11,6 @@ from ..rounding import PRODUCT, ROUNDING, distance, single
 from ..rounding_noise import noise_floor, total_norm
 
 TINY = 1e-10
-"""Other data would change float64 gradients by a larger fraction of the total norm."""
 
 
 def largest_difference(pair: CallPair) -> float:

@@ -219,7 +219,7 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the same gradients can have both total norms."""
+    """Return whether one list of gradients can have the total norms of both calls."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False

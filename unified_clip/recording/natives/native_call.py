@@ -34,7 +34,7 @@ class NativeCall:
     framework: str
     rule: Rule
     threshold: float | tuple[float, float] | None
-    """None if it is not a single number."""
+    """None if the threshold is an array."""
 
     norm_type: float | None = 2.0
     eps: float | None = 0.0

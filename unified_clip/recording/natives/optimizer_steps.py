@@ -14,7 +14,7 @@ from .hooks import HOOKS
 MOST_LOSSES = 1024
 
 UNSCALED = "_unified_clip_unscaled"
-"""The attribute of a scaled loss in which the hook for Keras stores the unscaled loss."""
+"""The hook for Keras stores the unscaled loss in this attribute of the scaled loss."""
 
 
 @contextmanager

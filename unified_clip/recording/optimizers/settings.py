@@ -20,7 +20,6 @@ TINY = 1e-20
 MOMENTUM = "rule for momentum"
 
 SETTING_TEXTS = {"eps": "the optimizer's eps"}
-"""Clips also have an eps, so sentences name the optimizer."""
 
 
 def compare_settings(

@@ -113,7 +113,7 @@ def _is_direct(iteration: Iteration) -> bool:
 
 
 def _owners(iteration: Iteration) -> list[int]:
-    """Return the position of the optimizer step for each clip call, or []."""
+    """For each clip call, return the index of its optimizer step in the iteration. Return [] if this is unknown."""
     steps, lines = iteration
     if _is_direct(iteration):
         return [line.step - steps[0].step for line in lines]
@@ -174,7 +174,7 @@ def _clip_other_parameters(a: RecordedRun, b: RecordedRun, sizes: tuple[int, int
 
 
 def _are_whole_iterations(a: RecordedRun, b: RecordedRun, *sizes: int, may_differ: bool) -> bool:
-    """Return whether the runs can have these numbers of steps in an iteration."""
+    """Return whether each iteration can have sizes[0] optimizer steps in `a` and sizes[1] in `b`."""
     left, right = (
         [each for each in iterations_of(run, size) if len(each[0]) == size]
         for run, size in zip((a, b), sizes, strict=True)
@@ -331,7 +331,7 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """`torch.compile`, for example, prevents the recording of later optimizer steps."""
+    """Remove all optimizer steps if the last ones are missing, for example because of `torch.compile`."""
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
     is_partial = len(run.lines) - ends[-1] > max(1, most)

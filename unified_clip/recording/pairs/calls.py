@@ -113,7 +113,7 @@ MIN_COMMON_FRACTION = 0.5
 """The smallest fraction of common gradients of two paired calls."""
 
 Likeness = Sequence[Sequence[float | None]]
-"""A row for each call of one run, and a column for each call of the other. None: cannot be paired."""
+"""A row for each call of one run, and a column for each call of the other run. None: cannot be paired."""
 
 
 class MissingCalls(NamedTuple):
@@ -124,7 +124,7 @@ class MissingCalls(NamedTuple):
     """The calls with a partner in the other run."""
 
     later: frozenset[int]
-    """The indices of the later pairs of calls in this step."""
+    """The positions in this step of the pairs after the first missing call."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:

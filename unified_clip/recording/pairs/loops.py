@@ -79,7 +79,7 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCall], object] = _is_single) -> int:
-    """Count the calls at the start that have equal settings and no gradient in common."""
+    """Count the calls before the first call that has other settings or repeats a gradient."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}
@@ -90,7 +90,7 @@ def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCa
 
 
 def _count_parts(lines: Sequence[RecordedCall], tensors: int) -> int:
-    """Count the calls at the start that together clip `tensors` gradients, or return 0."""
+    """If the first n calls together clip `tensors` gradients, return n. Otherwise, return 0."""
     counts = list(itertools.accumulate(map(_tensor_count, lines)))
     count = counts.index(tensors) + 1 if tensors in counts else 0
     return count if count_mergeable(lines[:count], _tensor_count) == count else 0

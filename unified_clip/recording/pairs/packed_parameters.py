@@ -1,4 +1,4 @@
-"""Pair a parameter of one run with several of the other, such as packed query, key and value weights."""
+"""Pair a parameter of one run with several parameters of the other run, such as packed query, key and value weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..rounding import is_near, single
 
 
 class JoinedParameter(Parameter):
-    """Several parameters of one run that correspond to one of the other run."""
+    """Several parameters of one run that correspond to one parameter of the other run."""
 
     parts: tuple[Parameter, ...]
 

@@ -111,8 +111,7 @@ class ComparisonReport(ReportModel):
     divergences: list[ReportedDivergence]
     agreements: list[Agreement]
     unreported: list[Finding]
-    """The cause "another eps of the clip", if no reported difference has this cause. For example, `max_ulp` can hide
-    its effect."""
+    """A different eps of the clip that is not in `divergences`, for example because `max_ulp` hides its effect."""
 
     notes: list[str]
     """Sentences about what was compared, and how closely both runs agree."""

@@ -24,7 +24,7 @@ NAMES = ("A", "B")
 CLASSES = ("run-a", "run-b")
 
 LOGARITHMIC = 50
-"""Positive numbers that differ by a larger factor get a logarithmic y axis."""
+"""The y axis is logarithmic if min > 0 and max > LOGARITHMIC * min."""
 
 LEAST_DISTANCE = 1e-9
 
