@@ -31,7 +31,7 @@ PASS_GRADIENTS = "Call backward() first, and pass a list instead of a generator.
 
 
 def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 0) -> None:
-    """Fail if gradients in two containers differ by more than `max_ulp` and `rtol`. By default, all bits must agree.
+    """Fail if two containers' gradients differ by more than both `max_ulp` and `rtol`. By default, all bits must agree.
 
     `a` and `b` can contain tensors of different frameworks. Tensors are compared by name, or by position if they have
     no names.

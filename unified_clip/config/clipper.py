@@ -35,8 +35,8 @@ WINDOW = 100
 class Clipper:
     """Clip the gradients of one model by a configuration.
 
-    `names` can also be a function that returns the name of a `Leaf`. If some clip calls contain only a part of the
-    parameters, set `unmatched`, the advice of warnings about patterns.
+    `names` can also be a function that returns the name of a `Leaf`. If a clip call can lack parameters,
+    `unmatched` is the advice in warnings about patterns.
     """
 
     recorded_as = "ClipConfig"
@@ -112,7 +112,7 @@ class Clipper:
         return self._clip_container(grads, step, parameters)[0]
 
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
-        """Return packed adaptive states, for the initial state of an optimizer."""
+        """Return the adaptive states as tensors, for the initial state of an optimizer."""
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:

@@ -32,7 +32,7 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """The threshold at the step of the clip, or None if there is no single known threshold."""
+    """The threshold at the step of the clip, or None if the threshold is unknown or has several values."""
 
     norm: float | None
     """The total norm of the group before the clip, or None for the rules `value` and `norm`."""

@@ -40,7 +40,7 @@ class ParameterSelection:
         return None if name is None else _dotted(name)
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
-        """Return the gradients to clip, sorted by part. Each `Leaf` in the result has its name."""
+        """Return the gradients to clip with their names, in the order of `Settings.parts`."""
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
         if self._uses_names and gradients and not self._checked:
@@ -49,7 +49,7 @@ class ParameterSelection:
         return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(included, key=lambda item: item[0])]
 
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
-        """Return a list of parameters for each part, and then a list of the excluded parameters.
+        """Return the parameters for each entry of `Settings.parts`, and then the excluded parameters.
 
         Return None for parameters without names.
         """
@@ -70,7 +70,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the indices of each part, for gradients that `group_leaves` sorted."""
+        """The gradients must have the order of `group_leaves`."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)

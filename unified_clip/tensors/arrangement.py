@@ -13,7 +13,7 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Fingerprints = Sequence[float]
-"""One fingerprint for the stored order, one for the flattened weight, and one for each other order in `axis_orders`."""
+"""The fingerprints of the stored order, of the flattened weight, and of the remaining `axis_orders`."""
 
 Order = Literal["same", "transposed", "reshaped", "other"]
 

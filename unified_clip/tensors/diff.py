@@ -22,7 +22,7 @@ MOST_TENSORS = 5
 def describe(
     left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0, rtol: float = 0
 ) -> str:
-    """Describe the gradients that differ by more than `max_ulp` and `rtol`. Return '' if all agree.
+    """Describe the gradients that differ by more than both `max_ulp` and `rtol`. Return '' if all agree.
 
     `rtol` is relative to the largest finite element of the gradient in `right`.
     """

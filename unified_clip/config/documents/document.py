@@ -16,7 +16,7 @@ from .unknown import UNKNOWN, PartialTable, Unknown
 class Layer(NamedTuple):
     document: Document
     at: tuple[Key, ...] = ()
-    """The path in the merged document that receives the keys of this file."""
+    """The place of the file's keys in the merged document."""
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 
 
 def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
-    """Return the keys, the possible types and the value for the location in an error of pydantic.
+    """Return the keys, the possible types and the value at the location of a pydantic error.
 
     A location also contains the names of union members, which are not keys of the document.
     """

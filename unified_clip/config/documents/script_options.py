@@ -59,7 +59,6 @@ def _words(text: str) -> Iterator[tuple[int, str]]:
 
 
 def assigned_numbers(text: str) -> Mapping[str, str]:
-    """Return the variables that a script assigns only once, to a number."""
     changed = Counter(first or second for first, second in CHANGED.findall(text))
     return {name: value for name, value in ASSIGNED.findall(text) if changed[name] == 1 and NUMBER.fullmatch(value)}
 

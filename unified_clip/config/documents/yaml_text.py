@@ -52,7 +52,7 @@ class _Yaml(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge the tables of `<<`. The first table with a key applies, but PyYAML 6.0.4 uses the last table."""
+        """Merge the tables of `<<`. YAML uses the first value of a key, but PyYAML 6.0.4 uses the last."""
         merged: list[tuple[yaml.Node, yaml.Node]] = []
         for key, value in node.value:
             if key.tag == MERGE:

@@ -17,7 +17,7 @@ FAMILY_TITLES: dict[FamilyName, str] = {
 
 
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
-    """Return sentences about the effect of a configuration. The text `threshold` replaces the number."""
+    """Return sentences about the effect of a configuration. `threshold` is the source code of an unknown number."""
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
     rest, last = rule(settings, threshold), settings.not_finite or nonfinite(settings)

@@ -29,7 +29,7 @@ STANDINS = ("weight", "bias")
 """These words replace `*` in a pattern, to create names that match the pattern."""
 
 PAIRED = 30
-"""At most this number of patterns is combined in pairs, to create names that match two patterns."""
+"""The first PAIRED patterns are combined in pairs, to create names that match two patterns."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +200,6 @@ def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
 
 
 def _matching_name(pattern: str, standin: str) -> str:
-    """Return a name that matches a pattern: `standin` replaces `*`, x replaces `?`, and a replaces `[ab]`."""
+    """Return a name that matches a pattern: `standin` replaces `*`, `x` replaces `?`, and `a` replaces `[ab]`."""
     text = re.sub(r"\[(!?)(.)[^]]*\]", lambda match: "_" if match[1] else match[2], pattern)
     return text.replace("*", standin).replace("?", "x")

@@ -28,7 +28,7 @@ NUMBERS = re.compile(
     r"|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)"
     r"|(.* )?(generator|discriminator)gradnorm"
 )
-"""Matches the last two names in the path of a number, such as "train maxnorm"."""
+"""Matches the last two keys of a path, such as "train maxnorm", if the value is a number."""
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
 

@@ -194,7 +194,7 @@ def _with_unread_bases(document: Document, inheritance: Inheritance) -> Document
     keys += ["defaults"] if has_defaults(document) else []
     for key in keys:
         if key not in inheritance.keys and isinstance(document.data, dict):
-            problem = "the trainer does not read files that this key names."
+            problem = "the trainer does not read this key, which names other files."
             unread = UnreadFile(document.place([key], document.name), problem, WHOLE_CONFIGURATION)
             return replace(document, data=MergeRules().merge(unread, document.data))
     return document

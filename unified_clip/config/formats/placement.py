@@ -123,7 +123,7 @@ def clip_keys(document: Document) -> list[tuple[Path, Any]]:
 
 
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield all paths and values of nested tables and lists, but nothing inside of `places`."""
+    """Yield all paths and values of nested tables and lists, except below `places`."""
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
         inner = (*path, key)

@@ -203,7 +203,7 @@ class Source:
         return self.wrong(node, f"the arguments in {text} are only known at run time. {advice}")
 
     def constant(self, node: ast.expr) -> Any:
-        """Return the value of a constant, such as -1.0 or `float("inf")`, or of a name for a constant."""
+        """Return the value of an expression such as -1.0 or `float("inf")`. Names with one assignment are resolved."""
         try:
             return evaluate(node, partial(self._value_of, depth=0), self.dotted)
         except UnknownValueError as unknown:

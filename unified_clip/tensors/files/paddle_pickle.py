@@ -102,7 +102,7 @@ OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.c
 
 
 class CheckedFile:
-    """A file that raises EOFError for a read beyond its end, before Python reserves memory."""
+    """A file that rejects reads beyond its end. Python would first reserve memory for the bytes."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size

@@ -83,7 +83,6 @@ class BaseFiles(Inheritance):
         return base
 
     def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
-        """Yield the path of keys and the path of the file for each base file."""
         value = document.data[self.key]
         if isinstance(value, Unknown):
             raise document.wrong([self.key], value.problem)

@@ -24,7 +24,7 @@ ADVICE = "Import the composed configuration: run your program with --cfg job."
 GLOBAL = "_global_"
 
 MOST_PARENTS = 4
-"""The main configuration is in one of the nearest MOST_PARENTS parent folders."""
+"""The number of parent folders that are searched for a main configuration."""
 
 
 class Hydra(Inheritance):
@@ -93,7 +93,7 @@ class _Node:
 class _Composition:
     files: Files
     choices: dict[str, Default] = field(default_factory=dict)
-    """The entry that chooses the file of each group, such as "trainer" or "db@source"."""
+    """Maps a group, such as "trainer" or "db@source", to the entry that chooses a file."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
@@ -183,7 +183,7 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return the group, such as "db", or group@package, such as "db@source", for a package that is not the default."""
+    """Return a key such as "db", or "db@source" if the package `source` is not the default."""
     group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
     package = _final_package(node.package, entry.relative_package)
     default = tuple(filter(None, group.split("/")))

@@ -44,7 +44,7 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
-    """Return the names of values that affect clipping, including other names of the same dict."""
+    """Return the names whose values can affect clipping, including aliases of a dict."""
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
     assignments += [

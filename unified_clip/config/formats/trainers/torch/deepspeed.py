@@ -15,9 +15,7 @@ CLIPS_BY_DEFAULT = Version("0.19.3")
 FP16 = "With fp16, DeepSpeed skips steps whose norm is not finite."
 BF16_CHECKED = "With bf16.check_grad_overflow, DeepSpeed skips steps whose norm is not finite."
 UNCLIPPED = "By default, DeepSpeed makes these steps without a clip."
-BF16 = (
-    f"With bf16, DeepSpeed skips steps whose norm is not finite only if bf16.check_grad_overflow is true. {UNCLIPPED}"
-)
+BF16 = f"With bf16, DeepSpeed needs bf16.check_grad_overflow to skip steps whose norm is not finite. {UNCLIPPED}"
 UNSET = f"{FP16} With bf16, DeepSpeed skips these steps only if bf16.check_grad_overflow is true. {UNCLIPPED}"
 
 
