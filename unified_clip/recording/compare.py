@@ -104,8 +104,7 @@ def compare(
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
         has_effect: A function that returns whether the updates of two runs differ, at a step or later. `verify` passes
             this function. If `has_effect` returns False for a step, `compare` does not report different optimizer
-            settings at this step. With `has_effect`, `max_ulp` is a strict limit, and calls keep their recorded step
-            numbers.
+            settings at this step. With `has_effect`, calls keep their recorded step numbers.
 
     Returns:
         The reported differences, the causes of each difference, and the agreement of the runs.
@@ -144,11 +143,11 @@ def compare(
         left, right = (without_steps(run, range(step, sys.maxsize)) for run in (left, right))
         pairs = [pair for pair in pairs if pair.a.step < step]
         missing = missing if missing and missing.step < step else None
-    compared = agreements(pairs, max_ulp, is_strict=bool(has_effect))
+    compared = agreements(pairs, max_ulp)
     advance("compare", 1)
     points = [
         DivergencePoint(left, right, pairs, index, first, missing if index == len(pairs) else None)
-        for first, index in _to_report(left, right, pairs, max_ulp, missing, is_strict=bool(has_effect))
+        for first, index in _to_report(left, right, pairs, max_ulp, missing)
     ]
     advance("compare", 1)
     causes = [find_causes(point) for point in points]
@@ -230,8 +229,6 @@ def _to_report(
     pairs: list[CallPair],
     max_ulp: float,
     missing: MissingCalls | None,
-    *,
-    is_strict: bool,
 ) -> list[tuple[Divergence, int]]:
     """Return (divergence, index of its pair of calls) for each divergence to report.
 
@@ -241,7 +238,7 @@ def _to_report(
     settings: dict[str, tuple[Divergence, int]] = {}
     allowed, earlier, noise = max(max_ulp, ROUNDING), 0.0, []
     later = _pairs_after(pairs, missing)
-    for index, differences in enumerate(divergences(pairs, max_ulp, is_strict=is_strict)):
+    for index, differences in enumerate(divergences(pairs, max_ulp)):
         if index in later:
             differences = [each for each in differences if each.ulps_at_its_size is None]
         noise += [(each, index) for each in differences if each.is_noise]

@@ -41,9 +41,9 @@ class Divergence:
 
     is_noise: bool = False
 
-    def exceeds(self, max_ulp: float, *, is_strict: bool = False) -> bool:
-        """If strict, `ulps` must be at most `max_ulp`. Otherwise, `ulps` may be GROWTH times as large."""
-        return (self.ulps_at_its_size or 0.0) > max_ulp or (self.ulps or 0.0) > max_ulp * (1 if is_strict else GROWTH)
+    def exceeds(self, max_ulp: float) -> bool:
+        """`ulps` may be GROWTH times as large as `ulps_at_its_size`."""
+        return (self.ulps_at_its_size or 0.0) > max_ulp or (self.ulps or 0.0) > GROWTH * max_ulp
 
 
 class StepDifference(NamedTuple):
@@ -101,9 +101,9 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
     return run.lines[index] if 0 <= index < len(run.lines) else None
 
 
-def divergences(pairs: Iterable[CallPair], max_ulp: float, *, is_strict: bool = False) -> Iterator[list[Divergence]]:
+def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
     """Yield a list for each pair of calls, with causes before consequences."""
-    for differences in _all_divergences(pairs, max_ulp, is_strict):
+    for differences in _all_divergences(pairs, max_ulp):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
 
 
@@ -112,50 +112,49 @@ def noise(pairs: Iterable[CallPair], max_ulp: float) -> list[str]:
     return list(dict.fromkeys(str(each.parameter) for each in every if each.is_noise))
 
 
-def _all_divergences(pairs: Iterable[CallPair], max_ulp: float, is_strict: bool = False) -> Iterator[list[Divergence]]:
-    for pair, compared in _compared(pairs):
+def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
+    for pair, compared in compare_numbers(pairs):
         differences = list(_settings(pair))
         for stage in NUMBERS:
             differences += _besides_numbers(pair, stage)
-            differences += [
-                each for each in compared if each.stage == stage and each.exceeds(max_ulp, is_strict=is_strict)
-            ]
+            differences += [each for each in compared if each.stage == stage and each.exceeds(max_ulp)]
         yield differences
 
 
-def _compared(pairs: Iterable[CallPair]) -> Iterator[tuple[CallPair, list[Divergence]]]:
+def compare_numbers(pairs: Iterable[CallPair]) -> Iterator[tuple[CallPair, list[Divergence]]]:
     weights: dict[tuple[int, str | None], float] = {}
     tracker = NoiseTracker()
     for pair in tracker.follow(pairs):
         for name, a, b in numbers(pair, "weight"):
             weights[tracker.key(name)] = max(weights.get(tracker.key(name), 0.0), a, b)
-        total = max(map(total_norm, (pair.a, pair.b)))
+        total, is_float64 = max(map(total_norm, (pair.a, pair.b))), pair.is_float64
         compared = []
         for stage in NUMBERS:
             for name, a, b in numbers(pair, stage):
                 scale = {"weight": weights.get(tracker.key(name), 0.0), "coefficient": 0.0}.get(stage, total)
                 is_noise = tracker.is_noise(pair, stage, name, a, b)
-                size = 0.0 if is_noise and stage == "weight" else ulps_at(scale, a, b)
-                compared.append(Divergence(pair.a.step, stage, a, b, name, *distance(a, b), size, is_noise))
+                size = 0.0 if is_noise and stage == "weight" else ulps_at(scale, a, b, is_float64=is_float64)
+                distances = distance(a, b, is_float64=is_float64)
+                compared.append(Divergence(pair.a.step, stage, a, b, name, *distances, size, is_noise))
         yield pair, compared
 
 
-def agreements(pairs: Iterable[CallPair], max_ulp: float, *, is_strict: bool = False) -> list[Agreement]:
+def agreements(pairs: Iterable[CallPair], max_ulp: float) -> list[Agreement]:
     compared: dict[Stage, list[Divergence]] = {stage: [] for stage in NUMBERS}
-    for _, of_pair in _compared(pairs):
+    for _, of_pair in compare_numbers(pairs):
         for each in of_pair:
             compared[each.stage].append(each)
-    of_stages = (_agreement(stage, differences, max_ulp, is_strict) for stage, differences in compared.items())
+    of_stages = (_agreement(stage, differences, max_ulp) for stage, differences in compared.items())
     return [agreement for agreement in of_stages if agreement.compared]
 
 
-def _agreement(stage: Stage, compared: Sequence[Divergence], max_ulp: float, is_strict: bool) -> Agreement:
+def _agreement(stage: Stage, compared: Sequence[Divergence], max_ulp: float) -> Agreement:
     clear = [each for each in compared if not each.is_noise]
     most = greatest([Distance(each.ulps or 0.0, each.relative or 0.0) for each in clear])
     return Agreement(
         stage=stage,
         compared=len(clear),
-        differs_at_step=next((each.step for each in clear if each.exceeds(max_ulp, is_strict=is_strict)), None),
+        differs_at_step=next((each.step for each in clear if each.exceeds(max_ulp)), None),
         greatest_ulps=most.ulps,
         greatest_relative=most.relative,
         greatest_at_step=next((each.step for each in clear if most.ulps and each.ulps == most.ulps), None),
@@ -167,14 +166,12 @@ def _agreement(stage: Stage, compared: Sequence[Divergence], max_ulp: float, is_
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in call a, number in call b) for each number that both calls recorded.
 
-    The parameter is a name from call a, "position N", or None for the total norm.
+    The parameter is a name from call a, "position N", or None for the total norm. The numbers are rounded to float32
+    unless both calls are in float64.
     """
-    dtypes = {pair.a.dtype, pair.b.dtype}
-    # coefficients of float32 gradients are multiplied in float32
-    is_rounded = len(dtypes) > 1 or (stage == "coefficient" and "float64" not in dtypes)
     for name, a, b in _numbers(pair, stage):
         if a is not None and b is not None:
-            yield (name, single(a), single(b)) if is_rounded else (name, a, b)
+            yield (name, a, b) if pair.is_float64 else (name, single(a), single(b))
 
 
 def one_known_coefficient(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:

@@ -24,17 +24,20 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class Distance(NamedTuple):
-    ulps: float  # of float32, or of float64 if float32 cannot represent a number
+    ulps: float  # of float32 or float64
     relative: float
 
 
-def distance(a: float, b: float) -> Distance:
-    """Two NaN have the distance 0. Other distances from NaN or infinity are inf."""
+def distance(a: float, b: float, *, is_float64: bool = False) -> Distance:
+    """Two NaN have the distance 0. Other distances from NaN or infinity are inf.
+
+    Numbers that float32 cannot represent have distances in ULP of float64.
+    """
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):
         return Distance(math.inf, math.inf)
-    wide = needs_float64(a, b)
+    wide = is_float64 or needs_float64(a, b)
     ulps = abs(_place(a, wide) - _place(b, wide))
     return Distance(float(ulps), abs(a - b) / max(abs(a), abs(b)))
 
@@ -55,12 +58,12 @@ def same(left: object, right: object) -> bool:
     return left == right
 
 
-def ulps_at(scale: float, a: float, b: float) -> float:
+def ulps_at(scale: float, a: float, b: float, *, is_float64: bool = False) -> float:
     """Return the difference of `a` and `b` in ULP of `scale`, for example of the total norm."""
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
-        return distance(a, b).ulps
-    unit = 2.0**-53 if needs_float64(a, b) else 2.0**-24  # the smallest relative size of one ULP
-    return min(distance(a, b).ulps, abs(a - b) / (abs(scale) * unit))
+        return distance(a, b, is_float64=is_float64).ulps
+    unit = 2.0**-53 if is_float64 or needs_float64(a, b) else 2.0**-24  # the smallest relative size of one ULP
+    return min(distance(a, b, is_float64=is_float64).ulps, abs(a - b) / (abs(scale) * unit))
 
 
 def single(value: float) -> float:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..causes.cause import Cause, names_text
 from ..recording import divergence
 from ..recording.causes.join_causes import Effect
 from ..recording.compare import RecordingComparison, compare
+from ..recording.divergence import Divergence
 from ..recording.optimizers.clips_of_step import are_without_clips
 from ..recording.pairs.calls import CallPair
 from ..recording.pairs.parameters import Names, orient_names
 from ..recording.recorded_run import RecordedRun
-from ..recording.rounding import ROUNDING, Distance, distance, ulps_at
-from ..recording.rounding_noise import is_noise_of, total_norm
+from ..recording.rounding import ROUNDING
 from .causes.square_weights import Rerun
-from .causes.step_causes import find_cause, without_consequences
+from .causes.step_causes import find_cause, one_is_late, without_consequences
 from .errors import VerifyError
 from .launch.outputs import ScriptRun
 from .name_gradients import Parameters
@@ -34,13 +35,15 @@ class Verification:
     clips: RecordingComparison
     rows: Sequence[StepComparison]
     unclipped: Sequence[ScriptRun]
-    """The runs whose training step yields unclipped gradients. For these runs, the results of the clip calls are
-    compared instead."""
+    """The runs that yield unclipped gradients. The results of their clip calls are compared instead."""
 
     finding: Cause | None
     """A cause outside of the clips, such as different dtypes or learning rates."""
 
     max_ulp: float
+    calls: Sequence[Mapping[str, int]]
+    """{function: number of clip calls} for each run. `clips` contains the calls of a loop as one call."""
+
     resynced: bool = False
 
     not_gradients: Sequence[tuple[ScriptRun, str, int]] = ()
@@ -66,7 +69,6 @@ def compare_steps(
     max_ulp: float,
     rerun: Rerun | None = None,
 ) -> Verification:
-    """rerun: Runs the new training step again, with some square weights transposed."""
     for run in (old, new):
         reject_changing_outputs(run)
     pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))
@@ -86,13 +88,17 @@ def compare_steps(
         labels=labels,
         has_effect=_effect_on_updates(tensors, pairing.without_gradient(recordings), max_ulp),
     )
-    rows = [_compare_step(step, clips, each) for step, each in enumerate(tensors, start=1)]
+    numbers = _compare_numbers(clips)
+    rows = [_compare_step(step, clips, each, numbers[step]) for step, each in enumerate(tensors, start=1)]
     unclipped = [recording.run for recording in recordings if recording.unclipped]
     resynced = any(output.resynced is not None for output in new.outputs)
     finding = find_cause(rows, clips, pairing, recordings, max_ulp, rerun)
     clips = without_consequences(clips, finding) if finding else clips
+    if any(cause and cause.kind == "clipping after the step" for cause in (finding, *clips.findings)):
+        rows = [replace(row, clips_alike=row.clips_alike and not one_is_late(row.step, recordings)) for row in rows]
     not_gradients = [(recording.run, *item) for recording in recordings for item in recording.not_gradients.items()]
-    return Verification(old, new, clips, rows, unclipped, finding, max_ulp, resynced, not_gradients)
+    calls = [Counter(line.call for step in each.calls.values() for line in step) for each in recordings]
+    return Verification(old, new, clips, rows, unclipped, finding, max_ulp, calls, resynced, not_gradients)
 
 
 def _compare_all_tensors(
@@ -123,16 +129,13 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
     unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
-    problem = (
-        f"has {unknown[0]!r}, which neither script yields"
-        if unknown
-        else 'has both lines of "old name" = "new name" and lines of "new name" = "old name"'
-    )
-    in_each = (f"of {run.script} ({names_text(sorted(run.shapes))})" for run in (old, new))
-    raise VerifyError(f"--map {problem}. Each line must contain a name {' and a name '.join(in_each)}.", "UC604")
+    both_ways = '--map has both lines of "old name" = "new name" and lines of "new name" = "old name".'
+    problem = f"--map has {unknown[0]!r}, which neither script yields." if unknown else both_ways
+    of_old, of_new = (f"{run.script} ({names_text(sorted(run.shapes))})" for run in (old, new))
+    raise VerifyError(f"{problem} Each line must contain a name of {of_old} and a name of {of_new}.", "UC604")
 
 
-# -- reject outputs that cannot be compared. Otherwise they would count as the same
+# -- outputs that cannot be compared must not count as the same
 
 
 def reject_changing_outputs(run: ScriptRun) -> None:
@@ -241,36 +244,29 @@ def _compare_tensors(
     )
 
 
-def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparison) -> StepComparison:
+def _compare_step(
+    step: int, clips: RecordingComparison, tensors: TensorComparison, numbers: Sequence[Divergence]
+) -> StepComparison:
     old, new = ([line for line in run.lines if line.step == step] for run in (clips.a, clips.b))
     pairs = [pair for pair in clips.pairs if pair.a.step == step]
-    norm, coefficient = (
-        max(
-            (
-                distance(a, b)
-                for pair in pairs
-                for name, a, b in divergence.numbers(pair, stage)
-                if not is_noise_of(pair, name)
-            ),
-            default=None,
-        )
-        for stage in divergence.NUMBERS[-2:]
-    )
-    if any(True for pair in pairs for _ in divergence.one_known_coefficient(pair)):
-        coefficient = Distance(math.inf, math.inf)
     alike = len(pairs) == len(old) == len(new) and all(map(_clip_alike, pairs))
     if len(pairs) == len(old) == len(new):
         old, new = [pair.a for pair in pairs], [pair.b for pair in pairs]  # with the norms that were compared
     losses = (_loss(clips.a, step), _loss(clips.b, step))
-    is_rounding = all(map(_differs_by_rounding, pairs))
-    return StepComparison(step, old, new, norm, coefficient, tensors, alike, is_rounding, losses)
+    return StepComparison(step, old, new, numbers, tensors, alike, losses)
 
 
-def _differs_by_rounding(pair: CallPair) -> bool:
-    total = max(map(total_norm, (pair.a, pair.b)))
-    return all(
-        ulps_at(total, a, b) <= ROUNDING or is_noise_of(pair, name) for name, a, b in divergence.numbers(pair, "norm")
-    )
+def _compare_numbers(clips: RecordingComparison) -> dict[int, list[Divergence]]:
+    """Return {step: compared norms and coefficients}, without rounding noise."""
+    numbers: dict[int, list[Divergence]] = defaultdict(list)
+    for pair, compared in divergence.compare_numbers(clips.pairs):
+        step = pair.a.step
+        numbers[step] += [each for each in compared if each.stage in ("norm", "coefficient") and not each.is_noise]
+        numbers[step] += [
+            Divergence(step, "coefficient", a, b, name, math.inf, math.inf, math.inf)
+            for name, a, b in divergence.one_known_coefficient(pair)
+        ]
+    return numbers
 
 
 def _loss(run: RecordedRun, step: int) -> float | None:

@@ -16,11 +16,10 @@ Values = Mapping[str, Float64s]
 
 class Layout(NamedTuple):
     names: Names
-    """{name of a parameter in the old training step: name in the new training step}"""
+    """{old name: new name}"""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """{old name: order of axes that gives the new tensor the shape of the old tensor}. The order is None if no order
-    of axes makes the shapes equal."""
+    """{old name: order of axes in the new tensor}, or None if no order gives equal shapes."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)

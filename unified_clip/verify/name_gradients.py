@@ -1,8 +1,4 @@
-"""Find the parameter of each recorded gradient.
-
-A recording often has only the position of a gradient, not its name. But the training step yields parameters and
-gradients by name. So the recorded norms are compared with the norms of these tensors.
-"""
+"""Find the names of recorded gradients by their norms, because recordings often have only positions."""
 
 from __future__ import annotations
 
@@ -49,9 +45,7 @@ class NameMatcher:
         self._columns = {name: _columns(tensor.shape) for name, tensor in parameters.items()}
 
     def match(self, line: RecordedCall, directory: Path, others: Sequence[RecordedWeights] = ()) -> NameMatch | None:
-        """Find the name of each gradient of a call by norm, weight and shape.
-
-        Return None if the call clips a single tensor that is not a gradient.
+        """Return None if the call clips a single tensor that is not a gradient.
 
         others: The same clip call at other steps. These calls decide between several parameters that fit.
         """
@@ -109,13 +103,7 @@ def _matches(
     known: Mapping[str, str],
     misfit: Callable[[str, str], tuple[float, bool]],
 ) -> dict[str, str]:
-    """Match gradients with tensors of the same norm, and return {recorded name: name in `source`}.
-
-    Each tensor matches at most one gradient.
-
-    norms: {recorded name: norm of the gradient}.
-    known: {recorded name: name in `source`} for gradients that already have a name.
-    """
+    """Return {recorded name: name in `source`} for tensors of the same norm, except for the gradients in `known`."""
     names: dict[str, str] = {}
     candidates = list(_near(line, source, norms))
     ties = Counter((side, key, each) for key, *both in candidates for side, each in enumerate(both))

@@ -18,7 +18,7 @@ from .launch.worker import RECORDING
 from .name_gradients import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
 
 BY_HAND = "by hand"
-"""Stands for the function name if a training step clips by its own code, without a clip function."""
+"""The function name for a training step that clips by its own code."""
 
 
 @dataclass
@@ -127,11 +127,7 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
 
 
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
-    """Return {id of a recorded line: all lines of the same clip call}.
-
-    Lines belong to the same clip call if they have the same function, names and shapes, and the same position in their
-    steps.
-    """
+    """Return {id of a line: lines at the same position of other steps with the same function, names and shapes}."""
     groups: dict[tuple[Any, ...], list[RecordedCall]] = defaultdict(list)
     places: Counter[tuple[Any, ...]] = Counter()
     for line in lines:
@@ -144,11 +140,7 @@ def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
 def _with_optimizers(
     lines: Sequence[RecordedCall], optimizer_steps: Sequence[OptimizerStep], recorded: Sequence[RecordedCall]
 ) -> list[RecordedCall | OptimizerStep]:
-    """Merge the clip calls and the optimizer steps, in the order of the steps.
-
-    recorded: The clip calls in the order of the recording. This order decides whether an optimizer step comes before
-        the clip calls of the same step.
-    """
+    """Merge the clip calls and the optimizer steps. `recorded` has the clip calls in the order of the recording."""
 
     def place(item: RecordedCall | OptimizerStep) -> tuple[int, int]:
         if isinstance(item, RecordedCall):
@@ -163,9 +155,7 @@ Line = TypeVar("Line", RecordedCall, OptimizerStep)
 
 
 def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) -> Iterator[Line]:
-    """Yield the lines with their steps. If the function returns only after the last step, the lines are divided
-    equally among the steps.
-    """
+    """If the function returns only after the last step, divide the lines equally among the steps."""
     if run.yields or len(lines) % steps:
         yield from lines
         return
@@ -176,8 +166,7 @@ def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) ->
 def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
     """Yield a clip call for each step of a run that clips without a clip function.
 
-    If one coefficient explains all gradients of each step, the call clips by the total norm. Otherwise, the call clips
-    each tensor by its own norm.
+    The call clips by the total norm if one coefficient explains all gradients, and per tensor otherwise.
     """
     observed = []
     for step, output in enumerate(run.outputs, start=1 if run.yields else steps):
@@ -217,9 +206,7 @@ def _merge_calls(
 
 
 def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[frozenset[str]]) -> bool:
-    """Return whether the other run clips the gradients `names` and the gradients `others` in separate calls.
-
-    At least one of these calls must clip several gradients.
+    """Return whether the other run clips `names` and `others` in separate calls, and one call has several gradients.
 
     sets: The names of the gradients in each call of the other run.
     """

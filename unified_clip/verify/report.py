@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,10 +21,9 @@ from .step_comparison import StepComparison
 from .step_pairing import ParameterDistance
 
 MAX_ROWS = 12
-"""A table with more rows is shortened."""
 
 FIRST_ROWS = 3
-"""A shortened table has this number of rows at its start, and around the first difference."""
+"""The number of rows at the start of a shortened table, and around the first difference."""
 
 MOST_PARAMETERS = 3
 
@@ -41,8 +39,8 @@ VERDICTS = {
     "update": "update differs",
 }
 
-CLIPS = ("calls", "compared", "incomplete_line", "divergences", "agreements")
-"""The keys of the JSON report for the comparison of clip calls."""
+CLIPS = ("compared", "incomplete_line", "divergences", "agreements")
+"""The keys of the JSON report about clip calls."""
 
 TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
 
@@ -68,8 +66,8 @@ def show(result: Verification) -> None:
 
 def sentences(result: Verification) -> list[str]:
     lines = []
-    for run, recording in ((result.old, result.clips.a), (result.new, result.clips.b)):
-        calls = ", ".join(f"{call} ({n})" for call, n in Counter(line.call for line in recording.lines).items())
+    for run, counts in zip((result.old, result.new), result.calls, strict=True):
+        calls = ", ".join(f"{call} ({count})" for call, count in counts.items())
         calls = f"with the clip calls {calls}" if calls else "without a clip call"
         lines.append(f"{run.script.side.capitalize()} is {run.script}, {calls}.")
     lines += [
@@ -106,13 +104,12 @@ def _first_of(items: Sequence[object]) -> str:
 
 
 def _units(result: Verification) -> list[str]:
-    dtypes = {line.dtype for pair in result.clips.pairs for line in (pair.a, pair.b)}
-    if dtypes != {"float64"}:
+    are_float64 = {pair.is_float64 for pair in result.clips.pairs}
+    if True not in are_float64:
         return []
-    return [
-        "Differences of norms, coefficients and losses are in ULP of float64. Differences of clipped gradients "
-        "and updates are in ULP of float32, also in the table. 1 ULP of float32 is about 5e8 ULP of float64."
-    ]
+    if False not in are_float64:
+        return ["All differences are in ULP of float64."]
+    return ["Differences are in ULP of float64 if both numbers are in float64, and in ULP of float32 otherwise."]
 
 
 def _noise(result: Verification) -> list[str]:
@@ -168,10 +165,10 @@ def _format_stage(result: Verification, stage: Stage) -> str:
     worst = [f"{each.parameter!r} ({_format_distance(each)})" for each in differing[:MOST_PARAMETERS]]
     others = len(differing) - MOST_PARAMETERS
     rest = f" and {others} other{'s' * (others > 1)}" if others > 0 else ""
-    count = f"{len(differing)} of {len(distances)} parameters"
+    count = f"{len(differing)} of {len(distances)} parameters differ{'s' * (len(differing) == 1)}"
     return (
-        f"{what.capitalize()} differ from step {row.step} on, in {count} at that step: {', '.join(worst)}{rest}. Over "
-        f"all steps, they differ by at most {_format_distance(greatest)}."
+        f"{what.capitalize()} differ from step {row.step} on, by at most {_format_distance(greatest)}. "
+        f"At step {row.step}, {count}: {', '.join(worst)}{rest}."
     )
 
 
@@ -202,9 +199,7 @@ def _cells(row: StepComparison, max_ulp: float, with_losses: bool) -> list[str]:
 
 
 def _numbers(numbers: Sequence[float | None], which: Any) -> str:
-    """which: `max` for norms, or `min` for coefficients. A coefficient is None if no coefficient explains the
-    gradients.
-    """
+    """A coefficient is None if no coefficient explains the gradients."""
     known = [number for number in numbers if number is not None]
     if not known:
         return "none fits" if numbers else "-"
@@ -231,7 +226,7 @@ def as_data(result: Verification) -> dict[str, Any]:
         "without_clip": result.without_clip,
         "unclipped": [run.script.side for run in result.unclipped],
         "finding": None if result.finding is None else result.finding.as_data(),
-        "clips": {key: clips[key] for key in CLIPS},
+        "clips": {"calls": [sum(each.values()) for each in result.calls], **{key: clips[key] for key in CLIPS}},
     }
     return _json.plain(data)  # type: ignore[no-any-return]
 

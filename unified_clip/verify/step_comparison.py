@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..recording.divergence import Divergence
 from ..recording.recorded_run import RecordedCall
 from ..recording.rounding import ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
@@ -17,7 +18,7 @@ from .step_pairing import ParameterDistance, TensorPair, greatest_of
 
 
 class TensorComparison(NamedTuple):
-    """The distances between the tensors of two runs at one step. The largest distance comes first."""
+    """The distances at one step. The largest distance comes first."""
 
     tensors: Sequence[ParameterDistance] = ()
 
@@ -25,7 +26,7 @@ class TensorComparison(NamedTuple):
     """The distances of the updates. An update is the change of a parameter by one step."""
 
     noise: Collection[str] = ()
-    """The parameters that are not compared, because their gradients consist only of rounding errors."""
+    """The parameters whose gradients are only rounding errors. They are not compared."""
 
     is_rounding: bool = False
     """Whether rounding explains all differences of the clipped gradients."""
@@ -69,30 +70,18 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The differences between the old and the new run at one step: of the norm, the coefficient, the clipped
-    gradients and the update.
-    """
-
     step: int
     old: Sequence[RecordedCall]
     new: Sequence[RecordedCall]
-    """The recorded clip calls of the two training steps."""
+    numbers: Sequence[Divergence]
+    """The compared norms and coefficients of the clip calls, without rounding noise."""
 
-    norm: Distance | None
-    """The largest distance between two norms, or None if there are no norms to compare."""
-
-    coefficient: Distance | None
     parameters: TensorComparison
     clips_alike: bool
-    """Whether both training steps have the same number of clip calls, with the same rules, norm types and
-    thresholds."""
-
-    norm_is_rounding: bool = False
-    """Whether rounding explains all differences of the norms."""
+    """Whether both steps clip equally often, at the same place, and with the same settings."""
 
     losses: tuple[float | None, float | None] = (None, None)
-    """(loss of the old training step, loss of the new training step). A loss is None if the training step yields no
-    loss."""
+    """(old loss, new loss). A loss is None if the training step yields no loss."""
 
     @property
     def has_clip(self) -> bool:
@@ -100,18 +89,26 @@ class StepComparison:
 
     def distances(self) -> dict[Stage, Distance | ParameterDistance | None]:
         tensors, update = (next(iter(each), None) for each in (self.parameters.tensors, self.parameters.update))
-        return {"norm": self.norm, "coefficient": self.coefficient, "tensors": tensors, "update": update}
+        norm, coefficient = self._largest("norm"), self._largest("coefficient")
+        return {"norm": norm, "coefficient": coefficient, "tensors": tensors, "update": update}
+
+    def _largest(self, stage: Stage) -> Distance | None:
+        distances = (Distance(each.ulps or 0.0, each.relative or 0.0) for each in self.numbers if each.stage == stage)
+        return max(distances, default=None)
 
     def greatest(self) -> float:
         return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
 
     def differing(self, max_ulp: float) -> list[str]:
-        distances = self.distances().items()
-        stages = [stage for stage, distance in distances if distance and distance.ulps > max_ulp]
+        beyond = {each.stage for each in self.numbers if each.exceeds(max_ulp)}
+        stages: list[str] = [stage for stage in ("norm", "coefficient") if stage in beyond]
+        tensors = {"tensors": self.parameters.tensors, "update": self.parameters.update}
+        stages += [stage for stage, distances in tensors.items() if distances and distances[0].ulps > max_ulp]
         return [*([] if self.clips_alike else ["clip"]), *stages]
 
     def beyond_rounding(self, max_ulp: float) -> list[str]:
-        rounded = {"norm"} if self.norm_is_rounding else set()
+        norms = (each.ulps_at_its_size or 0.0 for each in self.numbers if each.stage == "norm")
+        rounded = {"norm"} if max(norms, default=0.0) <= ROUNDING else set()
         rounded |= {"tensors"} if self.parameters.is_rounding else set()
         rounded |= {"update"} if self.parameters.update_is_rounding else set()
         return [stage for stage in self.differing(max_ulp) if stage not in rounded]

@@ -34,8 +34,7 @@ class TensorPair(NamedTuple):
     old: Float64s
     new: Float64s
     scale: float
-    """The number whose ULP is the unit of distances: the largest absolute value of the gradient or, for an update,
-    of the parameter."""
+    """The largest absolute value of the gradient or, for an update, of the parameter. Its ULP is the unit."""
 
     ulp_scale: float
     """One ULP of the parameter's dtype, divided by one ULP of float32."""
@@ -43,7 +42,6 @@ class TensorPair(NamedTuple):
 
 class StepPairing:
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
-        """names: {old name: new name} for parameters with different names."""
         self.runs, self._weights, self._steps, self._mapped = (old, new), weights, steps, names
         self.yields_each_step = all(run.yields for run in self.runs)
         first = 1 if self.yields_each_step else steps
@@ -61,10 +59,9 @@ class StepPairing:
         return next((each for each in (name, self.names[name]) if each in self._weights), None)
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
-        """Yield the old and the new clipped gradient of each parameter.
+        """Yield the clipped gradients. If a step does not yield them, use the results of its clip calls.
 
-        If a training step does not yield clipped gradients, the results of its clip calls are used. If both training
-        steps yield clipped gradients, a missing gradient is treated as 0.
+        If both steps yield clipped gradients, a missing gradient is treated as 0.
         """
         sides, yielded = [], []
         for recording in recordings:
@@ -77,11 +74,9 @@ class StepPairing:
         return self._pair(sides, sides)
 
     def noise(self, step: int, recordings: Sequence[NormalizedRecording], known: Collection[str]) -> set[str]:
-        """Return the parameters whose clipped gradients consist only of rounding errors in both training steps.
+        """Return the parameters whose clipped gradients are at most ROUNDING ULP of the total norm.
 
-        If the norm of a gradient is at most ROUNDING ULP of the total norm, the correct gradient is probably 0.
-
-        known: The parameters that this function returned for earlier steps.
+        The correct gradient is probably 0. `known` contains the parameters of earlier steps.
         """
         pairs = list(self.gradients(step, recordings))
         norms = [[float(np.linalg.norm(side)) for side in (pair.old, pair.new)] for pair in pairs]
@@ -124,10 +119,7 @@ class StepPairing:
                 side.setdefault(name, np.zeros(shapes[name]))
 
     def updates(self, step: int) -> Iterator[TensorPair]:
-        """Yield the update of each parameter, which is the change of the parameter by one step.
-
-        If a function returns only once, the update is the change by all steps together.
-        """
+        """Yield the change of each parameter by one step, or by all steps if a function returns only once."""
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self.yields_each_step
         before = self.initial if is_first else [self._values(side, step - 1, at_the_next=True) for side in (0, 1)]
@@ -135,7 +127,7 @@ class StepPairing:
             {name: value - old.get(name, 0.0) for name, value in values.items()}
             for values, old in zip(now, before, strict=True)
         ]
-        return self._pair(changes, now)
+        return self._pair(changes, before, now)
 
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
         now = self.gradients_before(step, recordings)
@@ -184,11 +176,12 @@ class StepPairing:
                 initial[name] = weight.values().transpose(axes)
         return initial
 
-    def _pair(self, sides: Sequence[Values], scales: Sequence[Values]) -> Iterator[TensorPair]:
+    def _pair(self, sides: Sequence[Values], *references: Sequence[Values]) -> Iterator[TensorPair]:
         for name, other in self.names.items():
             axes = self.axes[name]
             if name in sides[0] and other in sides[1] and axes is not None:
-                scale = max(greatest_of(scales[0][name]), greatest_of(scales[1][other]))
+                both = [(values, own) for pair in references for values, own in zip(pair, (name, other), strict=True)]
+                scale = max(greatest_of(values[own]) for values, own in both if own in values)
                 new = sides[1][other].transpose(axes)
                 if new.shape == sides[0][name].shape:  # a clip call may get only the stored rows of a sparse gradient
                     yield TensorPair(name, sides[0][name], new, scale, coarsest_ulp(self.dtypes[name]))
@@ -222,7 +215,7 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 
 
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
-    """Return two distances of the tensors: in ULP of float32, and divided by the largest element.
+    """Return two distances of the tensors: in ULP of float32 or float64, and divided by the largest element.
 
     scale: The number whose ULP is the unit. If the difference is larger than rounding, the unit is at most the ULP of
         the largest element.
@@ -237,16 +230,17 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
         return Distance(math.inf, math.inf)
     greatest = float(difference.max())
     own = max(greatest_of(old), greatest_of(new))
-    unit = _unit(scale)
-    if greatest > STORAGE_ULPS * unit * ulp_scale and greatest > RELATIVE_TOLERANCE * own:
+    storage_unit = _unit(scale) * ulp_scale
+    unit = min(_unit(scale), storage_unit)
+    if greatest > STORAGE_ULPS * storage_unit and greatest > RELATIVE_TOLERANCE * own:
         unit = min(unit, _unit(own))
     return Distance(greatest / unit, greatest / own)
 
 
 def coarsest_ulp(dtypes: Iterable[str]) -> float:
-    """Return one ULP of the least precise dtype, divided by one ULP of float32, or 1 if the quotient is smaller."""
+    """Return one ULP of the least precise dtype, divided by one ULP of float32."""
     single = FORMATS["float32"].precision
-    return max((2.0 ** max(0, single - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
+    return max((2.0 ** (single - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
 
 
 def _unit(number: float) -> float:

@@ -73,7 +73,7 @@ def test_per_group_for_global(compare_runs: Any) -> None:
     groups = [clip_line(1, {"a": 3.0, "b": 4.0}), clip_line(1, {"c": 12.0})]
     comparison = compare_runs([clip_line(1)], groups)
     assert cause_kinds(comparison) == cause_kinds(compare_runs(groups, [clip_line(1)])) == ["per group for global"]
-    assert "b.jsonl clips by 2 norms, in 2 calls" in comparison.findings[0].sentence
+    assert "b.jsonl clips by 2 norms, and" in comparison.findings[0].sentence
     assert (
         sentences.report_lines(comparison)[2]
         == "The runs first differ at step 1: the rules are total norm and per group."

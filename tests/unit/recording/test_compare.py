@@ -26,7 +26,7 @@ def test_the_command_prints_the_first_difference_and_exits_with_1(
     assert "The runs first differ at step 2: threshold is 1.0 and 2.0." in printed
     assert "Another threshold: b.jsonl differs from a.jsonl as with a threshold of 2.0 instead of 1.0" in printed
     assert "Norms are equal in all 2 calls that were compared." in printed
-    assert "To have the same threshold, pass the same number." in printed
+    assert "To have the same threshold, change the number in b.jsonl." in printed
     assert "Coefficients differ from step 2 on, by at most" in printed
     assert cli.main(["compare", a, b, "--json"]) == 1
     (divergence,) = json.loads(capsys.readouterr().out)["divergences"]

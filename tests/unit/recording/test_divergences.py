@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,22 @@ def test_runs_are_the_same_up_to_max_ulp(compare_runs: Any) -> None:
         ("weight", None), ("gradient", 2), ("norm", None), ("coefficient", None),
     ]  # fmt: skip
     assert compare_runs([clip_line(1), clip_line(2)], [clip_line(1), clip_line(2, near)], max_ulp=1).first is None
+
+
+@pytest.mark.parametrize(("dtypes", "ulps"), [(("float64", "float64"), 2.0**29), (("float32", "float64"), 1)])
+def test_the_unit_depends_on_the_dtypes_of_both_runs(compare_runs: Any, dtypes: Sequence[str], ulps: float) -> None:
+    """Float32 represents both norms."""
+    near = {**NORMS, "a": add_ulps(3.0, 1)}
+    runs = ([clip_line(1, norms, dtype=dtype)] for norms, dtype in zip((NORMS, near), dtypes, strict=True))
+    comparison = compare_runs(*runs)
+    assert (comparison.first.parameter, comparison.first.ulps) == ("a", ulps)
+
+
+def test_norms_and_losses_of_float32_runs_are_compared_in_float32(compare_runs: Any) -> None:
+    runs = ([clip_line(1, {**NORMS, "a": a}), {"step": 1, "logged": {"loss": a}}] for a in (0.3, 0.3 + 1e-12))
+    comparison = compare_runs(*runs)
+    assert comparison.first is None
+    assert "loss is equal at all 1 steps." in sentences.report_lines(comparison)
 
 
 def test_coefficients_whose_difference_changes_no_gradient_are_the_same(compare_runs: Any) -> None:

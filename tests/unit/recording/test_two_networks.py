@@ -428,12 +428,15 @@ def test_a_gradient_that_is_left_out_may_have_need_clip(tmp_path: Path, changes:
     assert ("sets need_clip=False for these parameters, do the same in b.jsonl" in cause.sentence) == named
     assert ("copy.deepcopy" in cause.sentence) == named
     attribute = {"torch": "requires_grad=False", "paddle": "stop_gradient=True"}.get(fewer["framework"])
-    assert "Pass the same parameters to the clips of both runs" in cause.sentence
+    assert "Leave these parameters out of the clip of b.jsonl, too" in cause.sentence
     assert ("freezes these parameters" in cause.sentence) == bool(attribute)
     assert (
         attribute is None
         or f"If a.jsonl freezes these parameters ({attribute}), freeze them in b.jsonl, too" in cause.sentence
     )
+    (cause,) = write_and_compare(tmp_path, [whole], [{**fewer, "coef": 1 / 3, "count": 1}]).findings
+    advice = " or ".join([f"freeze them ({attribute})"] * bool(attribute) + ["set need_clip=False for them"] * named)
+    assert cause.sentence.endswith(f". Pass these parameters to the clip of b.jsonl, too. Do not {advice}")
 
 
 @pytest.mark.parametrize("is_old", [True, False])

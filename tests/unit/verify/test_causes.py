@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import GLOBAL, NUMPY, PER_TENSOR, STEPS, cause_kinds, run_verify, verify_as_json
+from support.port.verify_pairs import (
+    GLOBAL,
+    NUMPY,
+    PER_TENSOR,
+    STEPS,
+    TORCH,
+    cause_kinds,
+    needs_torch,
+    run_verify,
+    verify_as_json,
+)
 from support.tiers import sampled
 
 
@@ -77,7 +87,28 @@ def test_small_updates_are_compared_too(
     data = verify_as_json(tmp_path, capsys, small, new, "--max-ulp", "64")
     assert data["same"] is same
     assert [step["differs"] for step in data["steps"]] == [[] if same else ["update"]] * STEPS
-    assert cause_kinds(data) == ([] if same else ["rounding", "another optimizer"])
+    assert cause_kinds(data) == ([] if same else ["another optimizer"])
+
+
+def test_calls_of_a_loop_are_counted_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify_as_json(tmp_path, capsys, GLOBAL, PER_TENSOR)["clips"]["calls"] == [STEPS, 2 * STEPS]
+    run_verify(tmp_path, GLOBAL, PER_TENSOR)
+    printed = capsys.readouterr().out
+    assert f"with the clip calls clip_by_norm ({2 * STEPS})." in printed
+    assert "new.py:step clips by 2 norms, and old.py:step clips all gradients by their total norm." in printed
+
+
+@needs_torch
+@pytest.mark.parametrize("threshold", ["0.5", "1e9"])
+def test_each_step_shows_that_one_side_clips_after_the_optimizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], threshold: str
+) -> None:
+    clip = f"torch.nn.utils.clip_grad_norm_(net.parameters(), {threshold})"
+    old = TORCH.replace("CLIP", clip)
+    new = TORCH.replace("        CLIP\n", "").replace("optimizer.step()", f"optimizer.step()\n        {clip}")
+    data = verify_as_json(tmp_path, capsys, old, new)
+    assert all("clip" in step["differs"] for step in data["steps"])
+    assert cause_kinds(data)[0] == "clipping after the step"
 
 
 def test_another_eps_that_max_ulp_hides_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

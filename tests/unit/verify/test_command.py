@@ -294,7 +294,7 @@ def test_the_first_difference_is_reported_first_and_its_cause_after_it(
     printed_lines = [
         line for line in capsys.readouterr().out.splitlines() if not line.startswith(("│", "┃", "┏", "┡", "└"))
     ]
-    begins = [line.split(":")[0].split(", in ")[0] for line in printed_lines[2:6]]
+    begins = [line.split(":")[0].split(", by at most ")[0] for line in printed_lines[2:6]]
     assert begins == [
         "The updates differ from step 1 on", "Another learning rate", "The clipped gradients differ from step 2 on",
         "The runs first differ at step 2",

@@ -15,9 +15,9 @@ import pytest
 
 from unified_clip.recording.clip_event import merge_groups
 from unified_clip.recording.compare import compare as compare_runs
+from unified_clip.recording.divergence import Divergence
 from unified_clip.recording.natives.native_call import NativeCall, ObservedTensors, coefficient, line_fields
 from unified_clip.recording.recorded_run import Parameter, RecordedCall
-from unified_clip.recording.rounding import Distance
 from unified_clip.tensors.types import Dense
 from unified_clip.verify import compare, name_gradients, normalize, report, step_pairing
 from unified_clip.verify.causes import step_causes
@@ -35,7 +35,9 @@ def dense(*values: float) -> Dense:
 
 
 def step_with_norm_distance(step: int, ulps: float) -> StepComparison:
-    return StepComparison(step, [], [], Distance(ulps, 0.0), None, TensorComparison(), True)
+    return StepComparison(
+        step, [], [], [Divergence(step, "norm", 1.0, 1.0, None, ulps, 0.0, ulps)], TensorComparison(), True
+    )
 
 
 def write_recording(path: Path, **changes: Any) -> Path:
@@ -236,7 +238,7 @@ def test_updates_by_noise_are_not_compared_up_to_twice_the_other_updates() -> No
 
 def test_nan_in_both_tensors_is_equal() -> None:
     values = np.array([1.0, math.nan])
-    assert step_pairing.tensor_distance(values, values.copy(), 1.0) == Distance(0.0, 0.0)
+    assert step_pairing.tensor_distance(values, values.copy(), 1.0) == (0.0, 0.0)
     assert step_pairing.tensor_distance(values, np.array([1.0, 2.0]), 1.0).ulps == math.inf
 
 
@@ -254,6 +256,15 @@ def test_an_update_beyond_rounding_of_its_parameter_is_measured_by_its_own_size(
     """The update is 2**-19, and a ULP of the parameter 1 is 2**-23."""
     update = np.array([2.0**-19])
     assert step_pairing.tensor_distance(update, update - off * 2.0**-23, 1.0, coarse).ulps == ulps
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "size"),
+    [(("float64", "float64"), 2.0**-52), (("float64", "float32"), 2.0**-23), (("bfloat16",) * 2, 2.0**-23)],
+)
+def test_distances_are_in_ulp_of_float64_if_both_sides_are_in_float64(dtypes: Sequence[str], size: float) -> None:
+    one, ulp = np.ones(1), step_pairing.coarsest_ulp(dtypes)
+    assert step_pairing.tensor_distance(one, one + size, 1.0, ulp).ulps == 1
 
 
 def test_nearly_equal_updates_are_measured_by_their_parameter() -> None:

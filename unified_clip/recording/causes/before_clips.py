@@ -61,9 +61,9 @@ def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
     rest = only_a or only_b
     if pair.by_shape or not pair.names or bool(only_a) == bool(only_b) or any(name.isdecimal() for name in rest):
         return None
-    run, other, line = (point.b, point.a, pair.b) if only_a else (point.a, point.b, pair.a)
+    run, line = (point.b, pair.b) if only_a else (point.a, pair.a)
     sentence = f"{names_text(rest)} {'are' if len(rest) > 1 else 'is'} missing"
-    return point.cause("left out", joined(sentence, excluded_hint(run, other, line)), run)
+    return point.cause("left out", joined(sentence, excluded_hint(point, run, line)), run)
 
 
 MOST_GROWTH = 1000
@@ -74,15 +74,23 @@ UNNAMED = "the other clip calls"
 FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tensorflow": "trainable=False"}
 
 
-def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
-    hints = ["Pass the same parameters to the clips of both runs"]
-    if attribute := FROZEN.get(line.framework or ""):
-        hints.append(f"If {run.name} freezes these parameters ({attribute}), freeze them in {other.name}, too")
-    if line.framework == "paddle" or (line.framework == "torch" and not line.watched):
+def excluded_hint(point: DivergencePoint, run: RecordedRun, line: RecordedCall) -> str:
+    """Advise how to change the second run. `line` is the call of `run`, which leaves out parameters."""
+    old, new = point.a.name, point.b.name
+    frozen = FROZEN.get(line.framework or "")
+    has_need_clip = line.framework == "paddle" or (line.framework == "torch" and not line.watched)
+    if run is point.b:
+        causes = [f"freeze them ({frozen})"] * bool(frozen) + ["set need_clip=False for them"] * has_need_clip
+        advice = f"Do not {' or '.join(causes)}" if causes else ""
+        return joined(f"Pass these parameters to the clip of {new}, too", advice)
+    hints = [f"Leave these parameters out of the clip of {new}, too"]
+    if frozen:
+        hints.append(f"If {old} freezes these parameters ({frozen}), freeze them in {new}, too")
+    if has_need_clip:
         hints.append(
-            f"If {run.name} sets need_clip=False for these parameters, do the same in {other.name}. With unified_clip, "
-            "set parameter.need_clip = False after the last copy.deepcopy of a PyTorch model, because the copy loses "
-            "this attribute. PyTorch's own functions ignore need_clip: call them without these parameters"
+            f"If {old} sets need_clip=False for these parameters, do the same in {new}. With unified_clip, set "
+            "parameter.need_clip = False after the last copy.deepcopy of a PyTorch model, because the copy loses this "
+            "attribute. PyTorch's own functions ignore need_clip: call them without these parameters"
         )
     return joined(*hints)
 
@@ -324,7 +332,7 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
             "before it computes the bias correction. This changes the first updates by about 1e-5 of their size. "
             "docs/my-loss-curve-differs.md has code that corrects the learning rate of the other optimizer"
         )
-    if {pair.a.dtype, pair.b.dtype} != {"float64"}:
+    if not pair.is_float64:
         return _rounding_of_adam(point, pair)
     if "paddle" not in (pair.a.framework, pair.b.framework):
         return ""

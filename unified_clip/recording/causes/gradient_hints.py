@@ -92,7 +92,7 @@ def _differing(pair: CallPair) -> list[tuple[str | None, float, float]]:
 def losses_agree(point: DivergencePoint, pair: CallPair) -> bool:
     steps = [[each for each in run.optimizer_steps if each.step == pair.a.step] for run in (point.a, point.b)]
     sides = [[loss for each in of_run for loss in each.losses] for of_run in steps]
-    if not pair.a.dtype == pair.b.dtype == "float64":
+    if not pair.is_float64:
         sides = [list(map(single, losses)) for losses in sides]
     is_known = len(sides[0]) == len(sides[1]) > 0
     return is_known and all(distance(a, b).ulps <= ROUNDING for a, b in zip(*sides, strict=True))

@@ -206,9 +206,8 @@ def per_tensor_for_global(point: DivergencePoint) -> Cause | None:
         if len(norms) > 1 and math.isclose(combined, total, rel_tol=PRODUCT):
             return Cause(
                 "per group for global" if _are_groups(rest[:calls]) else "per tensor for global",
-                f"{other.name} clips by {len(norms)} norms, {'in one call' if calls == 1 else f'in {calls} calls'}, "
-                f"and {run.name} clips all gradients by their total norm. At this step, the gradients agree "
-                f"up to rounding: their total norms are {combined:.9g} and {total:.9g}",
+                f"{other.name} clips by {len(norms)} norms, and {run.name} clips all gradients by their total norm. At "
+                f"this step, the gradients agree up to rounding: their total norms are {combined:.9g} and {total:.9g}",
             )
     return _split_by_counts(point)
 

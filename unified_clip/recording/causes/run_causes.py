@@ -111,8 +111,7 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
             if cause.kind == "swapped" and pair.by_shape:
                 hint = "Parameters were matched by shape and order: if that is wrong, pass their names with --map"
             if cause.kind == "left out":
-                other, line = (point.a, pair.b) if run is point.b else (point.b, pair.a)
-                hint = before_clips.excluded_hint(run, other, line)
+                hint = before_clips.excluded_hint(point, run, pair.a if run is point.a else pair.b)
             return point.cause(cause.kind, joined(cause.sentence, hint), run)
     return before_clips.missing_names(point, pair)
 
@@ -307,8 +306,8 @@ def _rounding(point: DivergencePoint) -> Cause | None:
     sentence += f". Frameworks that sum in different orders differ by up to {ROUNDING} ULP"
     if ulps <= GROWTH * ROUNDING:
         sentence += (
-            f". To allow such differences, pass --max-ulp {max(ROUNDING, ulps):g}. Such differences grow from step to "
-            "step, so later steps may need a higher --max-ulp"
+            f". To allow such differences, pass --max-ulp {ROUNDING}. Such differences grow from step to step, so "
+            "later steps may need a higher --max-ulp"
         )
     return Cause("rounding", sentence)
 

@@ -39,6 +39,11 @@ class CallPair:
 
     by_shape: bool = False
 
+    @property
+    def is_float64(self) -> bool:
+        """Whether both norms are in float64. Otherwise, numbers are compared in float32."""
+        return self.a.dtype == self.b.dtype == "float64"
+
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
     """Pair the calls in order, up to the first pair with different steps."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..compare import RecordingComparison
 from ..recorded_run import RecordedRun
-from ..rounding import ROUNDING, distance, greatest
+from ..rounding import ROUNDING, distance, greatest, single
 from .largest_differences import format_greatest, format_relative
 
 Numbered = tuple[int, float]
@@ -72,7 +72,10 @@ def loss_sentences(comparison: RecordingComparison) -> list[str]:
 
 
 def _format_logged(name: str, pairs: Sequence[NumberPair], comparison: RecordingComparison) -> str:
-    distances = [distance(a, b) for (_, a), (_, b) in pairs]
+    if all(pair.is_float64 for pair in comparison.pairs):
+        distances = [distance(a, b, is_float64=True) for (_, a), (_, b) in pairs]
+    else:
+        distances = [distance(single(a), single(b)) for (_, a), (_, b) in pairs]
     most = greatest(distances)
     differing = next((n for n, each in enumerate(distances) if each.ulps > comparison.max_ulp), None)
     if differing is None:

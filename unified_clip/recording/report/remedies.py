@@ -6,13 +6,13 @@ from ...causes.cause import CauseKind
 from ..compare import RecordingComparison
 
 REMEDIES: dict[CauseKind, str] = {
-    "another threshold": "To have the same threshold, pass the same number. If only one side multiplies its threshold "
-    "by a loss scale or a learning rate, look for this factor in the gradients of the other side. If these gradients "
-    "contain the factor, multiply the threshold of the other side, too.",
-    "per tensor for global": "To have the same rule, clip both sides per tensor, or clip both sides by the total norm. "
+    "another threshold": "To have the same threshold, change the number in {new}. If only one side multiplies its "
+    "threshold by a loss scale or a learning rate, look for this factor in the gradients of the other side. If these "
+    "gradients contain the factor, multiply the threshold of the other side, too.",
+    "per tensor for global": "To have the same rule, change the clip of {new}. "
     "PyTorch: `unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor. "
     "`clip_grad_norm_(model.parameters(), c)` clips by the total norm.",
-    "per group for global": "To have the same rule, clip both sides per group, or clip both sides by the total norm. "
+    "per group for global": "To have the same rule, change the clip of {new}. "
     "Paddle calls the clip of an optimizer once for each parameter group. PyTorch: `for group in "
     'optimizer.param_groups: unified_clip.torch.GradientClipByGlobalNorm(c).clip_(group["params"])` clips per group, '
     "as Paddle does. `clip_grad_norm_(model.parameters(), c)` clips by the total norm. "
@@ -20,12 +20,12 @@ REMEDIES: dict[CauseKind, str] = {
 }
 
 EPS_REMEDIES = {
-    "global": "To have the same eps of the clip on both sides, use functions with the same eps. PyTorch: "
+    "global": "To have the same eps of the clip, change the function of {new}. PyTorch: "
     "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(parameters)` adds nothing to the total norm. "
     "`clip_grad_norm_(parameters, c)` adds 1e-06.",
-    "each": "To have the same eps of the clip on both sides, keep the clip per tensor, and use functions with the same "
-    "eps. PyTorch: `unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm. A "
-    "loop of `clip_grad_norm_([p], c)` adds 1e-06.",
+    "each": "To have the same eps of the clip, change the function of {new}, but keep the clip per tensor. PyTorch: "
+    "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm. A loop of "
+    "`clip_grad_norm_([p], c)` adds 1e-06.",
 }
 
 
@@ -35,7 +35,8 @@ def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
         advice["another eps of the clip"] = [
             EPS_REMEDIES[rule] for rule in sorted(_rules_at(comparison, step), reverse=True)
         ]
-    return advice
+    new = comparison.b.name
+    return {kind: [line.replace("{new}", new) for line in lines] for kind, lines in advice.items()}
 
 
 def step_of_other_eps(comparison: RecordingComparison) -> int | None:

@@ -24,7 +24,7 @@ RULES = {"global": "total norm", "each": "per tensor", "groups": "per group", "s
 
 COUNTS = {
     "calls": "clip calls",
-    "clips": "clip calls",
+    "clips": "clip calls before the step of the optimizer",
     "norms": "norms",
     "steps": "steps of optimizers",
     "backward passes": "backward passes before this step",

@@ -28,7 +28,7 @@ class FirstUpdate(NamedTuple):
 
 
 class Bounds:
-    """Bounds for first updates by an optimizer, computed from the updates in `known`.
+    """Bounds for first updates.
 
     In SGD, Adam and similar optimizers, a larger gradient never moves its element less than a smaller gradient. A
     gradient of twice the size moves its element at most twice as far.
@@ -51,16 +51,12 @@ class Bounds:
         """An update fits the bounds if its misfit is at most this limit."""
 
         self.is_sharp = own <= RELATIVE_TOLERANCE * largest
-        """Whether all updates in `known` fit the bounds, up to a small tolerance."""
 
     def misfit(self, parameter: FirstUpdate) -> float:
         return float(np.abs(self.misfits(parameter)).max(initial=0.0))
 
     def misfits(self, parameter: FirstUpdate) -> Float64s:
-        """Return the distance of each element's update from the nearest bound.
-
-        The distance is 0 between the bounds, and negative below the lower bound.
-        """
+        """Return the distance of each element from the nearest bound: 0 between the bounds, negative below them."""
         sizes, low, high = _ranges(parameter)
         smaller, larger = (np.searchsorted(self._sizes, sizes, side) for side in ("right", "left"))
         least = np.maximum(self._low[smaller], sizes * self._low_ratio[larger])
@@ -70,11 +66,7 @@ class Bounds:
 
 
 def _is_decay(misfits: Float64s, parameter: FirstUpdate) -> bool:
-    """Return whether weight decay explains the misfits: there are at least three misfits, and all are moves towards a
-    weight of 0.
-
-    One or two misfits can have this direction by chance.
-    """
+    """Return whether at least three weights misfit, all towards 0. Fewer can have this direction by chance."""
     wrong = misfits != 0
     with np.errstate(divide="ignore"):
         parts = misfits[wrong] / parameter.to_zero[wrong]
@@ -137,12 +129,12 @@ class InitialWeights:
         return [] if is_decay else different
 
     def _orders(self, frameworks: Frameworks) -> dict[str, str]:
-        """Return {old name: order of the axes} for all weights. The order is one of these texts:
+        """Return {old name: order}.
 
         - "same"
-        - "transposed": the axes are in the other framework's usual order.
-        - "permuted": any other order.
-        - "reshaped": the shapes differ, and the flattened weights are the same.
+        - "transposed": the usual order of the other framework
+        - "permuted": any other order
+        - "reshaped": the shapes differ, and the flattened weights are the same
         """
         orders = {}
         for name, other in self._pairing.names.items():

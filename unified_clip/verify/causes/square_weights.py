@@ -1,4 +1,4 @@
-"""Find square weights that should be transposed, by running the new step again with transposed weights."""
+"""Find square weights to transpose, by running the new step with transposed weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ..launch.outputs import ScriptRun
 from ..step_pairing import StepPairing
 
 MOST_RUNS = 4
-"""The new step is run again at most this number of times."""
 
 Rerun = Callable[[Collection[str]], ScriptRun | None]
 """Transposes the named weights, and runs the first step of the new run again. The result is None if the run fails."""

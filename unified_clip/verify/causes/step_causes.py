@@ -30,7 +30,7 @@ BY_ELIMINATION = {*OUTSIDE_THE_CLIP, "another optimizer"}
 DECAY: CauseKind = "weight decay before the clip"
 
 SMALL = 1e-6
-"""If the relative differences of the gradients are below SMALL, the advice is to compare constants such as eps."""
+"""Smaller relative differences of gradients suggest different constants, such as eps."""
 
 
 def find_cause(
@@ -87,10 +87,7 @@ def without_consequences(clips: RecordingComparison, finding: Cause) -> Recordin
 def _other_gradients(
     row: StepComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording], rerun: Rerun | None
 ) -> Cause | None:
-    """Return a cause for gradients that differ before the clip.
-
-    row: The first step with a difference. Before this step, either all parameters agree, or the initial weights differ.
-    """
+    """row: The first step with a difference. Before it, all parameters agree, or the initial weights differ."""
     if not row.parameters.update:
         return None
     weights, are_equal = InitialWeights(pairing, recordings), True
@@ -124,10 +121,7 @@ def _other_gradients(
 def _updated_before(
     row: StepComparison, clips: RecordingComparison, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if the gradients differ because an earlier update in the same training step differs.
-
-    For example, in a GAN, the update of the discriminator changes the gradients of the generator.
-    """
+    """In a GAN, the update of the discriminator changes the gradients of the generator in the same step."""
     unexplained = (each for each, causes in clips.divergences.items() if {c.kind for c in causes} <= OUTSIDE_THE_CLIP)
     first = next((each for each in unexplained if each.stage in ("gradient", "norm")), None)
     if first is None or first.step != row.step or first.relative is None:
@@ -177,7 +171,8 @@ def _amplified_rounding(
         "rounding",
         f"at step {row.step}, the update of {most.parameter!r} differs by {most.ulps:.3g} ULP. The rounding of its "
         "gradients explains this difference. Adam and similar optimizers divide each gradient by its own size, so the "
-        "rounding of a tiny gradient changes its whole update. To ignore this difference, pass a higher --max-ulp",
+        "rounding of a tiny gradient changes its whole update. For each optimizer, "
+        "docs/verify.md#rounding has a --max-ulp",
     )
 
 
@@ -254,13 +249,10 @@ def _greatest_before(rows: Sequence[StepComparison], step: int) -> float:
 
 
 def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -> Cause | None:
-    sides = []
-    for recording in recordings:
-        start = sum(step < row.step for step in recording.recorded_steps)
-        steps = recording.optimizer_steps_at(row.step)
-        late = [place for place, each in enumerate(steps, start=1) if each.calls - start < place]
-        sides.append((recording, recording.recorded_steps.count(row.step), late, len(steps)))
-    (old, old_calls, old_late, old_steps), (new, new_calls, new_late, new_steps) = sides
+    old, new = recordings
+    old_calls, new_calls = (each.recorded_steps.count(row.step) for each in recordings)
+    old_steps, new_steps = (len(each.optimizer_steps_at(row.step)) for each in recordings)
+    old_late, new_late = (_late_steps(row.step, each) for each in recordings)
     if old_calls != new_calls or old_steps != new_steps or old_calls < old_steps or bool(old_late) == bool(new_late):
         return None
     recording, late, other = (old, old_late, new) if old_late else (new, new_late, old)
@@ -272,6 +264,18 @@ def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -
         f"optimizer step {late[0]}. So this optimizer step uses unclipped gradients"
         f"{f' of {names_text(names)}' if names else ''}. {other.run.script} clips before this optimizer step",
     )
+
+
+def one_is_late(step: int, recordings: Sequence[NormalizedRecording]) -> bool:
+    old_late, new_late = (_late_steps(step, each) for each in recordings)
+    return bool(old_late) != bool(new_late)
+
+
+def _late_steps(step: int, recording: NormalizedRecording) -> list[int]:
+    """Step number N of the optimizers is late if fewer than N clip calls come before it."""
+    start = sum(each < step for each in recording.recorded_steps)
+    places = enumerate(recording.optimizer_steps_at(step), start=1)
+    return [place for place, each in places if each.calls - start < place]
 
 
 def _decay_before_clip(pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> Cause | None:

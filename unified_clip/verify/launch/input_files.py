@@ -20,7 +20,7 @@ Batches = Sequence[Arrays]
 """{name: array} for each step."""
 
 STEP_AND_NAME = re.compile(r"([1-9]\d{0,8})/(.+)", re.DOTALL)
-"""Matches a name that begins with the number of a step, such as "1/x"."""
+"""For example, "1/x"."""
 
 UNEVEN = (
     "If batches differ in size, save an array for each step, named by the step: "
@@ -47,11 +47,6 @@ def _array(path: Path, name: str, weight: Gradient) -> npt.NDArray[Any]:
 
 
 def read_batches(path: Path, steps: int | None) -> Batches:
-    """Return {name: array} for each of the first `steps` steps.
-
-    The first axis of an array in the file is the step. But if names begin with the number of a step, as in "1/x", each
-    array belongs to one step, and the shapes can differ between steps.
-    """
     arrays = _load(path)
     batches = _numbered_batches(path, arrays) or _stacked_batches(path, arrays)
     count = len(batches)

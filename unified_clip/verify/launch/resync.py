@@ -36,13 +36,7 @@ HOW = (
 def weight_copier(
     out: Path, names: Names, function: Callable[..., Any]
 ) -> Callable[[int, Any], Mapping[str, Any] | None]:
-    """Return a function that copies the weights of the old training step into the new training step.
-
-    The returned function takes the number of a step and the output of the new step. It returns the value of `yield` in
-    the new training step.
-
-    names: {old name: new name} from the file of `--map`.
-    """
+    """Return a function (step, output of the new step) that copies weights, and returns the value of `yield`."""
     old, is_sent = OldWeights(out.parent / "old", names), takes_weights(function)
 
     def resync(step: int, output: Any) -> Mapping[str, Any] | None:
@@ -68,10 +62,9 @@ class OldWeights:
         self._layout: Layout | None = None
 
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Wait for the old weights of a step, and return these weights in the layout of the new weights.
+        """Wait for the old weights of a step, and return them in the layout of the new weights.
 
-        Return None if the parameters do not match, or if the old training step ends before this step. In both cases,
-        `unified-clip verify` raises an error later.
+        Return None if the parameters do not match, or if the old step has ended. `verify` raises an error later.
         """
         path = self._directory / OUTPUT.format(step)
         while not path.exists():
@@ -93,11 +86,7 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 
 
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]], *, is_sent: bool) -> None:
-    """Assign weights to the parameters with the same names.
-
-    is_sent: Whether `yield` returns the weights to the training step. If False, a parameter that might be a copy raises
-        an error.
-    """
+    """is_sent: Whether `yield` returns the weights. If False, a parameter that might be a copy raises an error."""
     memory = cache(_memory_of_models)
     writers = {name: _writer(parameter, memory) for name, parameter in parameters.items() if name in weights}
     for name, write in writers.items():
@@ -112,10 +101,7 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 
 
 def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], object] | None:
-    """Return a function that assigns an array to a parameter, or None if the parameter might be a copy.
-
-    memory: Returns the result of `_memory_of_models`.
-    """
+    """Return a function that assigns an array to a parameter, or None if the parameter might be a copy."""
     framework = adapter_of(type(parameter))
     if framework == "torch":
         torch = sys.modules["torch"]
@@ -153,9 +139,7 @@ def takes_weights(function: Callable[..., Any]) -> bool:
 
 
 def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
-    """Return whether the code in `nodes` reads a variable that the statement assigns. Assigned attributes and items
-    are treated as read.
-    """
+    """Return whether other code reads an assigned variable. Assigned attributes and items count as read."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     inside = {id(node) for node in ast.walk(statement)}
     names = set()

@@ -47,14 +47,7 @@ def run(
     resync: Mapping[str, str] | None = None,
     advance: Advance = unseen,
 ) -> list[ScriptRun]:
-    """Run both training steps in parallel, each in its own process, and return the runs.
-
-    timeout: The number of seconds after which both processes are ended.
-    resync: {old name: new name} from `--map`. After each step, the weights of the old training step are copied into the
-        new training step. If None, no weights are copied.
-    advance: Shows progress. Called with the side ("old" or "new") and the number of steps that this side has newly
-        finished.
-    """
+    """resync: {old name: new name} from `--map`, or None to copy no weights."""
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
         np.savez(scratch.path / "weights.npz", **weights)  # type: ignore[arg-type]  # names are any strings

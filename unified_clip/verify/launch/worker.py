@@ -1,15 +1,11 @@
 """Run a training step and record it: `python -X faulthandler -m unified_clip.verify.launch.worker FILE NAME JOB OUT`.
 
-The directory JOB contains `weights.npz` and `batches.npz`. With --resync, the directory also contains `names.json`. The
-worker writes these files to the directory OUT:
+JOB has `weights.npz`, `batches.npz` and, with --resync, `names.json`. The worker writes these files to OUT:
 
-- `recording.jsonl` and the files of the recorded gradients.
-- `N.safetensors`, the Nth output of the function.
-- `N.resynced.safetensors`, only with --resync: the parameters at the start of the next step.
-- `ended.json`, at the end. After a success: the number of outputs, and whether the function yields. After an error: the
-  message.
-
-If the function raises an exception, the process ends with a traceback.
+- `recording.jsonl` and the files of the recorded gradients
+- `N.safetensors`: the output after step N
+- `N.resynced.safetensors`, with --resync: the parameters at the start of step N + 1
+- `ended.json`: the number of outputs, or an error message
 """
 
 from __future__ import annotations
