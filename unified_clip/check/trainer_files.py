@@ -116,7 +116,6 @@ def _candidates(path: Path) -> list[Candidate]:
         (trainer, document)
         for trainer, document in convert.recognising(path)
         if trainer and kind in trainer.kinds and not isinstance(trainer, PythonFormat)
-        if is_script or _shows_own_key(trainer, path)
     ]
 
 
@@ -286,11 +285,6 @@ def may_be_configuration(path: Path) -> bool:
     if path.suffix.lower() != PYTHON:
         return path.suffix.lower() != NOTEBOOK
     return PYTHON_CONFIGURATION.search(_text(path)) is not None
-
-
-def _shows_own_key(trainer: Format, path: Path) -> bool:
-    keys = [*(keys[-1] for keys in trainer.own_keys), *trainer.inheritance.keys, "read_base"]
-    return not trainer.own_keys or any(key in _text(path) for key in keys)
 
 
 def _text(path: Path) -> str:

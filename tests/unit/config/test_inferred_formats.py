@@ -36,6 +36,7 @@ def test_a_file_that_looks_like_another_format_is_read_in_the_one_that_is_named_
         ("a.yaml", "output_dir: out\nper_device_train_batch_size: 1\ncheckpointing_steps: epoch\n"),
         ("a.yaml", "hardware: tpu\nsharding:\n  mesh_axes: [data]\n"),
         ("a.py", "train = get_config('train.py').train\ntrain.max_iter = 100\n"),
+        ("a.py", "grad_clip = 1.0\nexec(open('configurator.py').read())\noptimizer = dict(type='AdamW')\n"),
     ],
     ids=[
         "EasyR1",
@@ -50,6 +51,7 @@ def test_a_file_that_looks_like_another_format_is_read_in_the_one_that_is_named_
         "Tulu",
         "LTX",
         "detrex",
+        "nanoGPT",
     ],
 )
 def test_files_of_other_programs_with_a_key_of_a_trainer_are_not_taken_for_its_files(

@@ -32,7 +32,8 @@ class MMCV1(MMEngine):
         names = document.data if isinstance(document.data, dict) else {}
         has_optimizer = any(isinstance(names.get(name), dict) for name in ("optimizer", MMCV[0]))
         has_schedule = any(isinstance(names.get(name), dict | int) for name in SCHEDULE)
-        return has_optimizer and has_schedule and not any(name in names for name in REPLACED)
+        is_replaced = any(name in names for name in REPLACED)
+        return has_optimizer and has_schedule and not is_replaced and self.names_own_key(document)
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if not document.has(*MMCV):

@@ -56,6 +56,14 @@ class MMEngine(OwnFormat):
     def parse(self, text: str, name: str) -> Document:
         return python_config.parse(text, name)
 
+    def recognises(self, document: Document) -> bool:
+        return super().recognises(document) and self.names_own_key(document)
+
+    def names_own_key(self, document: Document) -> bool:
+        """Return whether the text names a key of the trainer. `exec(code)` sets unknown keys in any training script."""
+        keys = [*(keys[-1] for keys in self.own_keys), *self.inheritance.keys, "read_base"]
+        return any(key in document.text for key in keys)
+
     def read(self, document: Document, version: Version | None) -> Imported:
         strategy = document.get("strategy") if document.shows("strategy") else None
         if document.shows(CLIP[0], DELETE):
