@@ -21,6 +21,8 @@ from ..errors import NotRepresentableError
 from . import patterns
 from .clip_use import ONE_PER_GROUP, THRESHOLD, ClipUse, shown
 from .model import Difference
+from .notebooks.cells import source_of
+from .python.calls import parsed_arguments
 from .rules.key_names import allowed
 from .trainer_keys import TrainerKeys, find_keys, leaves
 
@@ -97,6 +99,13 @@ OTHER_RULE = (
     "accept this clip as it is, add"
 )
 
+AFTER_PARSING = (
+    "Add this line below the line that parses the arguments. DeepSpeed ignores such a line. With DeepSpeed, pass "
+    "--{option} {threshold!r} on the command line, and {then}"
+)
+
+ANY_THRESHOLD = 'Or to accept every threshold, add the clip to check.ignore with rule = "{rule}" and a reason.'
+
 KEEP = "To keep this clip, add it to check.ignore with a reason."
 
 PASS_NEAREST = "pass --nearest, or add this file to check.nearest."
@@ -117,6 +126,25 @@ class Advisor:
         if [each.about for each in differences] == ["threshold"]:
             return f"Set the threshold to {differences[0].wanted}. {self.advice_by_code(use)}"
         return self.advice_by_code(use)
+
+    def edit_of_unknown(self, use: ClipUse) -> str:
+        if use.option == parsed_arguments.MAX_GRAD_NORM and use.is_set_outside:
+            return self._edit_of_parsed(use)
+        advice = self.advice_by_code(use)
+        rule = use.rule_of_any_threshold
+        return _lines(advice, ANY_THRESHOLD.format(rule=rule.rule)) if rule else advice
+
+    def _edit_of_parsed(self, use: ClipUse) -> str:
+        threshold, source = self._config.threshold, source_of(use.path)
+        if source is None or not self._exported_arguments("hf"):
+            return self.advice_by_code(use)
+        line = f"{parsed_arguments.training_arguments_name(source)}.{use.option} = {threshold!r}"
+        then, entry = f"set the default of {use.option} to {threshold!r}.", ""
+        if all(each.value == threshold for each in use.values):
+            then = f"add to {self._file.name}:"
+            entry = self._entry(use, {"rule": self._config.rule, "threshold": threshold})
+        place = AFTER_PARSING.format(option=use.option, threshold=threshold, then=then)
+        return _lines(line, place, entry, self._or_by_code(use))
 
     def settings(self, use: ClipUse) -> str:
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
@@ -167,16 +195,17 @@ class Advisor:
         return f"{KEEP}\nOr {advice[0].lower()}{advice[1:]}" if UNSUPPORTED in use.why_unknown and advice else advice
 
     def _approval(self, use: ClipUse) -> str:
-        entry: dict[str, Any] = {"path": patterns.relative(use.read or use.path, self._file.resolve().parent)}
         correction = self._correction(use)
         advice = f"{'Or, to accept the file' if correction else 'Correct the file. Or, to accept it'} as it is, add"
         by_value, values_advice = self._approved_values(use)
         if by_value:
-            entry |= by_value
             advice = f"{'Or, if' if correction else 'If'} {values_advice}"
-        kind = documents.kind_of(self._file)
-        text = documents.dump({"check": {"ignore": [{**entry, "reason": "..."}]}}, kind).rstrip()
-        return _lines(correction, f"{advice} to {self._file.name}:", text)
+        return _lines(correction, f"{advice} to {self._file.name}:", self._entry(use, by_value))
+
+    def _entry(self, use: ClipUse, approved: dict[str, Any]) -> str:
+        path = patterns.relative(use.read or use.path, self._file.resolve().parent)
+        entry = {"path": path, **approved, "reason": "..."}
+        return documents.dump({"check": {"ignore": [entry]}}, documents.kind_of(self._file)).rstrip()
 
     def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
         numbers = {each.value for each in use.values if is_number(each.value)}

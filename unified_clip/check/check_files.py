@@ -157,7 +157,8 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     }
     uses = _with_rules(source_files.read(sources, advance, configurations, of_sources), rules, root)
     uses = _without_hydra(uses, sources, file_uses)
-    file_uses.uses = options.passed([use for use in file_uses.uses if not _is_repeated(use, uses)] + uses, sources)
+    kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
+    file_uses.uses = options.passed(kept + uses, sources, files)
     file_uses.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})

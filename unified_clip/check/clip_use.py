@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,9 @@ OWN = "unified_clip"
 ACCELERATE_CLIP = f"{OWN}.integrations.accelerate_clip.clip_"
 
 THRESHOLD = "__threshold__"
+
+RUN_TIME_THRESHOLD = re.compile(r"The threshold, |\S+ sets \w+, so the threshold")
+"""Matches the reason why a clip is unknown, if only its threshold is unknown."""
 
 ONE_PER_GROUP = (
     "Paddle clips each parameter group of an optimizer by a separate norm. To clip by one norm, pass all parameters in "
@@ -111,6 +115,11 @@ class ClipUse:
 
     call: str = ""
     """The code of a call that clips, with THRESHOLD in place of the threshold."""
+
+    @property
+    def rule_of_any_threshold(self) -> ClipConfig | None:
+        """`rule`, if only the threshold of the clip is unknown, and the source has no value for the threshold."""
+        return self.rule if not self.values and RUN_TIME_THRESHOLD.match(self.why_unknown) else None
 
     @property
     def is_own(self) -> bool:

@@ -19,7 +19,7 @@ from ..config.documents.script_options import (
     script_options,
     without_unused_arrays,
 )
-from ..config.formats import FORMATS, Format, convert, placement
+from ..config.formats import FORMATS, Format, clip_key_names, convert, placement
 from ..errors import ConfigError
 from .clip_use import THRESHOLD, ClipUse, NamedValue
 
@@ -45,6 +45,9 @@ MAY_BE_CLIP = re.compile(r"(?i)clip|grad|max[\W_]*norm")
 MAX_NORM = re.compile(r"(?i)max_?norm")
 
 IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
+
+SHORTEST = 6
+"""The length of the shortest abbreviation that the check recognises."""
 
 OPTION = re.compile(r"--([\w-]+)")
 REPEATED = re.compile(
@@ -133,7 +136,7 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
         return []
     text = without_unused_arrays(text)
     own = [each for each in settings(text) if (each.line not in lines if each.is_override else True)]
-    own = [each for each in own if each.name not in read and is_clip(each)]
+    own = [each for each in own if each.name not in read and (is_clip(each) or _is_abbreviated(each.name))]
     uses, defaults, left = [], [], own
     for command in _commands(text):
         trainer = FORMATS[command.format]
@@ -214,6 +217,13 @@ def is_clip(setting: CommandLineSetting) -> bool:
     if setting.is_override or (isinstance(value, str) and value.startswith(RUN_TIME)):
         value = value if isinstance(value, str) and not value.startswith(RUN_TIME) and value != REMOVED else 1.0
     return bool(placement.clip_keys(_document(setting, value)))
+
+
+def _is_abbreviated(name: str) -> bool:
+    """Return whether an option such as --max_grad is probably short for a clip option, which argparse accepts."""
+    name = clip_key_names.normalized(name)
+    is_unclear = len(name) < SHORTEST or "gradientcheckpointing".startswith(name)
+    return not is_unclear and any(each.startswith(name) for each in clip_key_names.COMMON)
 
 
 def _document(setting: CommandLineSetting, value: Any) -> Document:

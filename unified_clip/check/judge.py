@@ -85,9 +85,8 @@ class Judge:
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
-            edit = self._with_advice_to_switch_off(
-                use, advisor.advice_by_code(use), without_callback=use.is_set_outside
-            )
+            edit = advisor.edit_of_unknown(use)
+            edit = self._with_advice_to_switch_off(use, edit, without_callback=use.is_set_outside)
             return "unknown", self._finding(use, "unknown", use.why_unknown, edit)
         family = family_difference(use.config, self.config)
         if use.needs_key and self._is_accepted(use.config, nearest=nearest):

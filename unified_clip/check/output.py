@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import sys
 import textwrap
 from collections import Counter
@@ -23,6 +24,9 @@ ERRORS = ("drift", "missing")
 
 MAX_LINES = 20
 MAX_PLACES = 5
+
+ENTRY_PATH = re.compile(r"^\W*path\b.*$", re.MULTILINE)
+"""Matches the path in an entry of check.ignore. Findings that differ only in this path are printed once."""
 
 CODE = ("edit",)
 """The fields of the report that contain code. Line breaks in code are kept."""
@@ -62,7 +66,8 @@ def as_text(report: CheckReport, *, printed: bool = False) -> str:
 def _grouped(findings: Sequence[Finding]) -> Iterable[list[Finding]]:
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
-        groups.setdefault((finding.kind, finding.clip, *_fields(finding)), []).append(finding)
+        fields = [(name, ENTRY_PATH.sub("", text)) for name, text in _fields(finding)]
+        groups.setdefault((finding.kind, finding.clip, *fields), []).append(finding)
     return groups.values()
 
 

@@ -36,3 +36,21 @@ def test_other_code_is_no_change(check: Check, line: str) -> None:
 def test_a_constant_text_is_compared(check: Check) -> None:
     line = "other = ClipConfig.loads('rule = \"global_norm\"\\nthreshold = 2.0')\nx = other(gradients)"
     assert only_finding(check({"a.py": f"{HEAD}{line}\ngrads = clip(gradients)\n"})).kind == "drift"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_unknown"),
+    [
+        ("exec(open('configurator.py').read())", True),
+        ("if overrides:\n    exec(code, globals())", True),
+        ("exec('seed = 1')", False),
+        ("exec(code, settings)", False),
+        ("def run(code):\n    exec(code)", False),
+    ],
+)
+def test_a_configuration_is_unknown_if_later_code_might_replace_it(check: Check, line: str, is_unknown: bool) -> None:
+    head, load = HEAD.split("clip = ")
+    use = "grads = clip(gradients)\n"
+    findings = check({"a.py": f"{head}clip = {load}{line}\n{use}"}).findings
+    assert [(each.kind, each.line) for each in findings] == [("unknown", 5)] * is_unknown
+    assert check({"a.py": f"{head}{line}\nclip = {load}{use}"}).findings == []

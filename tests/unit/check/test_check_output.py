@@ -212,3 +212,9 @@ def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
         "a.py:3 near paddle.nn.ClipGradByGlobalNorm (paddle)\nnote: a.py:3 paddle.nn.ClipGradByGlobal"
     )
     assert run("clip.toml", ".", "--nearest", a_py=source.replace("1.0", "1.1"))[0] == 1
+
+
+def test_findings_that_differ_only_in_the_path_of_their_entry_are_printed_once(check: Check) -> None:
+    text = output.as_text(check({f"{name}.py": "grad_clip = 1.0\n" for name in "abc"}))
+    assert text.count("[[check.ignore]]") == 1
+    assert "  also at: b.py:1:1, c.py:1:1\n" in text

@@ -291,3 +291,9 @@ def test_the_name_of_a_clip_has_the_key_with_a_value(check: Check) -> None:
         (4, "Keras: config.global_clipnorm"),
         (3, "Lightning: trainer.gradient_clip_val"),
     ]
+
+
+def test_a_setting_of_ml_collections_is_unknown_even_beside_a_clip(check: Check) -> None:
+    config = "import ml_collections\n\nconfig = ml_collections.ConfigDict()\nconfig.clip_gradient = 5.0\n"
+    findings = check({"a.py": config + TORCH % "1.0"}).findings
+    assert [(each.kind, each.clip) for each in findings] == [("unknown", "clip_gradient = 5.0")]

@@ -82,13 +82,15 @@ def test_the_engine_of_a_strategy_is_that_of_its_name_or_class(strategy: object,
 def test_the_arguments_of_a_strategy_choose_no_engine(check: Check) -> None:
     source = "import lightning as L\nfrom lightning.pytorch.strategies import DDPStrategy as D\n"
     call = "L.Trainer(strategy=D(process_group_backend='no_deepspeed'), gradient_clip_val=0.5)\n"
-    assert "except under DeepSpeed or XLA" in only_finding(check({"a.py": source + call}, EXCLUDE)).edit
+    assert "except under DeepSpeed, FSDP 1 or XLA" in only_finding(check({"a.py": source + call}, EXCLUDE)).edit
 
 
 def test_the_same_settings_without_such_an_engine_may_be_replaced_by_code(check: Check) -> None:
     files = {"l.yaml": LIGHTNING.format("ddp", 0.5), "a.py": IMPORTS + "L.Trainer(gradient_clip_val=0.5)\n"}
     for finding in check(files, EXCLUDE).findings:
-        assert "To clip by clip.toml, except under DeepSpeed or XLA: " in finding.edit.replace("to clip", "To clip")
+        assert "To clip by clip.toml, except under DeepSpeed, FSDP 1 or XLA: " in finding.edit.replace(
+            "to clip", "To clip"
+        )
         assert "pass `ClipCallback(clip)` of" in finding.edit
 
 

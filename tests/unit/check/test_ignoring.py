@@ -246,3 +246,27 @@ def test_a_key_of_0_with_the_name_of_another_rule_is_not_to_be_set(check: Check)
     advice, _, entry = finding.edit.partition(", add to clip.toml:\n")
     assert advice == "If your own code reads this key, and 0 is meant to switch the clip off"
     assert 'rule = "none"' in entry
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), args.norm)",
+        "accelerator.clip_grad_norm_(model.parameters(), args.norm)",
+    ],
+)
+def test_an_entry_without_a_threshold_approves_a_threshold_of_its_rule_that_is_unknown(check: Check, code: str) -> None:
+    rules = f'{CLIP_CONFIG}[check]\nrequire = ["a.py"]\n{IGNORE.format("a.py")}'
+    text = f"import torch\n\n{code}\n"
+    finding = only_finding(check({"a.py": text}))
+    assert finding.does.startswith("The threshold, args.norm,")
+    assert 'add the clip to check.ignore with rule = "global_norm" and a reason.' in finding.edit
+    assert check({"a.py": text}, f'{rules}rule = "global_norm"\n').findings == []
+    assert only_finding(check({"a.py": text}, rules)).clip == 'check.require "a.py"'
+    with_threshold = only_finding(check({"a.py": text}, f"{rules}threshold = 1.0\n"))
+    assert with_threshold.edit.startswith("The entry 1 of check.ignore approves only threshold = 1.0")
+    assert "only known at run time. To accept every threshold" in with_threshold.edit
+    late = text.replace("\n\n", "\n\nloss.backward()\noptimizer.step()\n").replace("accelerator.", "torch.nn.utils.")
+    assert only_finding(check({"a.py": late}, f'{rules}rule = "global_norm"\n')).kind == "unknown", "another reason"
+    value = text.replace("clip_grad_norm_", "clip_grad_value_")
+    assert only_finding(check({"a.py": value}, f'{rules}rule = "global_norm"\n')).kind == "drift"

@@ -26,6 +26,7 @@ class Args:
 
 """
 ABSL = "from absl import flags\n\nFLAGS = flags.FLAGS\nflags.DEFINE_float('max_grad_norm', {}, 'help')\n"
+PARSED = "args = parser.parse_args()"
 READ = "args.max_grad_norm"
 
 
@@ -53,6 +54,7 @@ SCRIPTS = {
     "a field": script(CLASS.format("field(default={})"), "args = tyro.cli(Args)"),
     "transformers": script(CLASS, "(args,) = HfArgumentParser(Args).parse_args_into_dataclasses()"),
     "an object": script(CLASS, "args = Args()"),
+    "Accelerate": script(PARSER, PARSED).replace("torch.nn.utils.", "accelerator."),
     "absl": script(ABSL, "", "FLAGS.max_grad_norm"),
     "absl's holder": script(ABSL.replace("flags.DEF", "LIMIT = flags.DEF"), "", "LIMIT.value"),
     "absl's keywords": script(
@@ -87,7 +89,6 @@ def test_a_script_clips_by_the_default_of_its_option(check: Check, source: str) 
     assert (finding.kind, [each.about for each in finding.differences]) == ("drift", ["threshold"])
 
 
-PARSED = "args = parser.parse_args()"
 UNKNOWN = {
     "no default": script(PARSER.replace(", default={}", ""), PARSED),
     "two defaults": script(PARSER + PARSER, PARSED),
@@ -203,6 +204,12 @@ OTHER_RULE = UNSET.replace("clip_grad_norm_", "clip_grad_value_")
         ),
         (RUN.format("a.py", 1.0), {"a.py": UNSET.replace("type=float", "action=Scaled")}, "unknown"),
         ("python b.py\n" + RUN.format("a.py", 1.0), {"a.py": UNSET}, "same"),
+        (RUN.format("a.py config/b.py", 1.0), {"a.py": UNSET}, "same"),
+        (RUN.format("a.py --config=config/b.py", 5.0), {"a.py": UNSET}, "drift"),
+        (RUN.format("xla_spawn.py --num_cores 8 a.py", 1.0), {"a.py": UNSET}, "unknown"),
+        (RUN.format("a.py", 1.0).replace("-norm", ""), {"a.py": UNSET}, "same"),
+        (RUN.format("a.py", 5.0).replace("-norm", "_no"), {"a.py": UNSET}, "drift"),
+        (RUN.format("b.py", 1.0).replace("-norm", ""), {"a.py": UNSET}, "unknown"),
         ("python a.py\n" + RUN.format("b.py", 1.0), {"a.py": UNSET}, "unknown"),
         ("python b.py && " + RUN.format("a.py", 1.0), {"a.py": UNSET}, "unknown"),
         ("# as a.py\n" + RUN.format("$FILE", 1.0), {"a.py": UNSET}, "unknown"),
@@ -273,3 +280,14 @@ def test_the_default_is_unknown_if_an_imported_module_sets_the_option(
     other = f"import torch\n\n\ndef prepare(args):\n    {change}\n    torch.nn.utils.clip_grad_norm_(model, 1.0)\n"
     (clip,) = (clip for clip in check({"a.py": source, "tools.py": other}).clips if clip.path == "a.py")
     assert (clip.result, "by default" in clip.clip) == (expected, expected == "same")
+
+
+def test_the_reason_names_the_script_of_an_option_behind_a_configuration(check: Check) -> None:
+    report = check({"run.sh": "python train.py config/a.py --grad_clip=0.5\n", "config/a.py": "seed = 1\n"})
+    assert only_finding(report).does.startswith("The command passes this option to train.py.")
+
+
+@pytest.mark.parametrize("option", ["--gradient 2", "--gradient_check 1", "--clip 3"])
+def test_other_options_are_no_abbreviations(check: Check, option: str) -> None:
+    report = check({"run.sh": f"python a.py {option}\n", "a.py": UNSET})
+    assert [clip.path for clip in report.clips] == ["a.py"]

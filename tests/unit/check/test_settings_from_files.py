@@ -261,3 +261,47 @@ def test_an_option_of_a_script_with_an_engine_of_deepspeed_is_unknown(check: Che
     files = {"train.py": "import deepspeed\n\nengine, *_ = deepspeed.initialize(args=args, model=model)\n"}
     report = check({**files, "run.sh": "deepspeed train.py --gradient_clipping 1.0\n"})
     assert {each.path: each.kind for each in report.findings} == {"train.py": "unknown", "run.sh": "unknown"}
+
+
+def test_the_edit_of_a_parser_sets_the_argument_and_approves_its_default(check: Check) -> None:
+    finding = only_finding(check({"train.py": PARSER}))
+    assert finding.does.endswith("By default, it is 1.0.")
+    line, place, *entry = finding.edit.splitlines()
+    assert line == "training_args.max_grad_norm = 1.0"
+    assert "With DeepSpeed, pass --max_grad_norm 1.0 on the command line, and add to clip.toml:" in place
+    head, last = PARSER.rsplit("Trainer(model", 1)
+    assert check({"train.py": f"{head}{line}\nTrainer(model{last}"}).findings == []
+    rules = CLIP_CONFIG + '[check]\nrequire = ["train.py"]\n\n' + "\n".join(entry).partition("\nOr to clip")[0]
+    assert check({"train.py": PARSER}, rules).findings == []
+
+
+def test_an_entry_does_not_approve_another_default(check: Check) -> None:
+    own = "class Own(TrainingArguments):\n    max_grad_norm: float = {}\n\n\nparser ="
+    text = PARSER.replace("parser =", own, 1).replace(", TrainingArguments))", ", Own))")
+    rules = CLIP_CONFIG + IGNORE.format("train.py") + 'rule = "global_norm"\nthreshold = 1.0\n'
+    assert check({"train.py": text.format("1.0")}, rules).findings == []
+    for default in ("0.3", "LIMIT"):
+        finding = only_finding(check({"train.py": text.format(default)}, rules))
+        assert finding.edit.startswith("The entry 1 of check.ignore approves only ")
+        assert "set the default of max_grad_norm to 1.0." in finding.edit
+
+
+@pytest.mark.parametrize(
+    ("command", "is_late"),
+    [
+        ("torchrun train.py \\\n  --deepspeed ds.json\n", True),
+        ("torchrun other.py --deepspeed ds.json\n", False),
+        ("torchrun train.py --output_dir a\n", False),
+    ],
+)
+def test_a_line_after_parsing_has_no_effect_if_a_command_passes_deepspeed(
+    check: Check, command: str, is_late: bool
+) -> None:
+    head, last = PARSER.rsplit("Trainer(model", 1)
+    files = {"train.py": f"{head}training_args.max_grad_norm = 1.0\nTrainer(model{last}", "run.sh": command}
+    files["ds.json"] = DEEPSPEED % '"auto"'
+    findings = check(files).findings
+    assert [each.path for each in findings] == ["train.py"] * is_late
+    if is_late:
+        assert findings[0].does.startswith("run.sh starts this script with --deepspeed. Creating TrainingArguments")
+        assert "Pass max_grad_norm=1.0 to TrainingArguments" in findings[0].edit

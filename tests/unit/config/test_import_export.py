@@ -55,7 +55,7 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
     path = write("clip.toml", f'rule = "global_norm"\n{threshold}{keys}\n')
     assert main(["config", "export", str(path), "--to", "lightning"]) == 2
     python = (
-        "Or clip in Python, except under DeepSpeed or XLA: write `clip = ClipConfig.load(FILE)`, then pass "
+        "Or clip in Python, except under DeepSpeed, FSDP 1 or XLA: write `clip = ClipConfig.load(FILE)`, then pass "
         "`ClipCallback(clip)` of "
         "`unified_clip.integrations.lightning_callback` to the Trainer."
     )

@@ -6,13 +6,16 @@ import ast
 from collections.abc import Iterator
 
 from ...config.clip_config import ClipConfig
-from ...config.formats.python_source import Source, last_name
+from ...config.formats.python_source import FUNCTIONS, Source, last_name, shortened
+from ...errors import ConfigError
 
 MAKERS = (
     "model_construct", "model_validate", "model_validate_json", "model_validate_strings", "construct", "from_orm",
     "parse_file", "parse_obj", "parse_raw", "validate",
 )  # fmt: skip
 """Methods of pydantic models that create a `ClipConfig`."""
+
+SCOPES = (*FUNCTIONS, ast.ClassDef)
 
 COPIES = ("model_copy", "copy")
 SETTINGS = {*ClipConfig.model_fields}
@@ -22,11 +25,36 @@ WHY = (
     "the settings into a file, and load the file with ClipConfig.load. Or add this code to check.ignore with a reason."
 )
 
+REPLACED = (
+    "The effect of {name} is unknown, because {code} in line {line} runs code that might replace {name}. Create {name} "
+    "below line {line}."
+)
+
 
 def read(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
     for call in source.calls:
         if name := _override(source, call):
             yield call, name, WHY.format(code=ast.unparse(call))
+
+
+def check_replaced(source: Source, call: ast.Call) -> None:
+    """Raise ConfigError if the file later runs unknown code, as in `exec(open("config.py").read())`.
+
+    Such code can replace a configuration that `call` creates at the top level.
+    """
+    match source.parents[call]:
+        case ast.Assign(targets=[ast.Name(id=name)]) if source.function(call, SCOPES) is None:
+            later = [each for each in source.calls if each.lineno > call.lineno and _runs_unknown_code(each)]
+            for other in later:
+                if source.function(other, SCOPES) is None:
+                    raise ConfigError(REPLACED.format(code=shortened(other), line=other.lineno, name=name))
+
+
+def _runs_unknown_code(call: ast.Call) -> bool:
+    match call:
+        case ast.Call(func=ast.Name(id="exec"), args=[code, *names], keywords=[]):
+            return not isinstance(code, ast.Constant) and all(ast.unparse(each) == "globals()" for each in names)
+    return False
 
 
 def changes_nonfinite(call: ast.Call) -> bool:

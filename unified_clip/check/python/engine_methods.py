@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
+from ...port.ported_clip import Meaning
 from .engine_of_clip import ACCELERATOR
 
 
@@ -90,9 +91,14 @@ def config(source: Source, call: ast.Call | None, threshold: float | None = None
     )  # fmt: skip
 
 
-def rule(source: Source, call: ast.Call | None) -> ClipConfig | None:
+def with_unknown_threshold(source: Source, call: ast.Call) -> Meaning | None:
     with contextlib.suppress(ConfigError):
-        return config(source, call, 1.0)
+        rule, engine = config(source, call, 1.0), of_call(source, call)
+        if rule is not None and engine is not None and isinstance(call.func, ast.Attribute):
+            passed = dict(zip(engine.methods[call.func.attr], call.args, strict=False))
+            passed |= {keyword.arg or "**": keyword.value for keyword in call.keywords}
+            codes = [ast.unparse(passed[name]) for name in LIMITS if name in passed]
+            return Meaning(rule, threshold=codes[0]) if len(codes) == 1 else None
     return None
 
 

@@ -29,7 +29,7 @@ from ...port.catalog import (
 from ...port.port_files import port_all
 from ...port.ported_clip import SET_OUTSIDE, PortedClip, PortedFile, UnreadableFile
 from ...port.rules.function import MADE_OF_GRADIENT
-from ..clip_use import ONE_PER_GROUP, OWN, ClipUse
+from ..clip_use import ONE_PER_GROUP, OWN, ClipUse, NamedValue
 from ..notebooks import clips_in_notebooks
 from ..notebooks.cells import parsed, python_source
 from ..trainer_files import may_name_clip
@@ -90,9 +90,6 @@ def read(
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
-    Return one clip of unknown effect for a file that only has a setting such as `max_norm`, and for invalid Python that
-    names a clip.
-
     configurations: The Python files that are read as configurations of trainers.
     precisions: Maps each Python file to {Accelerate file near it: mixed precision}.
     """
@@ -115,7 +112,11 @@ def read(
     uses += [_unreadable(file) for file in unreadable]
     uses += itertools.chain.from_iterable(map(indirect_settings.read, paths))
     known = {*configurations, *(use.path for use in uses if use is not None)}
-    others = [path for path in paths if path not in known and may_name_clip(path)]
+    others = [
+        path
+        for path in paths
+        if (path not in known or b"ml_collections" in python_source(path)) and may_name_clip(path)
+    ]
     uses += itertools.chain.from_iterable(map(possible_clips.read, others))
     uses += itertools.chain.from_iterable(map(clips_in_notebooks.clips_outside_python, paths))
     clips = _without_measures([use for use in uses if use is not None])
@@ -128,10 +129,7 @@ def _in_steps(
     known_own: Mapping[Path, _Known],
     precisions: Mapping[Path, Mapping[str, str]],
 ) -> Iterator[ClipUse]:
-    """Yield all clips. In a file with a clip, also yield the optimizer steps and the optimizers without a clip.
-
-    If Accelerate might have scaled the gradients, the effect of a clip becomes unknown.
-    """
+    """Yield all clips. In a file with a clip, also yield the optimizer steps and the optimizers without a clip."""
     by_path: dict[Path, list[ClipUse]] = {path: [] for path in known_own}
     for use in uses:
         by_path.setdefault(use.path, []).append(use)
@@ -288,19 +286,21 @@ def _native(
         return use(why_unknown=ONE_BOUND)
     if site.reason == MADE_OF_GRADIENT:
         return use(why_unknown=MAY_BE_GRADIENT)
-    threshold = site.meaning.threshold if site.meaning else ""
+    meaning = site.meaning
+    threshold = meaning.threshold if meaning else ""
     if threshold.strip("\"'") == "auto":
         return None if deepspeed.is_left_to_trainer(source) else use(why_unknown=deepspeed.AUTO)
-    if threshold and site.meaning:
-        why, rule = effect.of_unknown_threshold(
-            source, call, site.meaning, effect.kind_of(function) if function else "in place"
-        )
-        return _with_option(source, call, threshold, use(why_unknown=why, rule=rule), paths)
-    try:
-        return _with_settings(site, source, call, function, use)
-    except ConfigError as error:
-        why = str(error).removeprefix(f"{path.name}, line {site.line}: ")
-        return use(why_unknown=why, rule=None if site.meaning else engine_methods.rule(source, call))
+    if not threshold:
+        try:
+            return _with_settings(site, source, call, function, use)
+        except ConfigError as error:
+            meaning = engine_methods.with_unknown_threshold(source, call) if call and not meaning else None
+            if meaning is None:
+                return use(why_unknown=str(error).removeprefix(f"{path.name}, line {site.line}: "))
+    assert meaning is not None
+    kind = effect.kind_of(function) if function else "in place"
+    why, rule = effect.of_unknown_threshold(source, call, meaning, kind)
+    return _with_option(source, call, meaning.threshold, use(why_unknown=why, rule=rule), paths)
 
 
 def _with_settings(
@@ -317,7 +317,12 @@ def _with_settings(
         rules = [each for each in settings() if each.keyword == option == parsed_arguments.MAX_GRAD_NORM]
         rule = next((each for each in rules if use.keywords["package"] in each.packages), None)
         config = ClipConfig(rule=rule.rule, family=rule.family, threshold=1.0) if rule and rule.rule else None
-        return use(why_unknown=why, is_set_outside=True, option=option, rule=config)
+        defaults = [*options.defaults_of_field(source, option)] if rule else []
+        defaults = defaults or ([float(rule.default)] if rule and rule.default else [])
+        if defaults and None not in defaults:
+            why = f"{why.partition('. ')[0]}. By default, it is {' or '.join(map(format_value, defaults))}."
+        values = tuple(NamedValue(option, each) for each in defaults)
+        return use(why_unknown=why, is_set_outside=True, option=option, rule=config, values=values)
     if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
         trainer, _, argument = site.name.rstrip("=)").partition("(")
         default = replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")

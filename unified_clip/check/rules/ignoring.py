@@ -18,6 +18,10 @@ from ..clip_use import ClipUse, NamedValue, shown
 from ..model import Finding
 from .key_names import RULES, allowed
 
+NO_THRESHOLD = (
+    "The entry {index} of check.ignore approves only {approved}, but the threshold of this clip is only known at run "
+    'time. To accept every threshold of this rule, write rule = "{rule}" without threshold in that entry.'
+)
 NOT_APPROVED = (
     "The entry {index} of check.ignore approves only {approved} for this clip. If you intend the new effect, change "
     "rule and threshold of that entry."
@@ -51,7 +55,10 @@ def applied(
     used.add(index)
     if approves(rules[index], use, config):
         return finding.model_copy(update={"ignored": rules[index].reason})
-    why = NOT_APPROVED.format(index=index + 1, approved=approval(rules[index], config))
+    why, rule = NOT_APPROVED, use.rule_of_any_threshold
+    if rule and rules[index].threshold is not None:
+        why = NO_THRESHOLD.replace("{rule}", rule.rule)
+    why = why.format(index=index + 1, approved=approval(rules[index], config))
     return finding.model_copy(update={"edit": f"{why}\n{finding.edit}"})
 
 
@@ -72,7 +79,9 @@ def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
     if use.config is not None:
         return not is_off(use.config)
     index = index_of(rules, use, root)
-    return index is not None and rules[index].threshold is not None
+    if index is None:
+        return False
+    return rules[index].threshold is not None or rules[index].rule not in (None, "none")
 
 
 def approval(rule: Ignore, config: ClipConfig) -> str:
@@ -86,13 +95,16 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` approves every
     effect.
 
-    Settings that are not in the entry must agree with the shared configuration. The family and the eps can differ. If
-    no known trainer reads the clip keys, the names and the values of the keys are compared.
+    Settings that are not in the entry must agree with the shared configuration. The family and the eps can differ. An
+    entry without `threshold` approves an unknown threshold. If no known trainer reads the clip keys, the names and the
+    values of the keys are compared.
     """
     if rule.threshold is None and rule.rule is None:
         return True
     if use.unclipped:
         return rule.rule == "none"
+    if use.rule_of_any_threshold and rule.threshold is None:
+        use = replace(use, config=ClipConfig(**{**use.rule_of_any_threshold.data(), "threshold": config.threshold}))
     if use.config is None:
         return _approves_values(rule, use.values, config)
     if rule.rule == "none":

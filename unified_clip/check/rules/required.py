@@ -40,7 +40,8 @@ CLIP_HERE = (
 )
 
 NOT_COUNTED = (
-    "These ignored clips do not satisfy the pattern, because the clips are off, or have no threshold in check.ignore:"
+    "These ignored clips do not satisfy the pattern: {places}. An ignored clip of unknown effect satisfies a pattern "
+    "only if its entry of check.ignore has a rule or a threshold."
 )
 
 
@@ -74,7 +75,7 @@ def check(
             continue
         outside_of = _elsewhere(matching, file_uses, ", and include it in the pattern")
         places = [f"{shown(use.path)}:{use.line}" for use in ignored for file in use.files if file in matching]
-        uncounted = f" {NOT_COUNTED} {', '.join(dict.fromkeys(places))}." if places else ""
+        uncounted = f" {NOT_COUNTED.format(places=', '.join(dict.fromkeys(places)))}" if places else ""
         why = f"No file that matches {glob!r} has a clip (files: {len(matching)}).{uncounted}{outside_of}"
         edit = "Restore the clip, or remove the pattern from check.require."
         if not matching:

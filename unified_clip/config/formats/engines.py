@@ -12,9 +12,9 @@ UNREACHABLE = (DEEPSPEED, MEGATRON, XLA, COLOSSAL)
 """These engines do not expose the gradients of a step, so training code cannot clip."""
 
 INSTEAD_FAILS_UNDER = {
-    "hf": f"{DEEPSPEED}, {MEGATRON} or {XLA}",
-    "accelerate": f"{DEEPSPEED}, {MEGATRON} or {XLA}",
-    "lightning": f"{DEEPSPEED} or {XLA}",
+    "hf": f"{DEEPSPEED}, {FSDP1}, {MEGATRON} or {XLA}",
+    "accelerate": f"{DEEPSPEED}, {FSDP1}, {MEGATRON} or {XLA}",
+    "lightning": f"{DEEPSPEED}, {FSDP1} or {XLA}",
     "mmengine": f"{DEEPSPEED} or {COLOSSAL}",
     "torchtitan": "pipeline parallelism",
 }

@@ -14,17 +14,29 @@ from typing import NamedTuple
 from ...._static_values import is_number
 from ....config.clip_config import ClipConfig
 from ....config.documents.script_options import COMMENT
+from ....config.formats.engines import DEEPSPEED
 from ....config.formats.python_source import Source, last_name
 from ....config.formats.trainers.huggingface.training_arguments import UNDER_DEEPSPEED
 from ....errors import ConfigError
 from ...clip_use import ClipUse, shown
-from ...command_lines import CommandLineSetting, is_clip
+from ...command_lines import CommandLineSetting, is_clip, is_shell
+from ...notebooks.cells import python_source
+from ..trainers import deepspeed
 from . import parsed_arguments
 
 DEFINITIONS = ("DEFINE_float", "DEFINE_integer")
 
 SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
 
+
+ARGUMENT = re.compile(
+    r"(?<=\.py)(?:\s+[^\s;&|-][^\s;&|]*\.py)+(?!\w)|--?[\w.-]*(?:config|cfg)[\w-]*[\s=]+\S+\.py(?!\w)"
+)
+"""Matches files that a command passes to its script, such as config.py in `train.py config.py`."""
+
+PARSED = re.compile(rb"\bparse_args_into_dataclasses\b")
+
+STARTS = "{place} starts this script with --deepspeed. {why}"
 
 OF_SCRIPT = (
     "The command passes this option to {script}. The check finds no clip in {script} that reads the option. Also check "
@@ -69,26 +81,35 @@ def find(source: Source, code: str) -> Option | None:
     (option,) = definitions
     if not parsed_arguments.is_unchanged(source, node, option.owner):
         return None
-    value = None
-    with contextlib.suppress(ConfigError, OverflowError):
-        constant = source.constant(option.default)
-        value = float(constant) if is_number(constant) else None
     unclear = [name for name in option.names if not _is_clip(name)]
     shown = (unclear or option.names)[0]
-    return Option(node.attr if option.is_plain else "", shown, value, is_clip=not unclear)
+    default = _number(source, option.default)
+    return Option(node.attr if option.is_plain else "", shown, default, is_clip=not unclear)
+
+
+def defaults_of_field(source: Source, name: str) -> list[float | None]:
+    return [_number(source, each.default) for each in _definitions(source, name) if each.owner]
+
+
+def _number(source: Source, node: ast.expr) -> float | None:
+    with contextlib.suppress(ConfigError, OverflowError):
+        constant = source.constant(node)
+        return float(constant) if is_number(constant) else None
+    return None
 
 
 def _is_clip(name: str) -> bool:
     return is_clip(CommandLineSetting(1, name.rpartition(".")[2].lstrip("-"), 1.0, False))
 
 
-def passed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> list[ClipUse]:
+def passed(uses: Sequence[ClipUse], sources: Sequence[Path], files: Sequence[Path]) -> list[ClipUse]:
     """Return all clips. For a threshold on a command line, take the clip rule from the script that reads the threshold.
 
     If the command line names no script, search all scripts that the file with the command line names.
     """
     readers = [use for use in uses if use.package and use.option]
     passed = [_as_read(use, readers) if use.option and not use.package else use for use in uses]
+    passed = [_under_deepspeed(use, files) for use in passed]
     return list(_changed(passed, sources)) if readers else passed
 
 
@@ -107,11 +128,28 @@ def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipU
         yield use
 
 
+def _under_deepspeed(use: ClipUse, files: Sequence[Path]) -> ClipUse:
+    """Return `use`. A line such as `args.max_grad_norm = 1.0` has no effect if a command passes --deepspeed."""
+    name = use.clip.rpartition(".")[2]
+    is_set = use.config is not None and not use.format and name == parsed_arguments.MAX_GRAD_NORM
+    if not is_set or not PARSED.search(python_source(use.path)):
+        return use
+    for path in filter(is_shell, files):
+        for command in re.finditer(r"(?:\\\n|[^\n])+", "\n".join(_lines(path))):
+            scripts = SCRIPT.findall(ARGUMENT.sub("", command[0]))
+            if use.path.name in scripts and re.search(r"--deepspeed[\s=]", command[0]):
+                why = STARTS.format(place=shown(path), why=deepspeed.TOO_LATE)
+                return replace(use, config=None, rule=None, why_unknown=why, engine=DEEPSPEED, package="transformers")
+    return use
+
+
 def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
     ((name, value),) = use.values
-    if scripts := SCRIPT.findall(_command(use).partition(f"--{name}")[0]):
+    if scripts := SCRIPT.findall(ARGUMENT.sub("", _command(use).partition(f"--{name}")[0])):
         use = replace(use, why_unknown=OF_SCRIPT.format(script=scripts[-1]))
-    readers = [each for each in readers if each.option == use.option]
+    # argparse accepts an option without its last letters
+    names = {each.option for each in readers if each.option.startswith(use.option)}
+    readers = [each for each in readers if each.option == use.option or names == {each.option}]
     if any(each.is_set_outside for each in readers) and "--deepspeed" in _command(use):
         return replace(use, why_unknown=UNDER_DEEPSPEED)
     rules = {
@@ -128,7 +166,8 @@ def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
 
 
 def _scripts(use: ClipUse) -> set[str]:
-    return {*(SCRIPT.findall(_command(use)) or SCRIPT.findall("\n".join(_lines(use.path))))}
+    command, file = (ARGUMENT.sub("", text) for text in (_command(use), "\n".join(_lines(use.path))))
+    return {*(SCRIPT.findall(command) or SCRIPT.findall(file))}
 
 
 def _lines(path: Path) -> list[str]:
@@ -142,7 +181,7 @@ def _command(use: ClipUse) -> str:
         first -= 1
     while last < len(lines) - 1 and lines[last].endswith("\\"):
         last += 1
-    return "\n".join(lines[first : last + 1])
+    return "\n".join(line.removesuffix("\\") for line in lines[first : last + 1])
 
 
 def _definitions(source: Source, name: str) -> Iterator[_Definition]:

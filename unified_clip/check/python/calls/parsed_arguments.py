@@ -69,6 +69,11 @@ def is_other_object(source: Source, setting: ast.Attribute) -> bool:
     return arguments.isdisjoint({owner.id, ast.unparse(source.followed(owner))}) and owner.id not in parameters
 
 
+def training_arguments_name(source: Source) -> str:
+    """Return the variable that gets the parsed training arguments, or "training_args" if no line assigns them."""
+    return min(filter(str.isidentifier, _training_arguments(source)), key=len, default="training_args")
+
+
 def _training_arguments(source: Source) -> set[str]:
     names = {name.rpartition(".")[2] for each in settings() if each.keyword == MAX_GRAD_NORM for name in each.classes}
     classes = with_derived(source, names)

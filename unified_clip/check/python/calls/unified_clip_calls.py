@@ -97,7 +97,10 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
         return use(why_unknown=NOT_CALLED) if is_passed_on and last.islower() and last in _own_functions() else None
     try:
         if (config := _created(source, path, call, name)) is not None:
-            return unused_configurations.mark_unused(source, use(config), call)
+            marked = unused_configurations.mark_unused(source, use(config), call)
+            if not marked.unused:
+                changed_configurations.check_replaced(source, call)
+            return marked
         if name in clipped_twice.CALLBACKS:
             callback = unused_configurations.mark_unused(source, use(), call)
             return callback if callback.unused else None
