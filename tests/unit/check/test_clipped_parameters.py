@@ -127,7 +127,7 @@ def test_a_method_of_a_training_engine_is_compared(check: Check, source: str, ex
         r"attach_to\(optimizer, model\)|clip_\(accelerator, clip|ownership='distinct'|ClipCallback", finding.edit
     )
     unknown = only_finding(check({"a.py": source.format("args.norm")}, expected))
-    assert (unknown.kind, unknown.does[:25]) == ("unknown", "The value of args.norm is")
+    assert (unknown.kind, unknown.does[:25]) == ("unknown", "The threshold, args.norm,")
 
 
 def test_a_method_clip_gradients_of_another_class_is_unknown(check: Check) -> None:
