@@ -1,7 +1,4 @@
-"""Advise what to write instead of a clip that differs from the shared clip configuration.
-
-`trainer_keys.py` finds the keys to set in a trainer's file.
-"""
+"""Advise what to write instead of a clip that differs from the shared clip configuration."""
 
 from __future__ import annotations
 

@@ -41,12 +41,7 @@ def check(
     *,
     nearest: bool = False,
 ) -> CheckReport:
-    """Compare every clip in `files` with a clip configuration, and return the report.
-
-    paths: The paths that the user passed.
-    files: All files below `paths`.
-    nearest: Whether to accept a clip if only its family and its eps differ from the configuration.
-    """
+    """Compare every clip in `files` with a clip configuration. The user passed `paths`, which contain `files`."""
     config = ClipConfig.load(clip)
     rules = config.check or CheckRules()
     trainer_files.check_formats(clip, rules)

@@ -46,8 +46,7 @@ MAX_NORM = re.compile(r"(?i)max_?norm")
 
 IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
 
-SHORTEST = 6
-"""The length of the shortest abbreviation that the check recognises."""
+SHORTEST_ABBREVIATION = 6
 
 OPTION = re.compile(r"--([\w-]+)")
 REPEATED = re.compile(
@@ -63,7 +62,6 @@ COMMAND_TRAINERS = {
 """Maps a program to (trainer format, option that sets the threshold)."""
 
 DEFAULT_THRESHOLD = 1.0
-"""The default threshold of the programs in COMMAND_TRAINERS."""
 
 COMMAND = re.compile(
     rf"(?<![\w./-])({'|'.join(COMMAND_TRAINERS)})\s+(dpo|grpo|kto|pt|reward|rlhf|rloo|sft)(?![\w.-])((?:\\\n|[^\n])*)"
@@ -220,9 +218,9 @@ def is_clip(setting: CommandLineSetting) -> bool:
 
 
 def _is_abbreviated(name: str) -> bool:
-    """Return whether an option such as --max_grad is probably short for a clip option, which argparse accepts."""
+    """Return whether an option such as --max_grad is probably a shortened clip option, as argparse accepts it."""
     name = clip_key_names.normalized(name)
-    is_unclear = len(name) < SHORTEST or "gradientcheckpointing".startswith(name)
+    is_unclear = len(name) < SHORTEST_ABBREVIATION or "gradientcheckpointing".startswith(name)
     return not is_unclear and any(each.startswith(name) for each in clip_key_names.COMMON)
 
 

@@ -57,7 +57,7 @@ class Notebook(NamedTuple):
 
 
 class NotebookError(Exception):
-    """A file is not a notebook."""
+    pass
 
 
 def python_source(path: Path) -> bytes:

@@ -92,12 +92,9 @@ def approval(rule: Ignore, config: ClipConfig) -> str:
 
 
 def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
-    """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` approves every
-    effect.
+    """Return whether an entry approves the effect of a clip.
 
-    Settings that are not in the entry must agree with the shared configuration. The family and the eps can differ. An
-    entry without `threshold` approves an unknown threshold. If no known trainer reads the clip keys, the names and the
-    values of the keys are compared.
+    Settings that are not in the entry must agree with the shared configuration. The family and the eps can differ.
     """
     if rule.threshold is None and rule.rule is None:
         return True

@@ -32,7 +32,7 @@ SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
 ARGUMENT = re.compile(
     r"(?<=\.py)(?:\s+[^\s;&|-][^\s;&|]*\.py)+(?!\w)|--?[\w.-]*(?:config|cfg)[\w-]*[\s=]+\S+\.py(?!\w)"
 )
-"""Matches files that a command passes to its script, such as config.py in `train.py config.py`."""
+"""Matches files that a command passes to its script, as in `train.py config.py`."""
 
 PARSED = re.compile(rb"\bparse_args_into_dataclasses\b")
 

@@ -1,7 +1,4 @@
-"""Decide whether `max_grad_norm` of Hugging Face's Trainer has its usual effect under DeepSpeed.
-
-DeepSpeed has a clip setting of its own.
-"""
+"""Decide whether `max_grad_norm` of Hugging Face's Trainer has its usual effect under DeepSpeed."""
 
 from __future__ import annotations
 
