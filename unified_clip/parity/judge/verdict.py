@@ -37,7 +37,7 @@ NativeVerdict = Literal["equal", "no norm", "close", "known", "different"]
 
 VERDICTS: Mapping[str, str] = {
     "equal": "the same bits as exact arithmetic. For a framework's function: the same gradients, and a norm "
-    "that equals the unrounded exact norm",
+    "that equals the exact norm in float64",
     "no norm": "the same gradients, but the function returned no norm",
     "close": "a rounding error that docs/contract.md allows. For a framework's function: a rounding error",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",

@@ -25,7 +25,7 @@ LEGEND = (
 )
 NATIVE_LEGEND = (
     "{whose}: the verdict. If the verdict is not `equal`, two numbers follow. The first number is the relative "
-    "difference of the norm from the unrounded exact norm. The second number is the largest difference of an element, "
+    "difference of the norm from the exact norm in float64. The second number is the largest difference of an element, "
     "relative to the largest exact element of its gradient. `close`: within rounding. `no norm`: the gradients are "
     "equal, and the function returned no norm. `-`: the framework has no such function, or the function returns no "
     "norm or no gradients."
