@@ -198,7 +198,6 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """The kind is "coefficient" if a wrong norm has the same effect."""
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
         return

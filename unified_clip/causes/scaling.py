@@ -88,7 +88,6 @@ class Scaling:
     """The largest error, divided by the largest element of the expected result."""
 
     def allows(self, coef: float, slack: float) -> bool:
-        """Return whether a coefficient explains the gradient."""
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged
         size = FORMATS[self.dtype].size

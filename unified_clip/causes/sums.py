@@ -22,7 +22,7 @@ NARROW = ("bfloat16", "float16")
 NEAR_STEPS = 8
 
 MIN_ELEMENTS = 4
-"""With fewer elements, many norms explain the results."""
+"""With fewer elements, many different norms give the same results."""
 
 
 def rounding_noise(elements: int) -> float:

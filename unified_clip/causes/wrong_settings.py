@@ -42,7 +42,7 @@ FEW_DIGITS = (1, 2)
 def wrong_settings(
     this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
 ) -> Iterator[Cause]:
-    """Yield causes for the difference of `this`, the simplest first."""
+    """Yield causes, the simplest first."""
     if this.by == "per slice":
         return
     if not _has_correct_norm(this):
@@ -108,7 +108,7 @@ class _Calls(NamedTuple):
         return _common(*self, partial(_numbers, interval_of=interval_of))
 
     def wrong_value(self, interval_of: IntervalOf, correct: float, preferred: Sequence[float] = ()) -> float | None:
-        """Return None if the correct value or no value explains the calls. With few calls, the value must be
+        """Return None if the correct value explains the calls, or if no value does. With few calls, the value must be
         in `preferred` or have one digit."""
         interval = self.common(interval_of)
         if interval is None or interval[0] <= correct <= interval[1]:

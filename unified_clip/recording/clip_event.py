@@ -51,8 +51,6 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """A gradient of an unknown parameter keeps its own name."""
-
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
         self._by_id = {id(parameter): name for name, parameter in names.items()}
@@ -98,7 +96,7 @@ def unique_name(name: str, taken: Container[str]) -> str:
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """Name gradients without a name by position, and add all names to `taken`."""
+    """If a gradient has no name, name it by its position. Add all names to `taken`."""
     indices: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
     for index in clip.group:

@@ -18,7 +18,7 @@ Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped",
     "steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer",
 ]  # fmt: skip
-"""What differs. "calls", "norms" and "clips" mean different numbers of them."""
+"""What differs. "calls", "norms" and "clips" are numbers of calls, norms and clips."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 
@@ -42,7 +42,7 @@ class Divergence:
     is_noise: bool = False
 
     def exceeds(self, max_ulp: float) -> bool:
-        """`ulps` may be GROWTH times as large as `ulps_at_its_size`."""
+        """`ulps` may be up to GROWTH times `max_ulp`."""
         return (self.ulps_at_its_size or 0.0) > max_ulp or (self.ulps or 0.0) > GROWTH * max_ulp
 
 

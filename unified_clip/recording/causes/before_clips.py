@@ -228,9 +228,9 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
     most = gradient_hints.largest_share(pair)
     if 0 < most < gradient_hints.TINY:
         advice = (
-            f"the norms of the gradients differ by at most {most:.2g} of the total norm. Other data would cause a "
-            "larger difference. Look for an eps in a formula of the forward pass or the loss. For example, gradients "
-            "of paddle.norm and Paddle's weight_norm contain an eps of 1e-12"
+            f"the norms of the gradients differ by at most {most:.2g} of the total norm. If the batches "
+            "differed, the norms would differ more. Look for an eps in a formula of the forward pass or the loss. For "
+            "example, gradients of paddle.norm and Paddle's weight_norm contain an eps of 1e-12"
         )
         return Cause("other gradients", f"{place}: {advice}")
     if missing:

@@ -26,7 +26,7 @@ SPECIFIC_CAUSES: Mapping[CauseKind, set[CauseKind]] = {
 """{general cause: specific causes that replace it in a report}."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
-"""Causes of differences that different updates at earlier steps can also explain."""
+"""Different updates at earlier steps can have the same effect as these causes."""
 
 ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 

@@ -82,8 +82,8 @@ def shifted_steps(point: DivergencePoint) -> Cause | None:
                 return Cause(
                     "shifted step",
                     f"{run.name} is {shift} step{'s' * (shift != 1)} ahead of {other.name}: {len(norms)} norms agree "
-                    f"with later norms of {other.name}. {run.name} leaves out the start of {other.name}, for example "
-                    "the first batch",
+                    f"with later norms of {other.name}. {run.name} leaves out steps that {other.name} makes, for "
+                    "example with the first batch",
                 )
     return None
 

@@ -288,10 +288,10 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
 def _noise(point: DivergencePoint) -> Cause:
     names = names_text(noise(point.pairs, 0.0))
     sentence = (
-        f"only rounding noise in {names} differs. These gradients, or parts of them, are at most {ROUNDING} ULP of the "
-        "total norm. Their true value might be 0. Two examples are a bias before BatchNorm and the bias of attention "
-        "keys. Adam divides each gradient by its own size, so noise changes these weights by up to the learning rate. "
-        f"To ignore noise, pass --max-ulp {ROUNDING}"
+        f"only rounding noise in {names} differs. These gradients, or parts of them, have norms of at most {ROUNDING} "
+        "ULP of the total norm. Their true value might be 0. Two examples are a bias before BatchNorm and the bias of "
+        "attention keys. Adam divides each gradient by its own size, so noise changes these weights by up to the "
+        f"learning rate. To ignore noise, pass --max-ulp {ROUNDING}"
     )
     return Cause("rounding noise", sentence)
 

@@ -93,8 +93,7 @@ def _regularized(pair: CallPair, norms: Norms) -> Iterator[Sequence[str]]:
 
 
 def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms: Norms) -> Iterator[float]:
-    """Yield weight decays that explain the larger losses. They have at most two digits, because other data can also
-    cause larger losses."""
+    """Other data can also cause larger losses, so yield only weight decays with at most two digits."""
     added = math.fsum(own.losses) - math.fsum(step.losses)
     error = max(EXACT, LOSS_ERROR * abs(math.fsum(own.losses)) / added) if added > 0 else 0.0
     for names in _regularized(pair, norms):

@@ -32,7 +32,7 @@ GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 SOURCE = "_unified_clip_source"
 
 ONE_GRADIENT = ("Cast", "Identity", "UnsortedSegmentSum")
-"""Operations that return the gradient of the same variable as their input. `tf.convert_to_tensor` of IndexedSlices adds
+"""Operations whose input and output are gradients of the same variable. `tf.convert_to_tensor` of IndexedSlices adds
 UnsortedSegmentSum."""
 
 

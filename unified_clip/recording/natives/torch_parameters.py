@@ -20,7 +20,7 @@ State = tuple[int, int]
 
 
 class GradientVersions:
-    """Detect gradients that changed after the last backward pass, by PyTorch's counter of in-place changes."""
+    """Use PyTorch's counter of in-place changes to detect gradients that changed after the last backward pass."""
 
     def __init__(self) -> None:
         self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by `id`: some have no hash
@@ -56,7 +56,7 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
 MOST_SEARCHES = 8
-"""The largest number of searches without a new name. A search is slow in a large program."""
+"""The largest number of searches that find no new name. A search is slow in a large program."""
 
 
 class ModelNames:

@@ -31,7 +31,6 @@ def late_clips(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
 def late_clip_of_step(
     late: RecordedRun, early: RecordedRun, step: int, clips: Sequence[Mapping[int, Sequence[RecordedCall]]]
 ) -> Cause | None:
-    """Return a cause if `late` clips after the step what `early` clips before it."""
     later, own = (calls.get(step + 1, ()) for calls in clips)
     after = [call for call in later if not any(have_near_norms(call, other) for other in own)]
     if not any(itertools.starmap(have_near_norms, itertools.product(after, clips[1].get(step, ())))):

@@ -12,7 +12,7 @@ from ..recorded_run import OptimizerStep, Setting
 from .names import LIBRARIES
 
 EQUAL = 1e-6
-"""The relative difference of equal settings. Some frameworks store them as float32."""
+"""Settings with a smaller relative difference are equal, because some frameworks store them as float32."""
 
 # v is the second moment, t is the step, and c = 1 - beta2**t is the bias correction.
 Place = Literal[
@@ -58,8 +58,8 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Return the eps with the same effect after the bias correction, or None. `step.step` must be 1 at the first step
-    of training."""
+    """Return the eps that has the same effect if it is added after the bias correction. `step.step` must be 1 at the
+    first step of training."""
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:
         return eps
@@ -75,7 +75,7 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 
 
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
-    """Return (left value, right value, cause), or None if both eps have the same effect. Values are eps or places."""
+    """Return (left value, right value, cause), or None if both eps have the same effect."""
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
         return None

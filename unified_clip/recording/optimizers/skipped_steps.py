@@ -123,7 +123,7 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 
 def _skips_without_calls(run: RecordedRun, other: RecordedRun) -> Skips:
-    """optax.apply_if_finite skips steps without a clip call, where the gradients of `other` are not finite."""
+    """If gradients are not finite, optax.apply_if_finite skips the step and the clip call."""
     missing = len(other.optimizer_steps) - len(run.optimizer_steps)
     is_known = any(step.backward_calls is not None for step in run.optimizer_steps)
     by_step = calls_by_step(other)

@@ -339,7 +339,7 @@ def _without_partial_steps(run: RecordedRun) -> RecordedRun:
 
 
 def _counts_calls(run: RecordedRun) -> bool:
-    """Return whether each clip call is a step, because the script sets no step numbers."""
+    """Return whether each clip call was counted as a step."""
     steps = [line.step for line in run.lines]
     if not all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False)):
         return False

@@ -12,11 +12,11 @@ from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT, distance
 
 MOST_NETWORKS = 6
-"""The largest number of networks with equal shapes that their weights distinguish."""
+"""The largest number of networks with equal shapes."""
 
 
 SAME = 0.01
-"""Norms of one network's weights differ relatively by at most SAME between the runs."""
+"""The largest relative difference between the norms of one weight in both runs."""
 
 
 def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> Iterator[StepDifference]:

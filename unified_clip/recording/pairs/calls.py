@@ -115,7 +115,7 @@ def orders_of(pair: CallPair) -> dict[str, str]:
 # -- the order of the calls of a step
 
 MIN_COMMON_FRACTION = 0.5
-"""The smallest fraction of common gradients of two paired calls."""
+"""Calls with a smaller fraction of common gradients are not paired."""
 
 Likeness = Sequence[Sequence[float | None]]
 """A row for each call of one run, and a column for each call of the other run. None: cannot be paired."""
@@ -193,7 +193,7 @@ def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | 
 
 
 def _common_fraction(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
-    """Return the fraction of gradients that both calls clip, by name or by shape."""
+    """Return the fraction of gradients that have the same name or shape in both calls."""
     if not call.parameters or not other.parameters:
         return None
     sides: list[Counter[object]] = [Counter(_named(call, names)), Counter(_named(other, {}))]

@@ -6,9 +6,9 @@ from ...causes.cause import CauseKind
 from ..compare import RecordingComparison
 
 REMEDIES: dict[CauseKind, str] = {
-    "another threshold": "To have the same threshold, change the number in {new}. If only one side multiplies its "
-    "threshold by a loss scale or a learning rate, look for this factor in the gradients of the other side. If these "
-    "gradients contain the factor, multiply the threshold of the other side, too.",
+    "another threshold": "To have the same threshold, change the number in {new}. One side might multiply its "
+    "threshold by a factor, such as a loss scale or a learning rate. If the gradients of the other side are "
+    "multiplied by this factor, multiply their threshold, too.",
     "per tensor for global": "To have the same rule, change the clip of {new}. "
     "PyTorch: `unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor. "
     "`clip_grad_norm_(model.parameters(), c)` clips by the total norm.",

@@ -132,8 +132,8 @@ def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
     has_adam = any("adam" in step.optimizer.lower() for run in comparison.runs for step in run.optimizer_steps)
     is_possible = has_adam or not all(run.optimizer_steps for run in comparison.runs)
     text = (
-        f"Not compared: rounding noise of {names_text(names)}. These gradients, or parts of them, are at most "
-        f"{ROUNDING} ULP of the total norm."
+        f"Not compared: rounding noise of {names_text(names)}. These gradients, or parts of them, have norms of "
+        f"at most {ROUNDING} ULP of the total norm."
     )
     effect = " Rounding noise also changes weights. Adam changes these weights by up to the learning rate."
     return [f"{text}{effect}" if is_possible else text]
