@@ -176,11 +176,11 @@ class AdaptiveStates:
                 f"the key `adaptive` of the state is {data!r:.60}. Pass the dict that state_dict() returned."
             )
         if bool(data) != bool(self._rules):
-            problem = "the saved state has no adaptive state, but this configuration needs a state."
+            problem = "the key `adaptive` of the state is empty, but this configuration has an adaptive rule."
             if data:
                 problem = (
-                    "the saved state has an adaptive state, but this configuration has no adaptive rule that keeps a "
-                    "state."
+                    "the key `adaptive` of the state has values, but this configuration has no adaptive rule that keeps"
+                    " a state."
                 )
             raise ValueError(f"{problem} Load a state that this configuration saved.")
         if set(data) != set(self._rules):

@@ -267,7 +267,7 @@ class ClipConfig(OutcomeProperties, Settings):
         Args:
             grads: The gradients. All frameworks are supported.
             step: The step number, as an int or a tensor with one element. By default, calls are counted from 0.
-            parameters: The parameters, in a container like `grads`. Only the adaptive rule agc needs this argument.
+            parameters: The parameters, in the order of `grads` or with the same keys. Only the rule agc needs them.
 
         Raises:
             TypeError: An entry is not a gradient. The configuration has patterns, but an entry has no name. The

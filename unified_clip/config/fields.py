@@ -44,7 +44,7 @@ class ConfigModel(BaseModel):
 
 
 def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:
-    """Return an error about a key such as `["groups", 0, "min"]`, for validators of the complete model."""
+    """Return an error about a nested key, such as `["groups", 0, "min"]`."""
     return PydanticCustomError("whole", "{message}", {"keys": list(keys), "message": message})
 
 

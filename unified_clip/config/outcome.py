@@ -91,7 +91,7 @@ class ClipOutcome:
         try:
             text = in_words(self.norm, self.norm_clipped, self.coef, self.clipped, self.skipped)
         except RuntimeError:
-            return f"{start}clipped inside a graph, which has no numbers yet"
+            return f"{start}clipped inside a graph (no numbers yet)"
         counts = [f"{count} {name}" for count, name in ((self.nan, "NaN"), (self.inf, "infinite")) if count]
         elements = f" (elements: {', '.join(counts)})" if counts else ""
         parts = [f"{title or 'all others'}: {part}" for title, part in self.parts.items()]

@@ -257,7 +257,7 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """Two configurations with the same effect have equal meanings. The last entry has the rules."""
+        """Configurations with the same effect return equal tuples. The last entry of the tuple has the rules."""
         parts = [
             ClipRule("global_norm", formula.PADDLE)
             if _is_off(part)

@@ -88,9 +88,9 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """Return a factor for each element: a product with one cosine per axis.
+    """Return one factor for each element: the product of a cosine for each axis.
 
-    `first` is the index of the first axis of `shape` in the weight. `places` has the position of each axis.
+    `shape` begins at axis `first` of the weight. `places[axis]` is the position of an axis after a transposition.
     """
     product: Float64s = np.ones(1)
     for axis, length in enumerate(shape, first):

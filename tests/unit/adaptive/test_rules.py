@@ -205,8 +205,8 @@ def saved(**changes: Any) -> dict[str, Any]:
 def test_a_state_of_an_adaptive_rule_needs_one_in_the_configuration() -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0)
     message = (
-        r"^the saved state has an adaptive state, but this configuration has no adaptive rule that keeps a state\. "
-        r"Load a state that this configuration saved\."
+        r"^the key `adaptive` of the state has values, but this configuration has no adaptive rule that keeps a state\."
+        r" Load a state that this configuration saved\."
     )
     with pytest.raises(ValueError, match=message):
         clip.load_state_dict(saved())
@@ -221,7 +221,7 @@ def test_a_state_of_an_adaptive_rule_needs_one_in_the_configuration() -> None:
         (saved() | {"version": 2}, "the state has version 2"),
         (saved() | {"step": -1}, "the key `step` of the state is -1. Pass the dict that state_dict() returned."),
         (saved() | {"step": "a"}, "the key `step` of the state is 'a'. Pass the dict that state_dict() returned."),
-        (saved() | {"adaptive": {}}, "the saved state has no adaptive state, but this configuration needs a state. "),
+        (saved() | {"adaptive": {}}, "the key `adaptive` of the state is empty, but this configuration has an "),
         (saved() | {"adaptive": None}, "the key `adaptive` of the state is None"),
         (saved(rule="percentile"), "the saved state has the rule 'percentile' for the group"),
         (saved(state={"steps": 1}), "the state has the keys steps, but the state of "),

@@ -15,7 +15,7 @@ LONGEST = 10_000
 """The maximum length of a text after its interpolations are replaced."""
 
 MOST_VALUES = 100_000
-"""Interpolations of tables could otherwise fill the memory."""
+"""Without this limit, interpolations of tables could fill the memory."""
 
 
 def resolve(data: Any) -> Any:

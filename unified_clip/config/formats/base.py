@@ -82,7 +82,7 @@ class Format(ABC):
     """A file with any of these keys is in this format."""
 
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """"*" matches any key. Error messages name the first path."""
+    """"*" matches any key."""
     placeholder: ClassVar[str] = "NAME"
 
     written_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
@@ -176,8 +176,8 @@ class Format(ABC):
     ) -> float | None:
         """Return the threshold at a path of keys, or None if the value switches clipping off.
 
-        `zero`, `negative`, `null` and `infinite` are the trainer's effects of such values. By default, a threshold
-        below 0 switches clipping off if 0 does.
+        `zero`, `negative`, `null` and `infinite` are the effects of such values in the trainer. By default, a number
+        below 0 switches clipping off if 0 switches clipping off.
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if isinstance(value, list) and document.kind == "args":

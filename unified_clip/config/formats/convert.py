@@ -78,7 +78,7 @@ def _other_files(document: Document) -> list[str]:
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """For a trainer's file, raise an error with the import command."""
+    """Return a clip configuration. For a trainer's file, raise an error that advises to import the file."""
     path = Path(path)
     try:
         return settings_data(_parse_own(path))
@@ -216,7 +216,7 @@ def _detect(path: Path) -> Candidate:
 
 
 def recognising(path: Path) -> list[Candidate]:
-    """Return each format that recognises a file, with the merged file. An extended format is left out."""
+    """Return the formats that recognise a file, with the merged file. Leave out formats that others extend."""
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 
 

@@ -18,10 +18,10 @@ INSTEAD_FAILS_UNDER = {
     "mmengine": f"{DEEPSPEED} or {COLOSSAL}",
     "torchtitan": "pipeline parallelism",
 }
-"""The engines under which the code in `Format.instead` does not clip, by format."""
+"""For each format, the engines under which the code in `Format.instead` does not clip."""
 
 ENGINE_OF = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
-"""The engine that clips for a trainer, by format."""
+"""For each format, the engine that clips."""
 
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"

@@ -11,7 +11,7 @@ _advice: ContextVar[str] = ContextVar("_advice", default="pass from_='{}'")
 
 @contextmanager
 def naming_advice(advice: str) -> Iterator[None]:
-    """Let `name_format` return `advice`, such as "pass --from-b {}", inside a `with` block."""
+    """Inside the `with` block, `name_format` uses `advice`, such as "pass --from-b {}"."""
     token = _advice.set(advice)
     try:
         yield

@@ -91,7 +91,7 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
                 first, last = f"line {duplicate.line}", f"line {document.line(outer)}"
                 problem = f"{first} sets this key to another value."
                 if path != outer:
-                    problem = f"{first} also sets this key, and differs in {dotted(path)}."
+                    problem = f"{first} also sets this key. The two values differ in {dotted(path)}."
                 advice = f"The trainer uses the value in {last}. Remove the key in {first}."
                 raise ConfigError(f"{document.name}, {last}, {dotted(outer)}: {problem} {advice}")
 

@@ -98,7 +98,7 @@ class _Composition:
     overriding: dict[str, Document] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
-    """The name of the chosen file of each group, to replace `${group}` in a `defaults` list."""
+    """Maps a group to the file that a `defaults` list chooses. The name of this file replaces `${group}`."""
 
     def compose(self, document: Document) -> Document:
         path = (document.path or Path(document.name)).resolve()

@@ -21,7 +21,7 @@ class Default:
     """The index in the list, or -1 for the entry `_self_` that Hydra adds."""
 
     group: str
-    """The group without a leading slash, or the folder of a file path."""
+    """The folder of the chosen file, such as "trainer" for `/trainer: gpu` or `trainer/gpu`."""
 
     names: tuple[str, ...]
     """The chosen files, such as ("gpu",) for `trainer: gpu`."""

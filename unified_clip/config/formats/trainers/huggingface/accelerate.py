@@ -32,7 +32,7 @@ class Accelerate(Format):
     not_finite = deepspeed.UNSET
     instead = "call `clip_(accelerator, clip, model.named_parameters())` of `unified_clip.integrations.accelerate_clip`"
     own_keys = paths("compute_environment distributed_type deepspeed_config megatron_lm_config")
-    inheritance = NamedFile(FILE, "Add DeepSpeed's file at this path, or import that file.")
+    inheritance = NamedFile(FILE, "Add DeepSpeed's file at this path, or import DeepSpeed's file directly.")
     clip_keys = (DEEPSPEED, MEGATRON, (*FILE, DEEPSPEED[-1]))
     off = math.inf
 

@@ -59,7 +59,7 @@ PER_GROUP = "Paddle clips each group of parameters separately, by the global nor
 
 
 def zero_of(rule: Rule) -> Zero:
-    """Return the effect of a threshold of 0. Only `ClipGradByNorm` makes training fail."""
+    """With a threshold of 0, only `ClipGradByNorm` makes training fail."""
     return "error" if rule == "norm" else "zeros"
 
 

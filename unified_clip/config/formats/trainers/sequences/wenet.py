@@ -8,7 +8,7 @@ from ....documents import Document
 from ...base import Format, Imported, default_note, paths, words
 
 KEY = "grad_clip"
-WITH_DEEPSPEED = "With DeepSpeed, set the same gradient_clipping in DeepSpeed's file."
+WITH_DEEPSPEED = "With DeepSpeed, set gradient_clipping to this threshold in DeepSpeed's file."
 
 
 class WeNet(Format):

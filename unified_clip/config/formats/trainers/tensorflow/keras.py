@@ -16,10 +16,10 @@ KEYS: dict[Rule, str] = {"norm": "clipnorm", "global_norm": "global_clipnorm", "
 NAMES = tuple(KEYS.values())
 
 TF_KERAS = Version("2.4")
-"""From this version on, `clipnorm` limits the norm of each tensor. Before, it limits the global norm."""
+"""From this version on, `clipnorm` limits the norm of each tensor. In earlier versions, it limits the global norm."""
 
 NO_ZERO = Version("2.11")
-"""From this version on, a threshold of 0 switches clipping off. Before, 0 sets all gradients to 0."""
+"""From this version on, a threshold of 0 switches clipping off. From 2.4 to 2.10, 0 makes all gradients 0."""
 
 NORM_AND_VALUE = (
     "With both keys, Keras 2.11 to 2.15 ignores clipvalue, and Keras 3 rejects clipvalue. For these versions, remove "
@@ -40,9 +40,9 @@ class Keras(Format):
     rules = tuple(KEYS)
     family = "tensorflow"
     needs_version = (
-        "the effects of clipnorm and of 0 depend on the version. Up to Keras 2.3.1, clipnorm limits the global norm. "
-        "In tf.keras and Keras 3, clipnorm limits the norm of each tensor. Before 2.11, 0 makes gradients 0. From 2.11 "
-        "on, 0 clips nothing. For tf.keras of TensorFlow 2.0 to 2.3, the version is keras@2.4"
+        "the effects of clipnorm and of 0 depend on Keras's version. Up to 2.3.1, clipnorm limits the global norm. "
+        "From 2.4 on, clipnorm limits the norm of each tensor. From 2.4 to 2.10, 0 makes all gradients 0. In other "
+        "versions, 0 clips nothing. For tf.keras of TensorFlow 2.0 to 2.3, name the format keras@2.4"
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:

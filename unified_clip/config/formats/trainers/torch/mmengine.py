@@ -29,9 +29,7 @@ NO_KEY = (
     "add _delete_=True to clip_grad instead."
 )
 DELETE = "_delete_"
-NO_BASE = (
-    "training fails, because no base file sets this dict, and mmengine keeps _delete_ as an argument. Remove _delete_."
-)
+NO_BASE = "no base file sets this dict, so _delete_ makes training fail. Remove _delete_."
 CLIP_ARGUMENTS = {"norm": words("max_norm norm_type error_if_nonfinite foreach"), "value": words("clip_value foreach")}
 
 
