@@ -25,7 +25,7 @@ def correct(results: Sequence[Any], squares: float) -> bool:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_gradient_that_the_counting_rank_lacks_raises_on_its_ranks(torch_worlds: Worlds, name: str, p: float) -> None:
     results = torch_worlds(4).run(uncounted.clip_without, name, LAYOUTS[name].first, p)
-    named = "position 2 (or at another gradient with as many elements)" if "stages, without" in name else "position 1"
+    named = "position 2 (or another gradient of the same size)" if "stages, without" in name else "position 1"
     results = results[2:] if "group" in name else results
     assert len({result.error for result in results}) == 1
     assert results[0].error.startswith(f"no rank owns the gradient at {named}")

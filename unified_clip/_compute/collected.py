@@ -121,7 +121,7 @@ def collector(
 ) -> Any | None:
     """Return the collector of the compiled kernels, or None if there are no compiled kernels.
 
-    methods: The names of tensor methods, each with its result for plain tensors.
+    methods: Tuples (name of a tensor method, result of this method for plain tensors).
     recording: The name of a tensor attribute, and its value for tensors that record a derivative.
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)

@@ -88,7 +88,7 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
 def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -> list[Leaf]:
     """Assign a parameter to each gradient, by name or by position.
 
-    Names decide if `parameters` is a dict and all gradients have names.
+    Use names if `parameters` is a dict and all gradients have names.
     """
     parameter_leaves = flatten(backend, parameters).leaves
     if len(parameter_leaves) != len(leaves):

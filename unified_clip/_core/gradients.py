@@ -80,7 +80,7 @@ class GradientList:
     places: list[int] | None = None
     """For collected gradients, the positions in the caller's argument. None for the positions 0, 1, 2 and so on."""
     entries = 0
-    """The number of entries in the caller's argument, or 0 for the number of gradients."""
+    """The number of entries in the caller's argument. If 0, use the number of gradients."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]

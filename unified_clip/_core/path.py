@@ -37,7 +37,7 @@ class Scalars(Protocol):
     def sort(self, vector: Scalar) -> Scalar: ...
 
     def total(self, vector: Scalar) -> Scalar:
-        """Return the sum of a vector. At most one element is not 0."""
+        """Return the sum of a vector with at most one nonzero element."""
 
     def least(self, numbers: Scalar) -> Scalar:
         """The array must not contain NaN."""

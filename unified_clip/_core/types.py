@@ -16,9 +16,9 @@ Receive = Callable[[Sequence[Any]], None]
 """Gets the values of scalars: floats or nested lists of floats."""
 
 GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
-"""Makes the traced graph pass the values of the scalars to `Receive` in each run.
+"""Adds a call of `Receive` to the traced graph. Each run calls `Receive` with the values of the scalars.
 
-Returns a function that waits for the calls of all earlier runs.
+Returns a function that waits until all earlier runs have called `Receive`.
 """
 
 

@@ -283,7 +283,7 @@ class Consensus:
             raise ValueError(differences.describe(self._texts()))
 
     def _texts(self, rejects: bool = False) -> list[tuple[list[int], dict[str, Any]]]:
-        """Exchange at most MAX_TEXTS texts. Return (global ranks, text) tuples, first of ranks that reject the call."""
+        """Return at most MAX_TEXTS tuples (global ranks, text). Ranks that reject the call come first."""
         own = self._call.text()
         marks = self.all_gather(digest(json.dumps(own).encode()) >> 2 << 1 | rejects)
         ranks: dict[int, list[int]] = {}

@@ -71,7 +71,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted_alone(self, index: int) -> Tensor:
-        """Return the local tensor for a gradient's own norm. A `Partial` gradient is first summed over the ranks."""
+        """Return the elements that this rank adds to the norm of one gradient. `Partial` gradients are first summed."""
 
     @abstractmethod
     def layouts(self) -> Iterable[str]: ...

@@ -1,7 +1,7 @@
 """Keep the norm of a process group on the GPUs, so that no rank waits for its GPU.
 
-At the first call with a new list of parameters, the host reads the norm. It decides whether later norms stay on the
-GPU. If ranks make different calls later, the norm is NaN, and the next call raises the error.
+At the first call with a new list of parameters, the host reads the norm, and decides whether later norms stay on
+the GPU. If ranks make different calls later, the norm is NaN, and the next call raises an error.
 """
 
 from __future__ import annotations

@@ -46,12 +46,11 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether no earlier rank on the mesh has the elements of this rank. `Partial` counts as `Replicate`."""
+        """Return True on the first of the ranks with the same elements. `Partial` counts as `Replicate`."""
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return whether no earlier rank in a process group has the elements of this rank. `Partial` counts as
-        `Replicate`.
+        """Do the same as `is_first`, but consider only the ranks of a process group.
 
         Return None if an element of the tensor might be on no rank of the group.
         """

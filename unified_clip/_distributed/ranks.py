@@ -88,7 +88,7 @@ def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ran
     """Return whether `rank` has the first copy of its elements in a process group.
 
     Return None if a rank of the group is not on the mesh, or if an element of the tensor is on no rank of the group.
-    is_copied: For each dimension of the mesh, whether the ranks along it have copies.
+    is_copied: For each dimension of the mesh, whether the tensor is copied along this dimension.
     """
     present, copied = group.has(mesh), tuple(dim for dim, is_along in enumerate(is_copied) if is_along)
     if np.count_nonzero(present) < len(group) or not present.any(axis=copied).all():
@@ -99,8 +99,7 @@ def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ran
 
 
 class KeptByIdentity(Generic[V]):
-    """A cache that keeps a value while an object lives. A value that refers to the object would keep it alive
-    forever."""
+    """A cache that keeps a value while an object exists. If the value refers to the object, both exist forever."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}

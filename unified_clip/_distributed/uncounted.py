@@ -18,7 +18,7 @@ from .replicas import Exchange, SharedSet
 def place(leaf: Leaf, are_listed: bool) -> str:
     """are_listed: Whether all ranks list the same parameters."""
     is_unique = are_listed or leaf.name is not None
-    return leaf.place if is_unique else f"{leaf.place} (or at another gradient with as many elements)"
+    return leaf.place if is_unique else f"{leaf.place} (or another gradient of the same size)"
 
 
 class SharedGradients(NamedTuple):

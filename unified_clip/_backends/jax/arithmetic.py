@@ -104,7 +104,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return 0 for an empty array. If a value is NaN, return NaN, which `jnp.max` can ignore."""
+    """Return 0 for an empty array. If a value is NaN, return NaN. `jnp.max` can ignore NaN."""
     largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)
 

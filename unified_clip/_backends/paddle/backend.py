@@ -123,7 +123,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             parameter.grad_ = gradient  # `grad =` would copy
 
     def retained(self, gradient: Any) -> Any:
-        """Copy a dense gradient, because `grad = None` also clears other tensors that share its memory."""
+        """Copy a dense gradient, because `grad = None` clears all tensors in the same memory."""
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:

@@ -27,7 +27,7 @@ def groups_of(group: Any) -> list[Any]:
 
 
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
-"""Each `MeshGroups` is kept as long as the first of its process groups. Its key is the ids of all its groups."""
+"""For each process group, the `MeshGroups` that begin with this group. A key has the ids of all groups."""
 
 
 def group_of_mesh(mesh: Any) -> Any:

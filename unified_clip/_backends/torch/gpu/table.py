@@ -56,8 +56,8 @@ numbers are 0 or positive, so each addition increases the relative error by at m
 WIDE_ERROR = 2.0**-77
 """The same as ERROR, for sums that are stored as two float64 numbers.
 
-The second number is the sum of at most 2**13 rounding errors of the first. So it is at most 2**-40 times the sum, with
-a relative error of about 2**-40.
+The second number is the sum of at most 2**13 rounding errors. So the second number is at most 2**-40 times the first.
+The relative error of the second number is about 2**-40.
 """
 
 NARROW_ERROR = 2.0**-35
@@ -133,7 +133,7 @@ class Table:
         return _rounded([self], self._groups[2:] if per_tensor else self._groups[:2], p, per_tensor=per_tensor)
 
     def sums(self, order: int, wide: bool, dtype: torch.dtype) -> Tensor:
-        """For each chunk, return two numbers whose sum is the sum of |g|**p, or the largest magnitude if p is inf."""
+        """Return the sum of |g|**p of each chunk as two numbers. If p is inf, return the largest magnitude."""
         with _on(self.device):
             sums = torch.empty(2 * self.chunks, dtype=dtype, device=self.device)
             for part in self._parts:

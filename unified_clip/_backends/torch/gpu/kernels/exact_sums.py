@@ -1,8 +1,7 @@
 """The kernels that compute exact sums. A sum is an integer in windows of 24 bits.
 
-A floating-point number is an integer significand times a power of two. Exponents are relative to half of the smallest
-positive number in the norm's dtype. So the windows can represent every |g|**p, and every midpoint between neighbouring
-norms.
+A magnitude is significand * 2**exponent * unit. The unit is half of the smallest positive number in the norm's dtype.
+So the windows can represent every |g|**p, and every midpoint between neighbouring norms.
 """
 
 from __future__ import annotations
