@@ -259,7 +259,6 @@ def _is_inherited(use: ClipUse) -> bool:
 
 
 def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
-    """Return (path, line, effect, index of the matching `check.ignore` entry or None) of a clip."""
     meaning = repr(use.config.meaning) if use.config is not None else ""
     file = os.path.realpath(use.path)  # resolve() fails for a link to itself
     return file, use.line, meaning, ignoring.index_of(rules.ignore, use, root)

@@ -62,7 +62,7 @@ class ClipUse:
     """The reason why a trainer rejects the threshold, such as a different threshold in DeepSpeed's settings."""
 
     unclipped: bool = False
-    """Whether this is code that trains without a clip: an optimizer, an optimizer step, or a file of `check.each`."""
+    """Whether the code certainly trains without a clip."""
 
     option: str = ""
     values: tuple[NamedValue, ...] = ()
@@ -141,7 +141,7 @@ class FoundClips:
     sources: int = 0
     bases: set[Path] = field(default_factory=set)
     repeats: set[str] = field(default_factory=set)
-    """Paths of files that inherit a clip which `uses` already contains."""
+    """Files that inherit the same clip as a file in `uses`."""
 
     files: set[str] = field(default_factory=set)
     """All trainers' configurations with a known clip, including base files."""

@@ -127,8 +127,8 @@ def is_shell(path: Path) -> bool:
 def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] = ()) -> list[ClipUse]:
     """Return the clips that the command lines in `text` set.
 
-    Options in `read`, and overrides in the line numbers `lines`, are skipped: the reader of a trainer's format handles
-    them.
+    read: Options to skip.
+    lines: Numbers of lines. Overrides in these lines are skipped.
     """
     if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND, MEGATRON)):
         return []
@@ -218,7 +218,7 @@ def is_clip(setting: CommandLineSetting) -> bool:
 
 
 def _is_abbreviated(name: str) -> bool:
-    """Return whether an option such as --max_grad is probably a shortened clip option, as argparse accepts it."""
+    """Return whether an option such as --max_grad is probably short for a clip option."""
     name = clip_key_names.normalized(name)
     is_unclear = len(name) < SHORTEST_ABBREVIATION or "gradientcheckpointing".startswith(name)
     return not is_unclear and any(each.startswith(name) for each in clip_key_names.COMMON)

@@ -45,7 +45,7 @@ reason = "..."
 """
 TWICE = "This file clips twice: by this clip, and by {own}. Switch this clip off."
 OFF_REQUIRED = "check.off requires that this clip is off, since the training code clips. This clip is on."
-NO_CLIP_IN_CODE = "check.off lists this file, but training code cannot clip under {engine}. Only {engine} can clip."
+NO_CLIP_IN_CODE = "check.off lists this file, but only {engine} can clip the gradients. Training code cannot clip them."
 NOT_IN_OFF = "Remove this file from check.off in {clip}."
 
 
@@ -133,9 +133,9 @@ class Judge:
         return None if self._is_accepted(config, nearest=nearest) else config
 
     def _with_advice_to_switch_off(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Return `edit` with advice to switch the trainer's own clip off, if Python source clips with unified_clip.
+        """Add advice to switch the trainer's own clip off.
 
-        For a trainer with a `ClipCallback`, the keys that switch the trainer's clip off replace `edit`.
+        If the trainer has a `ClipCallback`, the advice replaces `edit`.
 
         without_callback: Whether to add the advice even if the trainer has no `ClipCallback`.
         """

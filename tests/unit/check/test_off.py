@@ -244,7 +244,7 @@ def test_a_file_whose_engine_prevents_clipping_in_code_must_clip(check: Check, n
     finding = only_finding(check_switched_off(check, name))
     engine = "Megatron-LM" if name == "megatron" else "DeepSpeed"
     assert finding.kind == "drift"
-    assert finding.effect.endswith(f"training code cannot clip under {engine}. Only {engine} can clip.")
+    assert finding.effect.endswith(f"only {engine} can clip the gradients. Training code cannot clip them.")
     assert finding.edit.startswith("Remove this file from check.off in clip.toml.\n")
     assert "1.0" in finding.edit
     assert check_switched_off(check, name, 'rule = "none"\n').findings == [], "the configuration itself is off"

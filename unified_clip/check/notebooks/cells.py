@@ -48,7 +48,7 @@ class Notebook(NamedTuple):
 
     source: str
     commands: str
-    """The command lines after `!` and `%`, and the cells for a shell."""
+    """The command lines after `!` and `%`, and the code of cells such as `%%bash`."""
 
     other: dict[int, str]
     """The text of each cell that is not Python. The keys are the numbers of the first lines."""

@@ -1,4 +1,4 @@
-"""Find clips in cells that are not Python, and convert lines of Python source to lines of a notebook."""
+"""Find clips in cells that are not Python, and convert line numbers to cells of a notebook."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
 def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
     """Return the code of a clip call with THRESHOLD in place of its threshold.
 
-    limits: The names of the parameters that set the threshold. With two names, the code stays unchanged.
+    limits: The parameters that set the threshold. If there are several, return the code of the call unchanged.
     """
     slot = ast.Name(THRESHOLD)
     names = [*parameters, *[""] * len(call.args)]
@@ -93,7 +93,7 @@ def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Seque
 
 
 def _has_optimizer(source: Source, tensors: ast.expr) -> bool:
-    """Return whether an optimizer of the file gets exactly these parameters, as in `Adam(model.actor.parameters())`."""
+    """Return whether code passes `tensors` to an optimizer, as in `Adam(model.actor.parameters())`."""
     code = ast.unparse(tensors)
     calls = [call for call in source.calls if is_made(source, call)]
     passed = [each for call in calls for each in (*call.args[:1], *(keyword.value for keyword in call.keywords))]

@@ -122,7 +122,7 @@ def _misspelt(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 def _in_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield a setting for code such as cfg.clip_grad.params.max_norm = 1.0 or cfg.optim_wrapper.clip_grad = None.
 
-    `port` finds the assignment of a dict to cfg.optim_wrapper.clip_grad.
+    Leave out cfg.optim_wrapper.clip_grad = dict(...), which `port` finds.
     """
     match node:
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target], value=value):
@@ -288,7 +288,7 @@ def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> 
 
 
 def _overriding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for a method that replaces Lightning's clip, if its class clips nothing."""
+    """Yield a setting for a class that overrides Lightning's clip method, but clips nothing."""
     match source.parents.get(node), node:
         case ast.ClassDef() as owner, ast.FunctionDef(name="configure_gradient_clipping" as name):
             called = [last_name(each.func).lower() for each in ast.walk(owner) if isinstance(each, ast.Call)]

@@ -181,8 +181,6 @@ def _add_late(
     """Add a reason to `reasons` for each clip in `node` that follows a transformation of the gradients.
 
     Return the first transformation that changes the gradients, or None.
-
-    before: The transformation that changes the gradients before `node`, or None.
     """
     parts: Sequence[ast.expr] | None
     source, inner = flow.source, kind

@@ -10,7 +10,7 @@ OTHER = (
     "Attention", "Block", "Client", "Dataset", "Decoder", "Embedding", "Encoder", "Error", "Exception", "Fault", "Net",
     "Handler", "Layer", "Loss", "Message", "Network", "Parser", "Request", "Response", "Server", "Service", "Test",
 )  # fmt: skip
-"""Nouns in names that are not optimizers, such as SOAPClient."""
+"""Words in names of classes that are not optimizers, such as SOAPClient."""
 
 OPTIMIZER = re.compile(
     r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"
@@ -90,7 +90,7 @@ def _call(source: Source, node: ast.AST) -> ast.expr:
 
 
 def _is_compiled(source: Source, call: ast.Call) -> bool:
-    """Return whether `Model.compile` of Keras builds the optimizer, because the call passes a name or no optimizer."""
+    """Return whether Keras builds the optimizer in a call such as `model.compile("adam")`."""
     match call.func:
         case ast.Attribute(value=owner, attr="compile"):
             names = {each.arg: each.value for each in call.keywords}

@@ -91,7 +91,7 @@ def read(
     """Return the clips of frameworks and of unified_clip in Python files.
 
     configurations: The Python files that are read as configurations of trainers.
-    precisions: Maps each Python file to {Accelerate file near it: mixed precision}.
+    precisions: For each Python file, the mixed precision in each Accelerate file near the Python file.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source, edit=False)
     uses: list[ClipUse | None] = []

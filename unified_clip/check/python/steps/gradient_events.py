@@ -20,11 +20,11 @@ SCOPES = (ast.ClassDef, *FUNCTIONS)
 APPLY = ("apply_gradients", "apply")
 
 OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
-"""Functions and methods that change parameters, although their object is not an optimizer."""
+"""Functions and methods that change parameters, like `optimizer.step`."""
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
-"""(calls that lead to an `if`, node of the `if`, whether this is the branch for a true condition)."""
+"""(calls that lead to an `if`, the `if`, whether its condition is true)."""
 
 
 class Event(NamedTuple):
@@ -177,7 +177,7 @@ class Timeline:
     def is_clip(self, call: ast.Call) -> bool:
         """Return whether a call clips gradients, or has a name like a clip.
 
-        `clip_` clips gradients only if its argument contains parameters, unlike the method `clip_` of a tensor.
+        A call such as `tensor.clip_(-1, 1)` clips no gradients.
         """
         if (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(last_name(call.func)) is not None:
             return True

@@ -39,10 +39,7 @@ class _Place(NamedTuple):
 
 
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
-    """Return a `ClipUse` for each optimizer without a clip. If no optimizer in the file has a clip, return [].
-
-    `unclipped` is True if the same function also builds an optimizer with a clip.
-    """
+    """Return a `ClipUse` for each optimizer without a clip. If no optimizer in the file has a clip, return []."""
     places = {each.node: each for each in _places(source, timeline)}.values()
     clipped = [each for each in places if each.is_clipped]
     judged = owners - {target for each in clipped for target in _targets(source, each.node)}

@@ -105,10 +105,7 @@ class _Steps:
 
 
 def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
-    """Return a `ClipUse` for each optimizer step without a clip. If the file has no clip, return [].
-
-    `unclipped` is True if the gradients of the step are certainly not clipped.
-    """
+    """Return a `ClipUse` for each optimizer step without a clip. If the file has no clip, return []."""
     timeline = Timeline(source, clips)
     around = (outer for call in source.calls if timeline.is_clip(call) for outer in source.around(call))
     if any(isinstance(outer, ast.Call) and "hook" in last_name(outer.func) for outer in around):

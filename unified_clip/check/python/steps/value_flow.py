@@ -58,10 +58,9 @@ class Flow:
         return [value for value in values if value not in around]
 
     def list_parts(self, read: ast.AST) -> list[ast.expr]:
-        """Return the values of the list `read` in their order: the items of the first list, and each value that code
-        adds.
+        """Return the items of the list `read` in their order, including the items that code adds.
 
-        If the first list is unknown, return only the values that code adds. If the order is unknown, return [].
+        If the initial list is unknown, return only the added items. If the order is unknown, return [].
         """
         values = self.values(read)
         added = [each for each in self._assignments.get(code_of(read), ()) if each.value in values]
@@ -219,13 +218,13 @@ class Flow:
         return functions
 
     def models(self, node: ast.AST) -> set[str]:
-        """Return the models in calls such as `net_g.parameters()` in an expression, here "net_g"."""
+        """Return the models whose parameters an expression contains, such as "net_g" for `net_g.parameters()`."""
         attributes = (inner for inner in self.reached(node) if isinstance(inner, ast.Attribute))
         return {ast.unparse(each.value).removeprefix("self.") for each in attributes if each.attr in PARAMETERS}
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
-    """Return the path inside `outer` of the value that has the path `slots` inside `inner`.
+    """Return the path of a value inside `outer`. `slots` is the path of the value inside `inner`.
 
     Return None if `outer` selects another item.
     """

@@ -45,11 +45,7 @@ AUTO = (
 
 
 def problem(source: Source, path: Path, line: int, column: int, config: ClipConfig) -> tuple[str, bool]:
-    """Return (problem, whether the trainer rejects the clip).
-
-    The problem is the reason why DeepSpeed might change the clip, or ''. The trainer rejects a threshold that differs
-    from DeepSpeed's threshold.
-    """
+    """Return the reason why DeepSpeed might change the clip, and whether the trainer rejects the clip."""
     values = [each.value for call in calls_at(source, line, column) for each in call.keywords if each.arg == KEY]
     choices = [choice for value in values for choice in _choices(source, value)]
     problems = (_problem_of(source, path, choice, config) for choice in choices)
