@@ -80,7 +80,7 @@ class Exit:
 
 
 class Worker:
-    """A process that can import this package. After the `with` block, it ends with its child processes."""
+    """A process that can import this package. The end of the `with` block kills the process and its children."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the calls that the worker reports on SIGUSR1. Without `prepare`, this signal ends the worker."""
+        """Return the call stack that the worker prints on SIGUSR1. Without `prepare`, SIGUSR1 ends the worker."""
         if not hasattr(os, "killpg"):
             return ""
         begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + REPORT_SECONDS
@@ -179,7 +179,7 @@ def _shown_calls(frames: Sequence[tuple[str, str, str]]) -> str:
 
 
 def prepare() -> None:
-    """Make this worker report its calls on SIGUSR1, and exit when its parent ends."""
+    """Make this worker print its call stack on SIGUSR1, and exit when its parent ends."""
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)
     threading.Thread(target=_exit_when_orphaned, args=[os.getppid()], daemon=True).start()

@@ -163,7 +163,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             raise ValueError(
                 f"A parameter is on the ranks {ranks.tolist()}, but not on all ranks along "
                 f"{' and '.join(self._names[at] for at in along)}. Cannot infer the parameters of the other ranks. "
-                "Pass a mesh in which exactly these ranks form a dimension"
+                "Pass a mesh that has a dimension of exactly these ranks"
             )
         return [dim for dim in range(len(self._shape)) if dim not in (*along, *self._distinct)]
 
@@ -241,7 +241,7 @@ def _ranks_of(group: Any) -> set[int]:
 
 
 def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[Any, bool]]:
-    """Yield (parameter, whether a rank with this `tensor_rank` can own the parameter) for an FSDP1 handle."""
+    """Yield each parameter, and whether a rank with this `tensor_rank` can own the parameter."""
     flat = handle.flat_param
     specs = flat._param_extensions  # None for a parameter that is not a DTensor on the tensor-parallel mesh
     if tensor_rank is None and any(spec is not None for spec in specs):

@@ -69,6 +69,8 @@ def _interpreters(config: pytest.Config) -> dict[str, Path]:
         for entry in entries:
             framework, equals, path = (part.strip() for part in entry.partition("="))
             if not (framework and equals and path):
-                raise pytest.UsageError(f"{entry!r} is not FRAMEWORK=PATH. Write it as in paddle=../paddle/bin/python")
+                raise pytest.UsageError(
+                    f"{entry!r} is not FRAMEWORK=PATH. Write, for example, paddle=../paddle/bin/python"
+                )
             paths[framework] = start / Path(path).expanduser()
     return paths

@@ -221,7 +221,7 @@ def _norms(records: Any) -> Iterator[float]:
 
 
 def _recorded(path: Path) -> Iterator[float]:
-    """Yield a norm for each step: the 2-norm of the total norms of its clip calls."""
+    """Yield a norm for each step. If a step has several total norms, yield their 2-norm."""
     if not path.exists():
         raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))
     by_step: dict[int, list[float]] = {}

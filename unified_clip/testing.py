@@ -96,7 +96,7 @@ def assert_clip_parity(
     interpreters: Mapping[str, str | PathLike[str]] | None = None,
     **arguments: Any,
 ) -> None:
-    """Run a clip function of unified_clip on every framework. Fail if a result differs from exact arithmetic in a bit.
+    """Run a clip function of unified_clip on every framework. Fail if a bit of a result differs from exact arithmetic.
 
     To test a function of your own, use `assert_suite_passes`.
 

@@ -90,7 +90,7 @@ def test_a_step_that_may_clip_without_a_recorded_call_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], step: str
 ) -> None:
     assert run_verify(tmp_path, NATIVE, step) == 2
-    assert "UC603: No clip call of" in capsys.readouterr().err
+    assert "UC603: The recording of" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

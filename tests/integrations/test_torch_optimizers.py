@@ -538,7 +538,7 @@ class Lookahead(torch.optim.Optimizer):
 
 
 def test_a_wrapper_without_hooks_is_rejected() -> None:
-    with pytest.raises(TypeError, match=r"This Lookahead has no hooks: .* that makes the steps, pass that optimizer"):
+    with pytest.raises(TypeError, match=r"This Lookahead has no hooks: .* wraps another optimizer, pass the wrapped"):
         GLOBAL.attach_to(Lookahead(one_parameter(3.0, 4.0)[1]))
 
 

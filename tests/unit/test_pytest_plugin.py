@@ -154,7 +154,7 @@ def test_an_interpreter_without_a_framework_is_refused(inner: pytest.Pytester) -
     inner.makepyfile("def test_it(clip_parity): pass")
     result = inner.runpytest_subprocess("--clip-interpreter=paddle")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*'paddle' is not FRAMEWORK=PATH. Write it as in paddle=*"])
+    result.stdout.fnmatch_lines(["*'paddle' is not FRAMEWORK=PATH. Write, for example, paddle=*"])
 
 
 def test_the_options_are_explained(inner: pytest.Pytester) -> None:

@@ -135,7 +135,7 @@ def _exact_sum(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
 
 
 def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield all elements in one buffer that each chunk overwrites. Zeros fill the last block."""
+    """Yield the elements in chunks. All chunks use the same buffer. Zeros fill the last block."""
     buffer = np.empty(CHUNK)
     filled = 0
     for view, dtype in parts:

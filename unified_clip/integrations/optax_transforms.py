@@ -227,7 +227,7 @@ def _clip_state(state: Any) -> ClipState:
     if isinstance(clip_state.step, jax.core.Tracer):
         raise TypeError(
             "a state inside a graph (jit, scan, vmap) has no values yet. Return the state from the graph, and read it "
-            "outside. Inside the graph, use its arrays, such as state.kept.norm."
+            "outside. Inside the graph, use arrays of the state, such as state.kept.norm."
         )
     if shape := np.shape(clip_state.step):
         raise ValueError(

@@ -22,8 +22,8 @@ from .names import checked_names
 UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)."
 
 SINGLE_GROUP = (
-    "If the optimizer has a single group, this step has gradients for other parameters than the last step. In this "
-    "case, set `step` of the clip from as_paddle() before each step."
+    "If the optimizer has a single group, this step and the last step have gradients for different parameters. "
+    "In this case, before each step, set the attribute `step` of the clip that as_paddle() returned."
 )
 
 

@@ -187,7 +187,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
     if not hasattr(optimizer, HOOKS):
         raise TypeError(
             f"This {type(optimizer).__qualname__} has no hooks: its __init__ does not call "
-            "torch.optim.Optimizer.__init__. If it contains another optimizer that makes the steps, pass that "
+            "torch.optim.Optimizer.__init__. If this optimizer only wraps another optimizer, pass the wrapped "
             "optimizer. Otherwise, call super().__init__(params, defaults) in its __init__."
         )
     check_not_attached(optimizer)

@@ -186,8 +186,8 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
             else "Without clips, nothing is compared"
         )
         raise VerifyError(
-            f"No clip call of {script} on gradients was recorded. Recordings contain the calls of unified_clip and "
-            "of the functions in docs/recording.md#the-frameworks-own-functions. Calls inside torch.compile or "
+            f"The recording of {script} has no clip calls on gradients. Recordings contain the calls of unified_clip "
+            "and of the functions in docs/recording.md#the-frameworks-own-functions. Calls inside torch.compile or "
             "jit_compile=True are not recorded: turn compilation off. If the step clips by its own code, yield "
             f"(parameters, gradients, unclipped). {end}.",
             "UC603",

@@ -90,7 +90,7 @@ def train(model, x, optimizer):
         ("loss.total", ""),
         ("step_loss(model, x)", "Line 8 computes the loss in optimizer.minimize(). Assign the loss to a variable"),
         ("step_loss(model, x).mean", "Line 8 computes the loss in optimizer.minimize()"),
-        ("*args", "optimizer.minimize() in line 8 has arguments besides the loss. Remove arguments that are defaults"),
+        ("*args", "optimizer.minimize() in line 8 has arguments besides the loss. Remove arguments that have"),
         ("**kwargs", "optimizer.minimize() in line 8 has arguments besides the loss"),
         ("loss, no_grad_set=frozen", "optimizer.minimize() in line 8 has arguments besides the loss"),
     ],

@@ -157,13 +157,14 @@ class ReportedClip(ReportModel):
     """The number of the entry in `comparisons`, or null if `same` is true or null."""
 
     measured_as: str
-    """The parity suite's function with the same result as `name`, or an empty string."""
+    """The function in the parity suite that has the same result as `name`, or an empty string."""
 
     known: list[int]
-    """The numbers of the entries in `known` about the function `measured_as`."""
+    """The `number` of each entry about `measured_as` in the report's `known`."""
 
     becomes_known: list[int]
-    """The numbers of the entries in `known` about the replacement. The list is empty for a function of unified_clip."""
+    """The `number` of each entry about the replacement in the report's `known`. The list is empty for a function of
+    unified_clip."""
 
     reason: str
     """The reason why the clip is flagged or unchanged."""

@@ -71,7 +71,7 @@ _rules: list[RewritingRule] = []
 def register(
     order: RuleOrder, *, matches: Matches, target: Target | None = None, native: bool | None = None
 ) -> Callable[[Apply], Apply]:
-    """Register a function as a rule, for all values of --to and --native or only for one value."""
+    """`target` and `native` select a value of --to and of --native. None selects all values."""
 
     def decorate(apply: Apply) -> Apply:
         _rules.append(RewritingRule(order, matches, apply, target, native))

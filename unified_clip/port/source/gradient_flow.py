@@ -116,7 +116,7 @@ class Gradients:
         return [value for value in values if value is not function]
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
-        """Return "gradient", a list or tuple of kinds, or None for any other expression."""
+        """Return the kind of an expression: "gradient", a list or tuple of kinds, or None."""
         match node:
             case cst.Attribute(attr=cst.Name(value="grad")):  # of a parameter, not jax.grad
                 return None if self._module.full_name(node) in names("gradient_sources") else "gradient"

@@ -293,7 +293,7 @@ class Module(SyntaxTree):
         return evaluate(self._expression(node), value_of, lambda name: self.full_name(target(name)))
 
     def _may_change(self, binding: Binding) -> bool:
-        """Return whether other code might set the variable, such as `exec` or a subclass."""
+        """Return whether other code, such as `exec` or a subclass, might set the variable."""
         if "." not in binding.text:
             return any(isinstance(node, cst.Call) and is_name(node.func, "exec") for node in self.nodes)
         if any(

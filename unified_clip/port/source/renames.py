@@ -18,7 +18,7 @@ class Renames:
         self._module, self._edits = module, edits
         self._replacements: dict[cst.CSTNode, tuple[str, str]] = {}
         self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
-        """{import statement: {removed name: new name to import, or ''}}"""
+        """{import statement: {removed name: its replacement, or '' for none}}"""
 
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
 

@@ -44,7 +44,7 @@ class AppliedGradients:
         return False
 
     def _is_list(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is a list of all gradients in their order."""
+        """Return whether an expression is a list of all gradients, in the order of the variables."""
         match node:
             case cst.Call() if node is self._source:
                 return True

@@ -82,8 +82,8 @@ def minimize_step(module: Module, call: cst.Call, line: int) -> PaddleStep:
     losses = [argument for argument in call.args if keyword_of(argument) != "grad_clip"]
     if len(losses) > 1 or any(argument.star for argument in losses):
         raise UnsureError(
-            f"{name}() in line {line} has arguments besides the loss. Remove arguments that are defaults, such as "
-            f"None. {OTHERWISE}"
+            f"{name}() in line {line} has arguments besides the loss. Remove arguments that have their default "
+            f"value, such as None. {OTHERWISE}"
         )
     if not all(isinstance(node, Target) for argument in losses for node in sorted_nodes(argument.value)):
         raise UnsureError(f"Line {line} computes the loss in {name}(). Assign the loss to a variable first.")

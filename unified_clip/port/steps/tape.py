@@ -130,9 +130,9 @@ class TapeSteps:
         if not AppliedGradients(self._module, source, variables).is_applied(apply):
             raise UnsureError(
                 "It is unclear whether the step applies all gradients, each to its own variable. If the step applies "
-                f"each gradient to its own variable, write apply_gradients(zip(gradients, {variables})), and do not "
-                "change, add, remove or reorder gradients before this line. Otherwise, write the step in PyTorch by "
-                "hand. Before step(), set .grad to None for parameters that the step does not update."
+                "each gradient to its own variable, do not change the list of gradients, and write "
+                f"apply_gradients(zip(gradients, {variables})). Otherwise, write the step in PyTorch by hand. "
+                "Before step(), set .grad to None for parameters that the step does not update."
             )
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
