@@ -196,7 +196,7 @@ def test_a_setting_without_an_effect_is_no_difference(tmp_path: Path, capsys: py
         ),
         (
             ("optimizer.step()", "optimizer.step(); net.weight.data.mul_(0.5)"),
-            "The recorded settings are equal: amsgrad, betas, eps, lr, maximize, weight_decay. Compare which",
+            "The recorded settings are equal: amsgrad, betas, eps, lr, maximize, weight_decay. Compare the",
         ),
         (
             (
