@@ -29,8 +29,7 @@ RecordedWeights = tuple[Parameters, RecordedCall]
 
 class NameMatch(NamedTuple):
     names: Mapping[str, str]
-    """{recorded name of a gradient: name of its parameter}. An unmatched gradient keeps its name, or gets the suffix
-    " of the call" if a matched parameter has this name."""
+    """{recorded name of a gradient: name of its parameter}"""
 
     yields_unclipped: bool
 
@@ -47,7 +46,7 @@ class NameMatcher:
     def match(self, line: RecordedCall, directory: Path, others: Sequence[RecordedWeights] = ()) -> NameMatch | None:
         """Return None if the call clips a single tensor that is not a gradient.
 
-        others: The same clip call at other steps. These calls decide between several parameters that fit.
+        others: The same clip call at other steps. These calls break ties between parameters of equal norm.
         """
         parameters, misfit = line.parameters, partial(_misfit, [(self.weights, line), *others])
         if not parameters:

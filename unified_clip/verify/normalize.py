@@ -46,7 +46,7 @@ class NormalizedRecording:
     """The calls of each step, before consecutive calls are merged."""
 
     common_names: Mapping[str, str] = field(default_factory=dict)
-    """{name in this run: name in both runs}"""
+    """{parameter of the new run: parameter of the old run}, or {} for the old run."""
 
     def optimizer_steps_at(self, step: int) -> list[OptimizerStep]:
         return [each for each in self.optimizer_steps if each.step == step]
@@ -127,7 +127,7 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
 
 
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
-    """Return {id of a line: lines at the same position of other steps with the same function, names and shapes}."""
+    """Group the calls by function, names, shapes, and position in the step. Return {id of a call: its group}."""
     groups: dict[tuple[Any, ...], list[RecordedCall]] = defaultdict(list)
     places: Counter[tuple[Any, ...]] = Counter()
     for line in lines:
@@ -206,7 +206,9 @@ def _merge_calls(
 
 
 def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[frozenset[str]]) -> bool:
-    """Return whether the other run clips `names` and `others` in separate calls, and one call has several gradients.
+    """Return whether the other run clips `names` and `others` in separate calls.
+
+    At least one of these calls must clip several gradients.
 
     sets: The names of the gradients in each call of the other run.
     """

@@ -78,8 +78,6 @@ class StepComparison:
 
     parameters: TensorComparison
     clips_alike: bool
-    """Whether both steps clip equally often, at the same place, and with the same settings."""
-
     losses: tuple[float | None, float | None] = (None, None)
     """(old loss, new loss). A loss is None if the training step yields no loss."""
 

@@ -34,7 +34,7 @@ class TensorPair(NamedTuple):
     old: Float64s
     new: Float64s
     scale: float
-    """The largest absolute value of the gradient or, for an update, of the parameter. Its ULP is the unit."""
+    """The largest absolute value of the gradient or, for an update, of the parameter."""
 
     ulp_scale: float
     """One ULP of the parameter's dtype, divided by one ULP of float32."""
@@ -76,7 +76,7 @@ class StepPairing:
     def noise(self, step: int, recordings: Sequence[NormalizedRecording], known: Collection[str]) -> set[str]:
         """Return the parameters whose clipped gradients are at most ROUNDING ULP of the total norm.
 
-        The correct gradient is probably 0. `known` contains the parameters of earlier steps.
+        The correct gradient is probably 0. `known` contains the result for the previous step.
         """
         pairs = list(self.gradients(step, recordings))
         norms = [[float(np.linalg.norm(side)) for side in (pair.old, pair.new)] for pair in pairs]
@@ -217,8 +217,8 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return two distances of the tensors: in ULP of float32 or float64, and divided by the largest element.
 
-    scale: The number whose ULP is the unit. If the difference is larger than rounding, the unit is at most the ULP of
-        the largest element.
+    scale: Distances are in ULP of this number. If the tensors differ by more than rounding, the largest element
+        replaces a larger `scale`.
     ulp_scale: One ULP of the parameter's dtype, divided by one ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))

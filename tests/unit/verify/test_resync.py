@@ -113,7 +113,7 @@ def test_names_and_layouts_may_differ(tmp_path: Path, capsys: pytest.CaptureFixt
         (
             OLD,
             OLD.replace("yield weights, grads", "sent = yield weights, grads"),
-            "use the old weights that yield returns: weights = (yield weights, gradients) or weights.",
+            "continue with the weights that yield returns: weights = (yield weights, gradients) or weights.",
         ),
         (
             OLD.replace("yield weights, grads", "last = grads") + "    return weights, last\n",

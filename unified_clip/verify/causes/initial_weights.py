@@ -56,7 +56,7 @@ class Bounds:
         return float(np.abs(self.misfits(parameter)).max(initial=0.0))
 
     def misfits(self, parameter: FirstUpdate) -> Float64s:
-        """Return the distance of each element from the nearest bound: 0 between the bounds, negative below them."""
+        """Return how far each element is above the bounds (positive) or below the bounds (negative)."""
         sizes, low, high = _ranges(parameter)
         smaller, larger = (np.searchsorted(self._sizes, sizes, side) for side in ("right", "left"))
         least = np.maximum(self._low[smaller], sizes * self._low_ratio[larger])
@@ -66,7 +66,7 @@ class Bounds:
 
 
 def _is_decay(misfits: Float64s, parameter: FirstUpdate) -> bool:
-    """Return whether at least three weights misfit, all towards 0. Fewer can have this direction by chance."""
+    """Return whether every misfit is a move towards 0. Fewer than three misfits can be chance."""
     wrong = misfits != 0
     with np.errstate(divide="ignore"):
         parts = misfits[wrong] / parameter.to_zero[wrong]
@@ -132,7 +132,7 @@ class InitialWeights:
         """Return {old name: order}.
 
         - "same"
-        - "transposed": the usual order of the other framework
+        - "transposed": an order of axes that another framework uses
         - "permuted": any other order
         - "reshaped": the shapes differ, and the flattened weights are the same
         """

@@ -87,7 +87,6 @@ def without_consequences(clips: RecordingComparison, finding: Cause) -> Recordin
 def _other_gradients(
     row: StepComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording], rerun: Rerun | None
 ) -> Cause | None:
-    """row: The first step with a difference. Before it, all parameters agree, or the initial weights differ."""
     if not row.parameters.update:
         return None
     weights, are_equal = InitialWeights(pairing, recordings), True
@@ -171,8 +170,8 @@ def _amplified_rounding(
         "rounding",
         f"at step {row.step}, the update of {most.parameter!r} differs by {most.ulps:.3g} ULP. The rounding of its "
         "gradients explains this difference. Adam and similar optimizers divide each gradient by its own size, so the "
-        "rounding of a tiny gradient changes its whole update. For each optimizer, "
-        "docs/verify.md#rounding has a --max-ulp",
+        "rounding of a tiny gradient changes its whole update. Pass the --max-ulp that docs/verify.md#rounding lists "
+        "for your optimizer",
     )
 
 
@@ -188,8 +187,8 @@ def _rounding(rows: Sequence[StepComparison], max_ulp: float) -> Cause | None:
     size = f"at most {ROUNDING} ULP of the total norm" if distances[0].ulps > ROUNDING else f"at most {ROUNDING} ULP"
     return Cause(
         "rounding",
-        f"at step {row.step}, {what} differs by {distances[0].ulps:.3g} ULP of its largest number, and all "
-        f"differences are {size}. Frameworks that sum in different orders differ by up to this size. "
+        f"at step {row.step}, {what} differs by {distances[0].ulps:.3g} ULP. All differences are {size}. "
+        "Frameworks that sum in different orders differ by up to this size. "
         "To ignore these differences, pass a higher --max-ulp",
     )
 
@@ -272,7 +271,7 @@ def one_is_late(step: int, recordings: Sequence[NormalizedRecording]) -> bool:
 
 
 def _late_steps(step: int, recording: NormalizedRecording) -> list[int]:
-    """Step number N of the optimizers is late if fewer than N clip calls come before it."""
+    """Return each number N for which optimizer step N has fewer than N clip calls before it."""
     start = sum(each < step for each in recording.recorded_steps)
     places = enumerate(recording.optimizer_steps_at(step), start=1)
     return [place for place, each in places if each.calls - start < place]

@@ -28,7 +28,7 @@ POLL = 0.005
 
 HOW = (
     "Yield the parameters themselves: a tf.Variable, a Paddle parameter, or a parameter, buffer or view of a "
-    "torch.nn.Module. If the step computes with arrays, use the old weights that yield returns: "
+    "torch.nn.Module. If the step computes with arrays, continue with the weights that yield returns: "
     "weights = (yield weights, gradients) or weights"
 )
 
@@ -36,7 +36,7 @@ HOW = (
 def weight_copier(
     out: Path, names: Names, function: Callable[..., Any]
 ) -> Callable[[int, Any], Mapping[str, Any] | None]:
-    """Return a function (step, output of the new step) that copies weights, and returns the value of `yield`."""
+    """Return a function that copies the old weights. The result of this function becomes the result of `yield`."""
     old, is_sent = OldWeights(out.parent / "old", names), takes_weights(function)
 
     def resync(step: int, output: Any) -> Mapping[str, Any] | None:
@@ -86,7 +86,7 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 
 
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]], *, is_sent: bool) -> None:
-    """is_sent: Whether `yield` returns the weights. If False, a parameter that might be a copy raises an error."""
+    """is_sent: Whether `yield` returns the weights. Only then can a parameter be a copy."""
     memory = cache(_memory_of_models)
     writers = {name: _writer(parameter, memory) for name, parameter in parameters.items() if name in weights}
     for name, write in writers.items():
