@@ -69,7 +69,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--strict": {
         "action": "store_true",
         "help": "also fail the run if a known difference has no `cause`, or an unknown cause and no `reason`. "
-        "With --baseline, missing results and failures that the baseline already had also fail the run",
+        "With --baseline, failures in the baseline also fail the run, and so do results that only the baseline has",
     },
     "--strict-bits": {
         "action": "store_true",
@@ -293,7 +293,7 @@ def _accept(report: ParityReport, path: Path) -> int:
     is_different = exit_status.unified_clip_is_different(report)
     if is_different or exit_status.is_incomplete(report):
         why = "results of unified_clip are wrong" if is_different else "results are missing, or nothing is tested"
-        message = f"{path} was not changed: --accept accepts differences of the frameworks' functions, but {why}"
+        message = f"{path} was not changed, because {why}"
         remedy = "Correct the problems that the report lists in parity.md. Then run the command with --accept again."
         reject(UsageError(f"{message}. {remedy}", "UC303"))
         # failures that the baseline has do not fail the run, but --accept needs a run without them

@@ -16,7 +16,6 @@ def exit_status(report: ParityReport, changes: Sequence[Change] | None) -> Liter
 
 
 def is_different(report: ParityReport) -> bool:
-    """The baseline may excuse the problem."""
     natives = any(result.problem for _, result in report.natives())
     return unified_clip_is_different(report) or natives or any(entry.problem for entry in report.known)
 

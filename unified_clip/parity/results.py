@@ -160,8 +160,8 @@ class CaseResult(ReportModel):
     """The name of the list of gradients."""
 
     rule: str | None
-    """A description of the clip, such as "total norm, threshold 1". The value is null if other frameworks cannot clip
-    in this way."""
+    """The clip, such as "total norm, threshold 1". If the value is null, the report compares the case
+    with no other case."""
 
     elements: int
     """The number of elements of all gradients."""
@@ -253,7 +253,7 @@ class Change(ReportModel):
 
     kind: Literal["new", "gone", "not run", "verdict", "size", "numbers", "version"]
     framework: str
-    """The framework, or the package for the kind "version". An empty string means all frameworks."""
+    """The framework. For the kind "version", this is the package. An empty string means all frameworks."""
 
     what: str
     """The subject of the change: a mode, the framework's function, or a known difference."""
@@ -266,7 +266,7 @@ class Change(ReportModel):
     another verdict or cause. The run also fails if a comparison of the baseline is missing."""
 
     failure: Literal["", "other bits of a known difference", "other error", "other bits", "not comparable"] = ""
-    """Why the change fails the run although the new result is not wrong. Otherwise, the text is empty."""
+    """Why the change fails the run although the new result is not wrong. For all other changes, the text is empty."""
 
     why: str = ""
     """A sentence that explains `failure`."""
@@ -331,8 +331,7 @@ class ParityReport(ReportModel):
     """Frameworks whose absence does not fail the run."""
 
     chosen_cases: bool = Field(default=False, exclude=True)
-    """Whether the run has the option `--case`. With this option, `always_raising` is empty, because a function might
-    return results in other cases."""
+    """Whether the run has the option `--case`."""
 
     started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
 

@@ -184,7 +184,6 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
 
 
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
-    """A part is untested if the exact result equals the gradients before the clip in each of its cases."""
     if suite.chosen_cases:
         return []
     if not any(case.options.raises or oracle.has_effect(case, expected(case)) for case in suite.cases):

@@ -262,7 +262,7 @@ def test_accept_names_the_results_that_it_cannot_accept(
     path = tmp_path / "known.toml"
     run = build.build_report(["torch"], [one_case("one", torch=FrameworkResult(host=result))], [], versions=VERSIONS)
     assert parity_cli._accept(run, path) == run.exit_code
-    message = f"{path} was not changed: --accept accepts differences of the frameworks' functions, but {why}. Correct"
+    message = f"{path} was not changed, because {why}. Correct"
     assert message in capfd.readouterr().err.replace("\n", " ")
     assert not path.exists()
 

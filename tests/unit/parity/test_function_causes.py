@@ -466,9 +466,7 @@ def test_the_report_names_the_cause_of_all_cases(run: Callable[..., tuple[int, s
     assert printed.count("; as with the sum of the tensors' norms instead of the norm. Correct your") == 1
     status, printed = run(CLIP, "--case", "two: clip_by_global_norm(clip_norm=0.7)")
     assert status == 1
-    assert (
-        printed.count("This cause explains the cases of --case. For a cause that explains all cases, run without") == 1
-    )
+    assert printed.count("This cause explains the chosen cases. For a cause that explains all cases, run without") == 1
 
 
 def test_a_function_that_is_not_deterministic_is_reported_if_its_cause_is_unknown(

@@ -36,7 +36,7 @@ def test_functions_of_two_frameworks_are_compared_with_each_other() -> None:
         ),
         ("known", "known, the functions return gradients of different shapes"): outcome_of(5.0, [0.3, 0.4, 0.1, 0.2]),
         ("different", "different, only one function raises an error"): outcome_of(5.0, raised=["KeyError"]),
-        ("known", "known, the list of gradients is long, so each result was compared with the exact result"): None,
+        ("known", "known, the list of gradients is long, so each result was compared only with the exact result"): None,
     }
     for (verdict, words), second in second_outcomes.items():
         natives = {name: native(function="clip.py:f", verdict=kind) for name, kind in (("a", "equal"), ("b", verdict))}  # type: ignore[arg-type]
@@ -80,8 +80,8 @@ def test_functions_that_were_not_compared_are_named() -> None:
     )
     assert note == (
         "Your functions that were not compared with each other: t.py:f (torch, clip_grad_norm_), j.py:f (jax, "
-        "clip_by_global_norm). Two functions are compared in each case that calls both under the same name. "
-        "See docs/own-functions.md#your-functions-with-each-other."
+        "clip_by_global_norm). Two functions are compared if both are listed under the same name and run in the same "
+        "case. See docs/own-functions.md#your-functions-with-each-other."
     )
     same = {"torch": FrameworkTable(functions={"clip_by_global_norm": "t.py:f"}), "jax": jax}
     calls = [(name, "clip_by_global_norm") for name in same]

@@ -77,7 +77,7 @@ def test_a_clip_configuration_becomes_the_equivalent_calls(
         ('rule = "none"\nnonfinite = "skip"', "suites do not support nonfinite = 'skip'"),
         (
             'rule = "norm"\nthreshold = 1.0\nfamily = "paddle"\nnorm_type = 1',
-            "only global_norm of the family pytorch has a function with a norm_type other than 2",
+            "unified_clip has no function of the family paddle for a norm_type other than 2",
         ),
         ("rule = 3", "cases.toml, cases 1, configs: clip.toml, line 1, rule: it is 3"),
     ],

@@ -109,7 +109,7 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
-        """Clip each tensor by its norm. If `axes` is given, clip each slice over these axes by its own norm."""
+        """axes: The axes over which norms are computed, as in `tf.clip_by_norm`."""
         return None
 
     def native_by_value(self, invocation: Invocation, low: float, high: float) -> Returned | None:

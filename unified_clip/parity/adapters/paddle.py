@@ -38,7 +38,7 @@ class FrameworkAdapter(Converter, base.OnParameters):
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """For sparse gradients, Paddle has only classes, and these clip by norm."""
+        """For sparse gradients, Paddle has only the classes that clip by norm."""
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value
         return (by_class or not sparse) and super().has_native(invocation)

@@ -171,7 +171,7 @@ def unit_threshold(
 ) -> tuple[float, float]:
     """Return (threshold, smallest norm) for a unit of the rule `agc`.
 
-    The smallest norm is used in place of a gradient norm that is smaller.
+    A gradient norm below the smallest norm is replaced by the smallest norm.
     """
     eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
     smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm

@@ -102,7 +102,6 @@ def judge_result(
 def _needs_no_cause(
     case: Case, deviation: NativeDeviation, expected: Expected, outcome: CallOutcome, known: Sequence[KnownDifference]
 ) -> bool:
-    """Return whether no cause needs to be found: the numbers agree, or a known difference accepts any cause."""
     shapes = [[each and each.shape for each in side.gradients or ()] for side in (expected, outcome)]
     is_only_form = deviation.kind == "form" and shapes[0] == shapes[1]
     if (is_only_form and not (deviation.finite_size or deviation.not_finite)) or deviation.kind not in WITH_NUMBERS:

@@ -26,7 +26,7 @@ def compare(
         verdicts = {results[left].verdict, results[right].verdict}
         a, b = outcomes[left], outcomes[right]
         if a is None or b is None:
-            detail, size = "the list of gradients is long, so each result was compared with the exact result", None
+            detail, size = "the list of gradients is long, so each result was compared only with the exact result", None
             verdict = next((each for each in ("different", "known", "close") if each in verdicts), "equal")
         else:
             detail, size = _difference(case, a, b)
@@ -82,8 +82,8 @@ def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, FrameworkTa
         return []
     listed = ", ".join(f"{frameworks[framework].functions[name]} ({framework}, {name})" for framework, name in without)
     return [
-        f"Your functions that were not compared with each other: {listed}. Two functions are compared in each case "
-        "that calls both under the same name. See docs/own-functions.md#your-functions-with-each-other."
+        f"Your functions that were not compared with each other: {listed}. Two functions are compared if both are "
+        "listed under the same name and run in the same case. See docs/own-functions.md#your-functions-with-each-other."
     ]
 
 

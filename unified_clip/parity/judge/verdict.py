@@ -266,7 +266,7 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
     Rounding errors are allowed in elements with 64 bits and in sparse gradients.
 
-    candidates: The correctly clipped gradient, once for each allowed norm.
+    candidates: The exact clipped gradients, one for each allowed norm.
     """
     if result is None or gradient is None:
         return result is None

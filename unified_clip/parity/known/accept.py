@@ -29,7 +29,7 @@ class Changes(NamedTuple):
 
 
 def accept_differences(path: Path, report: ParityReport) -> Changes:
-    """Correct entries and comments stay unchanged. If only the size or the cases of an entry are stale, update the
+    """Leave correct entries and all comments unchanged. If only the size or the cases of an entry are stale, update the
     entry instead of removing it.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()

@@ -134,7 +134,7 @@ class KnownDifference(schema.SuiteTable):
     @classmethod
     def _bounded(cls, within: float) -> float:
         if within > LARGEST_WITHIN:
-            effect = f"the entry would accept differences that are {within:g} times as large as its size"
+            effect = f"the entry would accept differences up to {within:g} times its `size`"
             problem = f"{within:g} is above {LARGEST_WITHIN:g}, so {effect}"
             remedy = "Lower `within`, and run the command with --accept to write an entry for each order of magnitude"
             raise ValueError(f"{problem}. {remedy}")
@@ -206,7 +206,7 @@ class KnownDifference(schema.SuiteTable):
         return max(size for pattern, size in self.cases.items() if is_match(case, [pattern]))
 
     def smaller_sizes(self, sizes: Mapping[str, float]) -> tuple[float, float] | None:
-        """Return (largest size, listed size) if the sizes of all cases with this listed size are smaller.
+        """If a listed size is too large for all its cases, return (largest size of a case, listed size).
 
         sizes: The sizes of the differences that the entry covers.
         """

@@ -163,8 +163,8 @@ def _judge_entry(
     *,
     accepting: bool,
 ) -> KnownDifferenceResult:
-    """In `results`, a case with an unknown cause may contain the listed difference as well."""
     has_cause = bool(entry.causes) and not {ANY, UNKNOWN} & {*entry.causes}
+    # an unknown cause can hide the listed cause
     hidden = [case for case, each in results.items() if has_cause and recorded_cause(each) == UNKNOWN]
     size = max((deviation.finite_size for deviation in cases.values()), default=0.0)
     problem = incomplete = remedy = ""

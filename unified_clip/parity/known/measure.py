@@ -88,8 +88,8 @@ Arrays = Sequence[Float64s]
 def measured_difference(results: Arrays, exact: Arrays, inputs: Arrays) -> MeasuredDifference:
     """Return the largest relative difference between results and exact results.
 
-    Differences are divided by the largest finite element of the exact array. If this element is 0, they are divided by
-    the largest element of the gradient before the clip, or of all exact arrays, whichever is smaller.
+    Differences are divided by the largest finite element of the exact array. If this element is 0, the
+    divisor is the largest element before the clip, but at most the largest element of all exact arrays.
 
     inputs: The gradients before the clip, or [] for norms.
     """

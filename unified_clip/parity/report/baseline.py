@@ -232,7 +232,7 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None, strict_bits: bool)
 
 
 def _lost(old: _Entry, new: _Entry, strict_bits: bool) -> tuple[str, str]:
-    """Return two empty texts if the result does not fail the run."""
+    """Return (failure, reason), or two empty texts."""
     is_same_entry = new.verdict == old.verdict and new.listing == old.listing
     if old.error != new.error and is_same_entry:
         problem = "the error message of this known difference differs from the baseline"

@@ -154,7 +154,7 @@ def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> s
 
 NUMBERS = re.compile(r"(?<=by )[\d.e+-]+( %| times)?|(?<=a threshold of )[\d.e+-]+|(?<=instead of )[\d.e+-]+")
 NAMES = re.compile(r"'[^']*'(, '[^']*')*( and ('[^']*'|\d+ others))?( (is|are)\b)?")
-"""NUMBERS and NAMES match the parts in which problems with the same cause may differ."""
+"""`_joined` ignores NUMBERS in details, and NAMES in causes."""
 
 
 def _joined(problems: Iterable[tuple[Problem, str]]) -> list[Problem]:

@@ -36,7 +36,7 @@ Place = tuple[Path, int | None]
 
 
 def _place_of_function(path: Path, name: str) -> Place:
-    """If the function is an adapter, return the place of the function that the adapter calls."""
+    """Return the place of a function. If it only adapts another function, return the place of that function."""
     tree = own_functions.parse(path)
     function = _definitions(tree).get(name)
     if not isinstance(function, ast.FunctionDef):
@@ -46,8 +46,9 @@ def _place_of_function(path: Path, name: str) -> Place:
 
 
 def _adapted(function: ast.FunctionDef) -> set[str]:
-    """Return the functions that an adapter calls with its second parameter, which is the threshold. A function that
-    multiplies or divides is no adapter.
+    """Return the functions to which `function` passes its second parameter, the threshold.
+
+    If `function` multiplies or divides, return an empty set.
     """
     nodes, parameters = list(ast.walk(function)), function.args.args
     if len(parameters) < 2 or any(isinstance(each, ast.Mult | ast.Div) for each in nodes):

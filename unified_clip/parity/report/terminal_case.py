@@ -11,7 +11,7 @@ from ..modes import NATIVE, TITLES
 from ..results import CaseResult, NativeResult, ParityReport, Result
 from . import compared_functions
 
-ALONE = "This cause explains the cases of --case. For a cause that explains all cases, run without --case."
+ALONE = "This cause explains the chosen cases. For a cause that explains all cases, run without --case."
 
 
 def command(suite: str, case: str, framework: str) -> str:

@@ -43,8 +43,7 @@ class Case:
 
     @property
     def rule(self) -> str | None:
-        """A description of the clip, such as "total norm, threshold 1", or None if other frameworks cannot clip in this
-        way.
+        """The clip, such as "total norm, threshold 1". A case without a rule is not compared with other cases.
 
         The report compares cases with equal rules, such as `clip_grad_norm_(max_norm=1.0)` and
         `clip_by_global_norm(clip_norm=1.0)`.

@@ -146,7 +146,6 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """A boolean is a number only if `kinds` is bool."""
     if isinstance(value, bool) and kinds is not bool:
         return False
     return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)

@@ -71,7 +71,7 @@ def _why_not_one_call(config: Settings) -> str:
         problem = f"unified_clip has no function of the family {family} for the rule norm"
         return f"{problem}. {_copy('set the family to tensorflow or paddle')}"
     if config.norm_type not in (None, 2.0) and NAMES.get((config.rule, family), ("",))[0] != "clip_grad_norm_":
-        problem = "only global_norm of the family pytorch has a function with a norm_type other than 2"
+        problem = f"unified_clip has no function of the family {family} for a norm_type other than 2"
         return f"{problem}. {_copy('set norm_type to 2')}"
     return ""
 

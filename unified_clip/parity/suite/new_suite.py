@@ -112,7 +112,7 @@ gradients = ["zeros"]
 rules = {rules}
 thresholds = [1.0]
 
-# The total norm is 418.9. Rounded to bfloat16, it is 418. With squares that are added up in bfloat16, it is 420.
+# The total norm is 418.9. Rounded to bfloat16, it is 418. Squares added in bfloat16 give a norm of 420.
 [[gradients]]
 name = "bfloat16"
 tensors = [

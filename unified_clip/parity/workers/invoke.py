@@ -89,7 +89,7 @@ def _call_for_gradients(invocation: Invocation, function: Callable[..., Any], _:
 
 
 def changes_inputs(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> bool:
-    """Return whether a call changed its input gradients, or replaced items of their container, although it should not.
+    """Return whether a call wrongly changed its input gradients, or replaced items of their container.
 
     inputs: The gradients before the call.
     """

@@ -49,7 +49,7 @@ def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
     """Return the text of each rank. Raise SystemExit if the ranks are at different steps.
 
-    step: What this rank has reached, such as "the end of a call".
+    step: The step that this rank has reached, such as "the end of a call".
     """
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:

@@ -50,7 +50,7 @@ def command(
     root: Path = Path(),
     returns: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Return the command line of a worker, to which the directories JOB and OUT are appended.
+    """Return the command line of a worker. `run_worker` appends the directories JOB and OUT.
 
     functions: {public name: function of the user, as FILE.py:FUNCTION}.
     root: The directory that contains the files of the user's functions.
