@@ -248,7 +248,7 @@ def test_a_group_without_parameters_is_a_warning(kit: Kit, settings: dict[str, A
         warnings.simplefilter("always")
         for _ in range(2):
             clip(tensors(kit))
-    message = "The group 'b' of the configuration has no parameters: each name that its patterns match is excluded, or"
+    message = "The group 'b' of the configuration has no parameters: its patterns match only names that are excluded or"
     assert [str(warning.message).startswith(message) for warning in caught] == [True] * is_empty
 
 

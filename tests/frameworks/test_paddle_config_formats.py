@@ -80,7 +80,7 @@ def test_it_is_said_that_parameters_are_left_out(grouped: bool) -> None:
     config = ClipConfig.of(optimizer(paddle.nn.ClipGradByGlobalNorm(1.0), parameters))
     assert config.provenance is not None
     assert config.provenance.notes == [
-        "Paddle does not clip parameters with need_clip=False: 1. Name them in `exclude`."
+        "Some parameters have need_clip=False, so Paddle does not clip them. Name them in `exclude`."
     ]
 
 

@@ -379,7 +379,7 @@ class ClipConfig(OutcomeProperties, Settings):
             TypeError: `names` has an unsupported type, or has parameters of another framework. The program is static,
                 but the threshold is not constant, or nonfinite is "raise" or "skip".
             ValueError: During a clip, a parameter is not in `names`, but a pattern or the rule adagc needs its name.
-            RuntimeError: The optimizer has parameter groups, and the configuration has `adaptive` or a nonfinite of
+            RuntimeError: The optimizer has parameter groups, but the configuration has `adaptive`, or nonfinite is
                 "raise" or "skip".
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)

@@ -20,7 +20,7 @@ EXACT = Context(prec=1000)
 RAMP_ROUNDING = Decimal(1 - 2**-23)
 """A ramp's threshold in float32 is at least RAMP_ROUNDING times the exact threshold."""
 
-SAME = "Both have the same effect."
+SAME = "Both configurations have the same effect."
 INFINITE = (
     "If the norm is infinite, TensorFlow's rule makes every gradient NaN. The rules of PyTorch and Paddle make finite "
     "gradients 0 and infinite gradients NaN."

@@ -333,8 +333,8 @@ class _DeferredNumbers:
         if self._in_graph:
             raise RuntimeError(
                 "this clip was part of a compiled graph, so its norms and coefficients are unknown here. Clip outside "
-                "the graph, or let the graph return the norm, which is the result of clip_. Or clip by "
-                "attach_to(optimizer) on Keras, or by as_optax(optimizer), which keep the numbers."
+                "the graph, or let the graph return the norm, which is the result of clip_. Or use "
+                "as_optax(optimizer), or attach_to(optimizer) on Keras. These keep the norms and coefficients."
             )
         late = {
             index: value for indices, later in self._later for index, value in zip(indices, later.values(), strict=True)

@@ -52,8 +52,8 @@ class Piecewise(ConfigModel):
     def _in_order(self) -> Self:
         if len(self.values) != len(self.boundaries) + 1:
             raise ValueError(
-                f"there are {len(self.values)} values and {len(self.boundaries)} boundaries. Give one more value than "
-                "there are boundaries."
+                f"there are {len(self.values)} values and {len(self.boundaries)} boundaries. Give "
+                f"{len(self.boundaries) + 1} values, one more than boundaries."
             )
         if sorted(set(self.boundaries)) != self.boundaries:
             pairs = enumerate(zip(self.boundaries, self.boundaries[1:], strict=False), 1)

@@ -137,8 +137,8 @@ class ParameterSelection:
         for index, (group, (matches, _)) in enumerate(zip(self._groups, self._parts, strict=False)):
             if index not in filled and any(map(matches, names)):
                 validation.warn(
-                    f"The group {group!r} of the configuration has no parameters: each name that its patterns match is "
-                    "excluded, or belongs to an earlier group. Correct the patterns, or change the order of the "
+                    f"The group {group!r} of the configuration has no parameters: its patterns match only names that "
+                    "are excluded or belong to an earlier group. Correct the patterns, or change the order of the "
                     "groups. If the group is for another model or optimizer, change nothing."
                 )
         self._checked = True
@@ -146,7 +146,7 @@ class ParameterSelection:
     def _unmatched_pattern(self, pattern: str, names: Sequence[str], *, is_only: bool) -> str:
         few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
         if self._unmatched and not self._all_names:
-            problem = f"The pattern {pattern!r} of the configuration matches none of the names so far, {few}."
+            problem = f"So far, the pattern {pattern!r} of the configuration matches none of the names {few}."
             return f"{problem} {self._unmatched}"
         sentences = [
             f"The pattern {pattern!r} of the configuration matches none of the names {few}.",

@@ -100,7 +100,7 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
 
 
 def _cosines_and_sines(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """An element with row angle x and column angle y has the factor cos(x + y) = cos(x) cos(y) - sin(x) sin(y)."""
+    """Element k of the flattened weight has the factor cos(sqrt(7) k). cos(x + y) = cos(x) cos(y) - sin(x) sin(y)."""
     angles = math.sqrt(7) * stride * np.arange(length)
     yield np.cos(angles)
     yield sign * np.sin(angles)

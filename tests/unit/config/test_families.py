@@ -160,7 +160,7 @@ def test_norms_that_are_not_finite(left: str, right: str, rule: str, nonfinite: 
 def test_families_that_make_no_difference(data: dict[str, Any]) -> None:
     families: list[dict[str, Any]] = [{}, {}] if "rule" in data else [{"family": "pytorch"}, {"family": "tensorflow"}]
     result = difference(*(config(**data, **family) for family in families))
-    assert (result.same, result.relative, result.sentence) == (True, 0, "Both have the same effect.")
+    assert (result.same, result.relative, result.sentence) == (True, 0, "Both configurations have the same effect.")
 
 
 GROUP = {"name": "head", "include": ["head.*"], "threshold": 5.0}

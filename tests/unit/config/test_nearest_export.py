@@ -36,7 +36,7 @@ def test_export_to_another_family_is_an_error_with_the_remedy(
     assert main(["config", "export", str(path), "--to", to]) == 2
     out, error = capsys.readouterr()
     remedy = f"Set `family` to {family}. Or export the nearest rule: pass --nearest, or nearest=True in Python."
-    message = f"its family is {family}. {own_rule}. {remedy} {difference}"
+    message = f"it needs the family {family}. {own_rule}. {remedy} {difference}"
     assert out == ""
     assert error == f"unified-clip: error UC107: Cannot export to {FORMATS[to].title}: {message}\n"
 

@@ -343,7 +343,7 @@ def test_a_pickle_is_not_run(
         (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".", "an opcode that paddle.save does not write"),
         (b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b".", "the file ends early"),
         (COPIES, "the pickle copies the same data many times"),
-        (b"\x80\x04c_codecs\nencode\n}b.", "the pickle changes a function"),
+        (b"\x80\x04c_codecs\nencode\n}b.", "the pickle sets attributes of a function"),
         (pickle.dumps({"w": np.array([{}], object)}, 4), "'w' has dtype object"),
         (
             pickle.dumps({"w": np.ones(2), "UnpackBigParamInfor@@": {}}, 2),

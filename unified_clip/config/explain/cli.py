@@ -24,8 +24,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "explain",
         help="explain what a clip configuration does to a gradient, or how two configurations differ",
-        description="Explain a configuration with example numbers. With two configurations, print what differs and by "
-        "how much. Pass clip configurations, or trainers' configurations that `unified-clip config import` reads.",
+        description="Print what a configuration does, with examples. With two configurations, print what differs and "
+        "by how much. Pass clip configurations, or trainers' configurations that `unified-clip config import` reads.",
     )
     parser.add_argument("a", type=Path, metavar="A", help="a configuration")
     parser.add_argument("b", type=Path, metavar="B", nargs="?", help="a second configuration, to compare with A")

@@ -15,11 +15,11 @@ from ..._core.exact import nearest
 from ...errors import ClipWarning, NonFiniteNormError
 from ..clip_config import ClipConfig
 from ..clipper import Clipper
+from ..families import SAME
 from . import describe, examples
 from .examples import Array, Example, Gradients
 
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
-SAME = "Both configurations have the same effect."
 NOT_FINITE = "the trainer's action if the norm is not finite"
 
 OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
@@ -65,8 +65,8 @@ class ComparedResults:
     a: ExampleResult
     b: ExampleResult
     distance: float
-    """The largest difference between elements, relative to the largest magnitude of all elements. It is inf for NaN or
-    infinite differences, and if only one configuration skips the step or raises an error."""
+    """The largest difference between elements, relative to the largest magnitude of all elements. NaN and
+    infinite differences count as inf. If `results` is None, different outcomes also count as inf."""
 
     sentence: str
 

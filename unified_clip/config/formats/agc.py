@@ -43,7 +43,7 @@ def exported_agc(trainer: Format, settings: Settings, convention: Convention, *,
 def _problem(rule: AGC, convention: Convention, *, has_eps: bool) -> str:
     same = f"Set `adaptive.convention` to {convention!r}."
     if (rule.convention == "optax") != (convention == "optax"):
-        return f"its adaptive clipping does not use the axes of the convention {rule.convention!r}. {same}"
+        return f"it does not support `adaptive.convention = {rule.convention!r}`. {same}"
     floors = list(zip(("eps", "smallest_norm"), rule.floors, AGC(convention=convention).floors, strict=True))
     for name, value, own in floors[1 if has_eps else 0 :]:
         if value != own:

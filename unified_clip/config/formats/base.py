@@ -279,7 +279,7 @@ class Format(ABC):
             own = f"This configuration's family is {settings.family!r}."
             if settings.family is None:
                 own = f"This configuration's family is {DEFAULT_FAMILY!r}, the default."
-            problem = f"its family is {family!r}. {own} Set `family` to {family!r}."
+            problem = f"it needs the family {family!r}. {own} Set `family` to {family!r}."
         if problem:
             raise OtherFamilyError(str(self.not_exported(problem)), family)
 

@@ -26,10 +26,9 @@ ENGINE_OF = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
 )
-"""The clip rule that a package rejects with an engine."""
+"""For each package and engine, the clip rule that the package rejects."""
 
 SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, ownership='distinct')"
-"""The gradients of FSDP 1 carry no placement."""
 
 
 def except_under(format_: str) -> str:

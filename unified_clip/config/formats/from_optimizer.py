@@ -87,8 +87,8 @@ def _paddle(optimizer: Any, _: str) -> Imported:
         return Imported({"rule": "none"})
     notes = [PER_GROUP] if len(groups) > 1 else []
     parameters = [tensor for group in groups for tensor in group["params"]] or optimizer._parameter_list or []
-    if excluded := sum(not getattr(parameter, "need_clip", True) for parameter in parameters):
-        notes.append(f"Paddle does not clip parameters with need_clip=False: {excluded}. Name them in `exclude`.")
+    if not all(getattr(parameter, "need_clip", True) for parameter in parameters):
+        notes.append("Some parameters have need_clip=False, so Paddle does not clip them. Name them in `exclude`.")
     return Imported(_settings(clip, name), notes)
 
 

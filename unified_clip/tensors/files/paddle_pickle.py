@@ -96,7 +96,6 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
     ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # protocol 2 writes bytes as text
     ("collections", "OrderedDict"): _ordered,
 }
-"""The names are from Python 3 and NumPy 2."""
 
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 
@@ -170,7 +169,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         if isinstance(target, Array | Dtype):
             target.__setstate__(state)
         elif not isinstance(target, dict):
-            raise ValueError(f"the pickle changes a {type(target).__name__}")
+            raise ValueError(f"the pickle sets attributes of a {type(target).__name__}")
 
     def load_frozenset(self) -> None:
         self.pop_mark()

@@ -43,7 +43,6 @@ class Hydra(Inheritance):
 
 
 def _is_part(document: Document) -> bool:
-    """A part has a package header, such as `# @package _global_`, and chooses no file."""
     entries = defaults(document)
     chooses = any(entry.is_group and not entry.is_override for entry in entries)
     return package_header(document.text) is not None and not chooses and document.kind == "yaml"

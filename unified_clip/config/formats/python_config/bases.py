@@ -25,7 +25,7 @@ class Import(NamedTuple):
     """A path relative to the importing file, or the name of a module in an installed package."""
 
     names: dict[str, str] | None
-    """The name in the base file for each imported name. None means that all names are imported."""
+    """Maps each imported name to its name in the base file. None means that all names are imported."""
 
 
 @dataclass(frozen=True)
