@@ -13,7 +13,6 @@ NUMBERS = itertools.count()
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path. If the `with` block succeeds, rename its file to `path`."""
     new = temporary_path(path)
     try:
         yield new

@@ -1,4 +1,4 @@
-"""Make text safe to print. Text from files could control a terminal, or a CI system by lines such as `::error::`."""
+"""Make text safe to print. A line such as `::error::` in a file could control a CI system."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def clip_grad_norm_(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `mx.compile`, True raises
             TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: Not supported on MLX: each array is complete. Keep the default.
+        process_group: Not supported on MLX. Keep the default.
         ownership: Not supported on MLX. Keep the default.
         check_numel: Not supported on MLX. Keep the default.
         check_replicas: Not supported on MLX. Keep the default.
@@ -125,7 +125,7 @@ def get_total_norm(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `mx.compile`, True raises
             TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: Not supported on MLX: each array is complete. Keep the default.
+        process_group: Not supported on MLX. Keep the default.
         ownership: Not supported on MLX. Keep the default.
         check_numel: Not supported on MLX. Keep the default.
         check_replicas: Not supported on MLX. Keep the default.
@@ -202,7 +202,7 @@ def clip_by_global_norm(
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         use_norm: A norm to use instead of n: a number, or an array with one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: Not supported on MLX: each array is complete. Keep the default.
+        process_group: Not supported on MLX. Keep the default.
         ownership: Not supported on MLX. Keep the default.
         check_numel: Not supported on MLX. Keep the default.
         check_replicas: Not supported on MLX. Keep the default.
@@ -308,7 +308,7 @@ def global_norm(
     Args:
         t_list: The gradients: one array, or any container of arrays and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: Not supported on MLX: each array is complete. Keep the default.
+        process_group: Not supported on MLX. Keep the default.
         ownership: Not supported on MLX. Keep the default.
         check_numel: Not supported on MLX. Keep the default.
         check_replicas: Not supported on MLX. Keep the default.
@@ -461,7 +461,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function that gets a parameter, and returns False to exclude its gradient from the norm and the
             clip. The attribute `need_clip = False` of a parameter has the same effect.
-        process_group: Not supported on MLX: each array is complete. Keep the default.
+        process_group: Not supported on MLX. Keep the default.
         ownership: Not supported on MLX. Keep the default.
         check_numel: Not supported on MLX. Keep the default.
         check_replicas: Not supported on MLX. Keep the default.

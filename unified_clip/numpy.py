@@ -43,7 +43,7 @@ def clip_grad_norm_(
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: Not supported on NumPy: each array is complete. Keep the default.
+        process_group: Not supported on NumPy. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
         check_numel: Not supported on NumPy. Keep the default.
         check_replicas: Not supported on NumPy. Keep the default.
@@ -121,7 +121,7 @@ def get_total_norm(
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: Not supported on NumPy: each array is complete. Keep the default.
+        process_group: Not supported on NumPy. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
         check_numel: Not supported on NumPy. Keep the default.
         check_replicas: Not supported on NumPy. Keep the default.
@@ -200,7 +200,7 @@ def clip_by_global_norm(
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         use_norm: A norm to use instead of n: a number, or an array with one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: Not supported on NumPy: each array is complete. Keep the default.
+        process_group: Not supported on NumPy. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
         check_numel: Not supported on NumPy. Keep the default.
         check_replicas: Not supported on NumPy. Keep the default.
@@ -306,7 +306,7 @@ def global_norm(
     Args:
         t_list: The gradients: one array, or any container of arrays and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: Not supported on NumPy: each array is complete. Keep the default.
+        process_group: Not supported on NumPy. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
         check_numel: Not supported on NumPy. Keep the default.
         check_replicas: Not supported on NumPy. Keep the default.
@@ -459,7 +459,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function that gets a parameter, and returns False to exclude its gradient from the norm and the
             clip. The attribute `need_clip = False` of a parameter has the same effect.
-        process_group: Not supported on NumPy: each array is complete. Keep the default.
+        process_group: Not supported on NumPy. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
         check_numel: Not supported on NumPy. Keep the default.
         check_replicas: Not supported on NumPy. Keep the default.

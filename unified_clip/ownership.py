@@ -287,9 +287,9 @@ def megatron_ownership(
     Args:
         tensor_rank: The number of this rank in its tensor-parallel group.
         expert_tensor_rank: The number of this rank in its expert-tensor-parallel group. The default is `tensor_rank`.
-        data_rank: The number of this rank in its data-parallel group, if data-parallel ranks of the process group have
-            copies of the gradients. Data-parallel rank 0 then owns the parameters. Leave out `data_rank` with the
-            distributed optimizer, which shards the gradients.
+        data_rank: The number of this rank in its data-parallel group. Pass `data_rank` if data-parallel ranks of the
+            process group have copies of the gradients. Data-parallel rank 0 then owns the parameters. Leave out
+            `data_rank` with the distributed optimizer, which shards the gradients.
         expert_data_rank: The number of this rank in its expert-data-parallel group. With `data_rank`, a model with
             experts needs this number, too.
 

@@ -59,7 +59,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         INCOMPLETE: "a framework crashed, a framework in --frameworks is missing, or nothing was measured",
     },
     "explain": {
-        SUCCESS: "the configurations were explained. A difference between A and B does not change the status",
+        SUCCESS: "the configurations were explained, even if they differ",
         REJECTED: INVALID,
     },
     "config import": {

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from .._core.exact import BLOCK, Accumulator
 
 CHUNK = 16 * BLOCK
-"""So many float64 numbers fit into the cache."""
+"""This many float64 numbers fit into the cache."""
 
 LIMB = 18
 """A mantissa of 53 bits is split into three limbs of 18, 18 and 17 bits.

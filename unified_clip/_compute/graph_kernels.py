@@ -1,4 +1,4 @@
-"""The device path of graphs that call the compiled kernels."""
+"""Call the compiled kernels from compiled graphs."""
 
 from __future__ import annotations
 

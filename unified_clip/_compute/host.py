@@ -44,7 +44,7 @@ class HostPath:
         return self._backend.name
 
     _square_sums: tuple[list[float], list[float]] | None = None
-    """(sums of squares, relative errors) from `tensor_norms`, which the next call of `norm` uses."""
+    """(sums of squares, relative errors) from `tensor_norms`."""
 
     def norm(self, p: float) -> Scalar:
         if p == 2 and self._square_sums is not None:

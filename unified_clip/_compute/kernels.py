@@ -176,7 +176,6 @@ def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tu
 
 
 def general_root(total: tuple[float, float], p: float, top: float, dtype: str) -> float:
-    """`total` is the result of `relative_sum` for `top`."""
     root = np.longdouble(top) * (np.longdouble(total[0]) + np.longdouble(total[1])) ** (1 / np.longdouble(p))
     with np.errstate(over="ignore"):  # otherwise NumPy warns of the overflow
         return float(np.float64(root) if dtype == "float64" else np.float32(root))

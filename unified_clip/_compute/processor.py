@@ -52,7 +52,7 @@ def ieee_arithmetic() -> Iterator[None]:
 
 
 def _libm() -> Any:
-    """Return None except on Linux on x86-64, because the value of FE_DFL_ENV is unknown elsewhere."""
+    """The value of FE_DFL_ENV is known only on Linux on x86-64."""
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         return None
     return ctypes.CDLL(None)

@@ -170,7 +170,7 @@ class Percentile:
 
 @dataclass(frozen=True)
 class AdaGC:
-    """Limit the norm of each tensor to `ratio` times a moving average of its clipped norms.
+    """Limit the norm of each tensor to `ratio` times a moving average of this tensor's clipped norms.
 
     Args:
         ratio: The threshold divided by the average, at least 1.
@@ -220,8 +220,8 @@ class AGC:
             each pair of indices of the last two axes.
         eps: A lower limit for the norm of a unit in the parameter. None means 0 for "composer", and 1e-3 for "timm" and
             "optax".
-        smallest_norm: A lower limit for the norm in the coefficient threshold / norm. None means 0 for "composer", and
-            1e-6 for "timm" and "optax".
+        smallest_norm: A clipped unit is multiplied by threshold / max(norm, smallest_norm). None means 0 for
+            "composer", and 1e-6 for "timm" and "optax".
 
     Raises:
         TypeError: A setting is not a number.

@@ -13,8 +13,8 @@ from .._core.types import Leaf, Scalar, Tensor
 from .protocol import AGC
 
 REMEDY = (
-    "Call clip(grads, parameters=parameters) or adaptive.clip_by_unit_norm(grads, parameters), with the parameters in "
-    "a list or dict like the gradients. Or pass (parameter, gradient) tuples to clip.pairs()"
+    "Call clip(grads, parameters=parameters) or adaptive.clip_by_unit_norm(grads, parameters). `grads` and "
+    "`parameters` need the same structure. Or pass (parameter, gradient) tuples to clip.pairs()"
 )
 
 

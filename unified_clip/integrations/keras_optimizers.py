@@ -35,8 +35,9 @@ ALL_REDUCE = "_all_reduce_sum_gradients"
 """On TensorFlow, Keras would add up the gradients of all replicas after the clip."""
 
 NO_STATE = (
-    "Keras files do not contain the state of the adaptive threshold. Save the result of state_dict() of the handle "
-    "that attach_to() returned, too. After you load a Keras file, pass this result to load_state_dict()."
+    "Keras files do not contain the state of the adaptive threshold. Also save the result of "
+    "handle.state_dict(). attach_to() returned this handle. After you load a Keras file, pass the result to "
+    "handle.load_state_dict()."
 )
 
 USED = ("add_variable", "_iterations", "_get_variable_index", "_untrack_variable")
@@ -143,7 +144,7 @@ class Attached(AbstractContextManager[Any, None]):
 
     @property
     def step(self) -> int:
-        """The step that the next clip passes to the schedule, from the optimizer's `iterations`."""
+        """The step of the next clip, computed from the optimizer's `iterations`."""
         if self._optimizer is None:
             return self._last_step
         return int(_read(self._optimizer._iterations)) // (self._optimizer.gradient_accumulation_steps or 1)

@@ -223,7 +223,7 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return names of possible clips. CLAMP_NAMES are missing, because most code clamps other tensors."""
+    """Return names of possible clips. CLAMP_NAMES are missing, because most clamped tensors are not gradients."""
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
 

@@ -34,7 +34,7 @@ def count(files: Sequence[PortedFile]) -> int:
 
 
 def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
-    """Insert each comment above the innermost statement of its line, but never inside a string."""
+    """Insert each comment above the innermost statement that contains the clip, but never inside a string."""
     encoding = tokenize.detect_encoding(BytesIO(content).readline)[0].removesuffix("-sig")
     tree = ast.parse(content, path.name)
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]

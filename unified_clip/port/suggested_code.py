@@ -118,7 +118,7 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
     argument = keywords_of(optimizer).get("parameters") if optimizer is not None else None
     may_be_grouped = argument is None or may_have_groups(module, argument.value)
     if is_limit or clip.function.rule != "global_norm" or not may_be_grouped:
-        return ["import unified_clip", f"{config}.attach_to({name})  # once: then each step clips"]
+        return ["import unified_clip", f"{config}.attach_to({name})  # once, before the first step"]
     return [
         "import unified_clip",
         f"clip = {config}",

@@ -55,7 +55,7 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
     path = write("clip.toml", f'rule = "global_norm"\n{threshold}{keys}\n')
     assert main(["config", "export", str(path), "--to", "lightning"]) == 2
     python = (
-        "Or clip in Python, except under DeepSpeed, FSDP 1 or XLA: write `clip = ClipConfig.load(FILE)`, then pass "
+        "Or clip in Python, except under DeepSpeed, FSDP 1 or XLA. Write `clip = ClipConfig.load(FILE)`, then pass "
         "`ClipCallback(clip)` of "
         "`unified_clip.integrations.lightning_callback` to the Trainer."
     )
@@ -96,7 +96,7 @@ def test_export_names_the_code_to_clip_in_python(settings: dict[str, object], to
     with pytest.raises(NotRepresentableError) as caught:
         ClipConfig(**settings).export_to(to)
     assert str(caught.value).startswith(f"Cannot export to {FORMATS[to].title}: it does not support {message}")
-    python = f" Or clip in Python{except_under(to)}: write `clip = ClipConfig.load(FILE)`, then {FORMATS[to].instead}."
+    python = f" Or clip in Python{except_under(to)}. Write `clip = ClipConfig.load(FILE)`, then {FORMATS[to].instead}."
     assert str(caught.value).endswith(python)
 
 

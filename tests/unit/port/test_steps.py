@@ -58,7 +58,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "optimizer.minimize(f(x), parameters=p)")), "has arguments besides the loss"),
         ((("parameters=", "q=")), "A call might create optimizer without parameters=. In each call"),
         (((", grad_clip=clip", "")), "If no other file uses clip, remove clip, because it clips nothing."),
-        ((("clip = paddle.nn.ClipGradByNorm(1.0)", "clip = f(paddle.nn.ClipGradByNorm(1.0))")), "write a line clip ="),
+        ((("clip = paddle.nn.ClipGradByNorm(1.0)", "clip = f(paddle.nn.ClipGradByNorm(1.0))")), "write clip = ... in"),
         ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0) if f(0) else g(1)")), "write an if statement with clip ="),
     ],
 )
@@ -303,8 +303,8 @@ def test_the_reason_about_two_creations_names_a_common_variable(old: str, new: s
     source = MADE_TWICE.replace(old, new, 1)
     sites = ported(source)[1]
     assert sites[0].reason.startswith(
-        f"The calls that create optimizer pass different expressions for {name}=. Before each of these calls, assign "
-        f"the value in a line {variable} = ..., and pass {name}={variable}. Otherwise, port this clip by hand."
+        f"The calls that create optimizer pass different expressions for {name}=. Before each of these calls, write "
+        f"{variable} = ... in a separate line, and pass {name}={variable}. Otherwise, port this clip by hand."
     )
     assert [site.verdict for site in sites] == ["flagged", "flagged"]
     for code in (new, old):

@@ -11,7 +11,7 @@ GLOBAL = with_lines(PADDLE, ("ByNorm(1.0)", "ByGlobalNorm(max_norm)"))
 
 CONFIG = 'unified_clip.ClipConfig(rule="global_norm", threshold=max_norm, family="paddle")'
 
-ATTACH = f"{CONFIG}.attach_to({{}})  # once: then each step clips"
+ATTACH = f"{CONFIG}.attach_to({{}})  # once, before the first step"
 
 BY_GROUP = [
     "import unified_clip",
@@ -64,7 +64,8 @@ def test_a_configuration_is_suggested_for_an_optimizer_whose_steps_are_elsewhere
 def test_a_suggested_configuration_has_the_thresholds_of_the_clip(clip: str, config: str) -> None:
     source = with_lines(PADDLE, ("ClipGradByNorm(1.0)", clip), ("optimizer.step()", "run(optimizer)"))
     (site,) = ported(source)[1]
-    assert site.suggestion[1] == f"unified_clip.ClipConfig({config}).attach_to(optimizer)  # once: then each step clips"
+    config = f"unified_clip.ClipConfig({config})"
+    assert site.suggestion[1] == f"{config}.attach_to(optimizer)  # once, before the first step"
 
 
 def test_no_configuration_is_suggested_where_a_clip_selects_parameters() -> None:

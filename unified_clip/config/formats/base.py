@@ -248,7 +248,7 @@ class Format(ABC):
     @property
     def in_python(self) -> str:
         text = (
-            f" Or clip in Python{except_under(self.name)}: write `clip = ClipConfig.load(FILE)`, then {self.instead}."
+            f" Or clip in Python{except_under(self.name)}. Write `clip = ClipConfig.load(FILE)`, then {self.instead}."
         )
         return text if self.instead else ""
 

@@ -160,11 +160,10 @@ class ReportedClip(ReportModel):
     """The function in the parity suite that has the same result as `name`, or an empty string."""
 
     known: list[int]
-    """The `number` of each entry about `measured_as` in the report's `known`."""
+    """The numbers of the known differences of the function `measured_as`."""
 
     becomes_known: list[int]
-    """The `number` of each entry about the replacement in the report's `known`. The list is empty for a function of
-    unified_clip."""
+    """The numbers of the known differences of the replacement. The list is empty for a function of unified_clip."""
 
     reason: str
     """The reason why the clip is flagged or unchanged."""

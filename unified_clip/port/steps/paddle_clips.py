@@ -88,7 +88,7 @@ class PaddleClips:
         binding = self._module.binding(self._module.only_target(node))
         if binding.key is None:
             has_branches = isinstance(parent, cst.IfExp)
-            line = "an if statement with clip = ... in each branch" if has_branches else "a line clip = ..."
+            line = "an if statement with clip = ... in each branch" if has_branches else "clip = ... in a separate line"
             raise UnsureError(NOT_ASSIGNED.format(line))
         return binding.key, self._source_in(binding)
 
@@ -135,7 +135,7 @@ class PaddleClips:
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
-        """Return whether a base class might set the attribute, because the file sets it only inside an `if`."""
+        """Return whether the file sets the attribute only inside an `if`."""
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
         return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)

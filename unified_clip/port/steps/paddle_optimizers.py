@@ -22,7 +22,7 @@ SOMETHING_ELSE = (
 )
 UNKNOWN_VALUE = (
     "A value of {0} is unknown, for example because the value comes from an argument, a loop or a tuple. If the file "
-    "creates this value, assign the value in a line {{0}} = ... {OTHERWISE}"
+    "creates this value, write {{0}} = ... in a separate line. {OTHERWISE}"
 )
 
 ADDS_GROUP = ("add_param_group", "_add_param_group")
@@ -104,7 +104,7 @@ class PaddleOptimizers:
             if len(set(map(self._module.code, values))) > 1:
                 raise UnsureError(
                     f"The calls that create {binding.text} pass different expressions for {name}=. Before each of "
-                    f"these calls, assign the value in a line {variable} = ..., and pass {name}={variable}. {OTHERWISE}"
+                    f"these calls, write {variable} = ... in a separate line, and pass {name}={variable}. {OTHERWISE}"
                 )
         methods = [self._module.parents[read] for read in binding.reads]
         adds_group = any(isinstance(method, cst.Attribute) and method.attr.value in ADDS_GROUP for method in methods)
