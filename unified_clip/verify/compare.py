@@ -221,6 +221,16 @@ def reject_unpaired(
             "functions, under its name in the file. If one function has another name for the tensor, pass --map.",
             "UC604",
         )
+    for old_name, new_name in names.items():
+        weight_name = next((each for each in (old_name, new_name) if each in weights), None)
+        shape = tuple(weights[weight_name].shape) if weight_name else ()
+        if weight_name and sorted(shape) != sorted(old.shapes[old_name]):
+            raise VerifyError(
+                f"--weights has {weight_name!r} in the shape {shape}, but {old.script} yields {old_name!r} in "
+                f"{old.shapes[old_name]}. No order of axes makes these shapes equal. Write the tensor into the file "
+                "in the shape that the functions yield.",
+                "UC604",
+            )
 
 
 def _compare_tensors(

@@ -69,6 +69,15 @@ def test_a_weight_that_neither_step_yields_is_rejected(tmp_path: Path, capsys: p
     )
 
 
+def test_a_weight_in_another_shape_than_the_yielded_parameter_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repeated = script_that_yields("{**weights, 'bias': np.repeat(weights['bias'], 2)}")
+    assert run_verify(tmp_path, repeated, repeated) == 2
+    assert "--weights has 'bias' in the shape (2,), but " in (message := capsys.readouterr().err)
+    assert "old.py:step yields 'bias' in (4,)." in " ".join(message.split())
+
+
 def test_a_map_of_tensors_of_other_shapes_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = tmp_path / "names.toml"
     names.write_text('weight = "bias"\n', encoding="utf-8")
