@@ -231,7 +231,7 @@ class ErrorClipByValue(FrameworkBinding):
 
 
 def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> ParamGrads:
-    """Clip each gradient by `clip_of(parameter)`. For None, the gradient stays unchanged."""
+    """Clip each gradient by `clip_of(parameter)`. If the clip is None, the gradient stays unchanged."""
     leaves, indices = read_pairs(backend, params_grads)
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
     for parameter, own in [(leaf.parameter, [leaf]) for leaf in leaves] or [(None, [])]:

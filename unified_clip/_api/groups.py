@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
     """One list per group: a norm over the group, a norm per tensor, or nothing for a clip by value."""
 
     max_abs: list[Scalar | None]
-    """The largest magnitude in each group that is clipped by value, else None."""
+    """For each group, the largest magnitude, or None if the group is not clipped by value."""
 
     counts: tuple[Scalar, Scalar] | None
     """(number of NaN, number of infinities), or None if they were not counted."""

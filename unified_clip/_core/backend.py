@@ -13,7 +13,7 @@ from .types import CoalescedSparse, Leaf, Tensor
 
 
 class Backend(Protocol):
-    """A backend defines the methods without a body and the attributes without a value."""
+    """A backend must define the methods and attributes that have no default here."""
 
     name: str
     """The name of the namespace, such as "torch" for `unified_clip.torch`."""

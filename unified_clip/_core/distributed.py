@@ -214,7 +214,7 @@ class Shards(Protocol):
         """Convert a new local value to a tensor with the placements of the gradient."""
 
     def send_rejection(self, measures: Measures, error: Exception) -> None:
-        """Raise this error also on the ranks that wait for this rank. `measures` decides which ranks wait."""
+        """Raise this error also on the ranks that wait for this rank."""
 
 
 class Awaited(threading.local):

@@ -86,7 +86,7 @@ class Path(Protocol):
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         """Return the 2-norm of each slice of the path's only tensor. In the result, `axes` have the length 1.
 
-        groups: For each row, the number of its slice. With `groups`, the result has one norm for each row.
+        groups: For each row, an integer that identifies the slice. With `groups`, the result has one norm for each row.
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
@@ -110,7 +110,7 @@ class Path(Protocol):
         """Write zeros if the condition `keep` is false."""
 
     def unchanged(self) -> list[Tensor]:
-        """Copy tensors that can be written."""
+        """Return the tensors. Copy tensors that can be overwritten."""
 
     def as_norm(self, n: Scalar) -> Tensor:
         """Return a 0-d tensor in `norm_dtype`."""
@@ -188,7 +188,7 @@ class DevicePrimitives(Protocol):
     def root(self, value: Scalar, p: float) -> Scalar: ...
 
     def times_divisor(self, scalar: Scalar, divisor: Scalar) -> Scalar:
-        """`divisor` was passed to `power_sum`."""
+        """Multiply a norm by the `divisor` of `power_sum`."""
         return scalar * divisor
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
@@ -217,7 +217,7 @@ class DevicePrimitives(Protocol):
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Round a tensor once to the dtype. Numbers are already rounded."""
+        """If `value` is a tensor, round it once to the dtype of `tensor`. Numbers are already rounded."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         """Also return True for a NaN bound. Return None in a graph."""

@@ -21,7 +21,7 @@ def summands(digest: int | None) -> list[int]:
 
 
 def equal_summands(reduced: Sequence[int]) -> bool:
-    """Return whether all ranks have the same digest, from the sum of `summands` over all ranks.
+    """Return whether all digests are equal. `reduced` is the sum of `summands` over all ranks.
 
     Numbers are equal if and only if count * (sum of squares) == (sum)**2.
     """

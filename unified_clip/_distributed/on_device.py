@@ -27,11 +27,11 @@ TAG = 1
 """The tag of the sum, equal to `consensus.ADDS`."""
 
 WINDOWS = 178
-"""The second all-reduce has a flag for float64 norms, and an exact sum in 177 integers (see `STATE` in the kernels)."""
+"""The length of the last all-reduce: an integer that flags NaN and inf, and the 177 windows of an exact sum."""
 
 REMEDY = (
-    "Set UNIFIED_CLIP_TRITON=0, and restart all ranks from the same checkpoint. With UNIFIED_CLIP_TRITON=0, the "
-    "wrong call raises an error with the reason on all ranks"
+    "Set UNIFIED_CLIP_TRITON=0, and restart all ranks from the same checkpoint. Then all ranks raise an error "
+    "that describes the difference"
 )
 
 MIXED = f"ranks make different calls. On ranks that leave their norm on the GPU, the norm is NaN. {REMEDY}"
@@ -75,7 +75,7 @@ class Agreement(NamedTuple):
 
 
 _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
-"""For each process group, maps the digest of a parameter list to its agreement."""
+"""The keys are process groups and digests of parameter lists."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
 
@@ -120,8 +120,7 @@ def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
     if rejected:
         raise ValueError(
             f"a rank raised an error at call {number} of this process group, so the norm of the call is NaN. Restart "
-            "all ranks from the same checkpoint with UNIFIED_CLIP_TRITON=0, so that all ranks raise the error with its "
-            "reason"
+            "all ranks from the same checkpoint with UNIFIED_CLIP_TRITON=0. Then all ranks raise the error"
         )
     if stays == size and can < size:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Compare copies of a gradient between ranks: the replicas of HSDP, and copies that `ownership` declares.
 
-The all-reduce of the norm compares n copies. The first rank with a copy adds its checksum times (1 - n), and the other
-ranks add their checksums. If the copies are equal, the sum is 0.
+The all-reduce of the norm also sums checksums. Of n ranks with copies, the first adds its checksum times (1 - n), and
+the other ranks add their checksums. If the copies are equal, the sum is 0.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SharedSet(NamedTuple):
 
     indices: Sequence[int]
     identities: Sequence[Hashable]
-    """All ranks with copies of a gradient compute the same value for it."""
+    """For each gradient, a value that is equal on all ranks with copies."""
 
     @property
     def content(self) -> int:
@@ -257,7 +257,7 @@ def _describe_number(
     if not any(flags):
         return (
             f"the ranks disagree about the first rank that has {noun}. On every rank, pass the same ownership, and "
-            "create meshes with the same ranks in the same order"
+            "list the ranks of a mesh in the same order"
         )
     sender = flags.index(1)
     own = None

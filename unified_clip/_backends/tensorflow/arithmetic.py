@@ -58,8 +58,8 @@ def computed_once(scalar: Scalar) -> Scalar:
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
     """Return True under a `tf.distribute` strategy, where the norm must have the same bits as without the strategy.
 
-    Return False for XLA, which would always compute the exact norm. Return False for eager GPU tensors, because
-    `tf.cond` would wait for the GPU.
+    Return False for XLA, because XLA would compute the exact sum of every norm. Return False for eager GPU tensors,
+    because `tf.cond` would wait for the GPU.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -97,7 +97,7 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Join the short tensors of each dtype. Return (joined tensors, function that splits their results again)."""
+    """Join the short tensors of each dtype. Return (joined tensors, function that splits results of joined tensors)."""
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):

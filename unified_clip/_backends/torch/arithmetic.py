@@ -26,7 +26,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def magnitudes(wide: Tensor) -> Tensor:
-    """A NaN part makes the magnitude NaN, but PyTorch's abs(inf + nan j) is inf."""
+    """Unlike PyTorch's `abs`, return NaN for inf + nan j."""
     return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 
 

@@ -1,6 +1,6 @@
 """Run the bodies of public functions under `torch.compile`.
 
-PyTorch traces a complete body, or breaks the graph and runs the complete body eagerly.
+PyTorch traces the body, or ends the graph and runs the body eagerly.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ OPTIONS = {"enable_fp_fusion": False}
 """Do not fuse products with sums. The error bounds assume that products are rounded before they are added."""
 
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
-"""The compute capabilities of NVIDIA GPUs on which float64 has half the speed of float32. On most others, it has
-1/64."""
+"""The compute capabilities of NVIDIA GPUs on which float64 has half the speed of float32. On most other NVIDIA
+GPUs, float64 has 1/64 of the speed."""
 
 LEAST_MAJOR = 8
 """The lowest major version of a compute capability that Triton supports."""
@@ -103,7 +103,7 @@ class Part(NamedTuple):
     """The chunks from `first` to `end` - 1, whose tensors have one dtype. One kernel launch handles these chunks."""
 
     tensor: int
-    """The index of one tensor of these chunks."""
+    """The index of the first tensor."""
 
     dtype: torch.dtype
     first: int

@@ -2,7 +2,8 @@
 
 Each rank sends the words of `Accumulator.to_words`, followed by the words that `consensus` compares. For a float32
 norm, the kernels use only the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), they read only the words
-FIRST_WIDE_LIMB to END_WIDE_LIMB - 1. If the sum is not between LEAST_SUM and LARGEST, a float64 norm is in doubt.
+FIRST_WIDE_LIMB to END_WIDE_LIMB - 1. If the sum is not between LEAST_SUM and LARGEST, a float64 norm needs the exact
+sum.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def round_words(
     error: tl.constexpr, order: tl.constexpr, wide: tl.constexpr, flags: tl.constexpr, tags: tl.constexpr,
     tag: tl.constexpr, pieces: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the norm of the summed words. If the ranks made different calls, the norm is NaN.
+    """Store the root of the sum in `words`. If the ranks made different calls, the norm is NaN.
 
     For p = inf, store 0, which `round_largest` replaces by the norm.
     """
