@@ -111,7 +111,7 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
         type=Path,
         metavar="DIR",
         default=SUITE,
-        help=f"directory with suite.toml, or another .toml file (default: {SUITE})",
+        help=f"directory with suite.toml, or the path of a .toml file (default: {SUITE})",
     )
     for option, settings in RUN_OPTIONS.items():
         parity.add_argument(option, **settings)
@@ -129,7 +129,7 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
         type=Path,
         metavar="DIR",
         default=argparse.SUPPRESS,  # a default would overwrite `--suite X` before `init`
-        help=f"directory for suite.toml, or another .toml file (default: {SUITE})",
+        help=f"directory for suite.toml, or the path of a .toml file (default: {SUITE})",
     )
     init.add_argument(
         "--frameworks",
