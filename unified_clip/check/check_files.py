@@ -41,7 +41,7 @@ def check(
     *,
     nearest: bool = False,
 ) -> CheckReport:
-    """Compare every clip in `files` with a clip configuration. The user passed `paths`, which contain `files`."""
+    """Compare every clip in `files` with a clip configuration. `paths` are the paths that the user passed."""
     config = ClipConfig.load(clip)
     rules = config.check or CheckRules()
     trainer_files.check_formats(clip, rules)
@@ -184,10 +184,6 @@ def _add_configuration(path: Path, uses: Sequence[ClipUse], file_uses: FoundClip
 
 
 def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: FoundClips) -> list[ClipUse]:
-    """Replace the clip of a Lightning Trainer by a note if Hydra passes the Trainer's arguments from a file.
-
-    The clip in Hydra's file is compared instead.
-    """
     own = {use.path for use in uses if use.is_own}
     kept = []
     for use in uses:
@@ -265,10 +261,6 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
 
 
 def _leave_to_trainer(file_uses: FoundClips) -> None:
-    """Replace DeepSpeed clips in Accelerate's configuration files by notes if any file uses Hugging Face's Trainer.
-
-    Only clips without a threshold, or with the threshold "auto", are replaced. TrainingArguments sets this threshold.
-    """
     has_trainer = any(use.format in BY_TRAINER or use.package in BY_TRAINER for use in file_uses.uses)
     for use in [use for use in file_uses.uses if has_trainer and use.format == "accelerate" and not use.must_be_off]:
         place = placement.first_read(use.document, FORMATS["accelerate"]) if use.document is not None else ()

@@ -118,7 +118,6 @@ class ClipUse:
 
     @property
     def rule_of_any_threshold(self) -> ClipConfig | None:
-        """`rule`, if only the threshold of the clip is unknown, and the source has no value for the threshold."""
         return self.rule if not self.values and RUN_TIME_THRESHOLD.match(self.why_unknown) else None
 
     @property

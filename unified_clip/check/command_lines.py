@@ -193,7 +193,7 @@ def in_strings(path: Path, document: Document) -> list[ClipUse]:
 
 
 def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield (path of keys, text) for each string, and for each list of strings.
+    """Yield (path of keys, text) for each string, and for each list of strings, joined by spaces.
 
     A Kubernetes variable such as {name: A, value: "1"} becomes the text A=1.
     """

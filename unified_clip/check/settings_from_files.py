@@ -38,7 +38,6 @@ def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]
 
 
 def why(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
-    """Return the reason why the clip of a script is unknown. The clips in `files` are near the script."""
     function, keyword = _parts(use)
     title = FORMATS[ARGUMENT_FORMATS[use.package]].title
     reason = READS.format(function=function, keyword=keyword)

@@ -128,10 +128,7 @@ def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse
 
 
 def _is_own(document: Document) -> bool:
-    """Return whether a file is a clip configuration.
-
-    A tokenizer's vocabulary can also have the keys "rule" and "threshold", with numbers as values.
-    """
+    # a tokenizer's vocabulary can map the words "rule" and "threshold" to numbers
     rule = document.get("rule")
     return rule in ("none", "value", "norm", "global_norm") or (document.has("threshold") and not is_number(rule))
 
@@ -175,7 +172,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
 
 
 def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:
-    """Return the clip of a Hydra file, as part of the main configurations that might include the file.
+    """Return the clip that a Hydra file sets in the main configurations that might include the file.
 
     Return None if the effect is unknown or differs between the main configurations.
     """
@@ -192,10 +189,7 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 
 
 def _unrecognised(path: Path) -> list[ClipUse]:
-    """Return one clip of unknown effect if the file names a clip. Otherwise, return [].
-
-    In TOML, YAML and JSON, the clip is the first key with a name like a clip.
-    """
+    """Return one clip of unknown effect if the file names a clip. Otherwise, return []."""
     suffix = path.suffix.lower()
     if suffix not in DOCUMENT_KINDS:
         files = f"files that end in {suffix!r}" if suffix else "files without a suffix"
@@ -239,10 +233,7 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 
 
 def has_number(value: object) -> bool:
-    """Return whether a value is a number, or a table or list with a number.
-
-    The number can be 0, because a threshold of 0 can set all gradients to 0.
-    """
+    """Return whether a value is a number, or a table or list with a number."""
     return any(is_number(each.value) for each in inner_values(value))
 
 

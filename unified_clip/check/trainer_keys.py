@@ -72,8 +72,8 @@ def _candidates(
 ) -> Iterator[tuple[Path, Changes]]:
     """Yield (prefix, changes) for each edit to try. The last edits also remove all other clip keys.
 
-    For an edit of this file, the prefix is (). For an edit of a base file, the prefix is the path of the key that
-    includes the base file.
+    If the edit changes a base file, the prefix is the path of the key that includes this base file. Otherwise, the
+    prefix is ().
 
     exported: The keys and values that `config export` writes.
     own: The path of the first clip key in the document, or the path of the clip key to add.
@@ -104,7 +104,7 @@ def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]
 def _result(
     trainer: Format, document: Document, changes: Changes, target: ClipConfig, version: Version | None
 ) -> tuple[bool, str]:
-    """Try an edit of a file. Return (whether the edited file clips like `target`, problem as text or '')."""
+    """Return whether the edited file clips like `target`, and a problem or ''."""
     data = document.data
     for path, value in changes.items():
         data = _with(data, path, value)

@@ -100,7 +100,7 @@ def _condition(source: Source, clip: ast.Call) -> ast.expr | None:
 
 
 def _replacing(source: Source, chain: ast.expr) -> ast.expr | None:
-    """Return the condition under which an optimizer without the clip replaces `chain`, as in `if x: tx = adam`."""
+    """Return `x` if code such as `if x: tx = adam` replaces `chain` by an optimizer without the clip."""
     own = next(outer for outer in source.around(chain) if isinstance(outer, ast.stmt))
     names = {each.id for each in ast.walk(own) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
     for node in source.nodes if _results(own) else ():

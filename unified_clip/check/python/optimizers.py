@@ -47,7 +47,7 @@ def is_made(source: Source, node: ast.expr) -> bool:
 def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
     """Yield (node, full name) for each optimizer that code builds, in the order of the source.
 
-    The node is the call that builds the optimizer. If code passes the class to a function, the node is the class.
+    The node is the call that builds the optimizer, or the optimizer class if code passes the class to a function.
     """
     nodes = [(_call(source, node), source.dotted(node)) for node in source.nodes if _is_optimizer(source, node)]
     package = "tf_keras" if "tf_keras" in source.packages else "keras"

@@ -129,7 +129,7 @@ def _in_steps(
     known_own: Mapping[Path, _Known],
     precisions: Mapping[Path, Mapping[str, str]],
 ) -> Iterator[ClipUse]:
-    """Yield all clips. In a file with a clip, also yield the optimizer steps and the optimizers without a clip."""
+    """Yield all clips. For a file that clips, also yield its optimizers and steps that have no clip."""
     by_path: dict[Path, list[ClipUse]] = {path: [] for path in known_own}
     for use in uses:
         by_path.setdefault(use.path, []).append(use)
@@ -192,8 +192,7 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
 
 
 def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
-    """Remove calls of unified_clip's methods that look like methods of a framework, such as `clip_` of PyTorch's
-    tensors."""
+    """Remove calls of unified_clip's methods, such as `clip_`, from the frameworks' clips."""
     places = {path: _own_calls(known, config_calls.METHOD_KINDS) for path, known in known_own.items()}
     return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
 
@@ -240,8 +239,6 @@ def _is_set_by_code(source: Source, use: ClipUse) -> bool:
 
 
 def _of_arguments(source: Source, use: ClipUse) -> ClipUse:
-    """Return `use`. The effect becomes unknown if code sets max_grad_norm of an object that is not the training
-    arguments."""
     for setting, target in parsed_arguments.attribute_settings(source):
         is_place = (setting.lineno, ast.unparse(target)) == (use.line, use.clip)
         is_argument = is_place and target.attr == parsed_arguments.MAX_GRAD_NORM
@@ -253,7 +250,6 @@ def _of_arguments(source: Source, use: ClipUse) -> ClipUse:
 
 
 def _with_own_loop(source: Source, uses: Sequence[ClipUse | None]) -> list[ClipUse | None]:
-    """Make the effect of Hugging Face's Trainer unknown if the file trains in its own loop without a clip."""
     of_trainer = [use for use in uses if use and use.package in deepspeed.TRAINERS and use.config is not None]
     is_only = len(of_trainer) == len([use for use in uses if use]) > 0
     if not is_only or not (step := base_classes.step_of_own_loop(source)):

@@ -72,10 +72,7 @@ def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
 
 
 def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield the clips. For a clip with `unused`, search the other files in `paths` for uses of its configuration.
-
-    If a file might use the configuration, set `users` and `note`, and clear `unused`. Otherwise, set `why_unknown`.
-    """
+    """Yield the clips. If a file does not use its own configuration, search the other files in `paths` for uses."""
     for use in uses:
         if not use.unused or use.why_unknown:
             yield use

@@ -22,21 +22,13 @@ EDIT = (
 
 
 def marked(use: ClipUse) -> ClipUse:
-    """Return a trainer's own clip with `must_be_off`. Return any other `ClipUse` unchanged.
-
-    If another file sets the clip, its effect becomes unknown.
-    """
     if use.is_own or use.unclipped:
         return use
     return replace(use, must_be_off=True, set_elsewhere="", why_unknown=use.why_unknown or use.set_elsewhere)
 
 
 def not_understood(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
-    """Yield a clip of unknown effect for each file of `check.off` without a known trainer.
-
-    If a pattern also matches a file with a known trainer, the Python files and base files that match the pattern are
-    skipped.
-    """
+    """Yield a clip of unknown effect for each file of `check.off` without a known trainer."""
     shows = {os.path.realpath(file) for use in file_uses.uses if not use.is_own for file in use.files}
     shows |= file_uses.repeats
     reported: set[Path] = set()

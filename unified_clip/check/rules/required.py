@@ -55,8 +55,8 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for required paths and patterns without a clip.
 
-    A clip of unknown effect is accepted. Clips in files of `check.off` are left out. For patterns, unused
-    configurations and the clips in `ignored` are left out, too.
+    Clips of unknown effect count. Clips in files of `check.off` do not count. For patterns, unused configurations and
+    the clips in `ignored` do not count either.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)
@@ -91,10 +91,9 @@ def check(
 def each(
     globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path
 ) -> tuple[list[ClipUse], list[str]]:
-    """Return a `ClipUse` without a configuration for each Python file of `check.each` that trains without a clip. Also
-    return notes.
+    """Return (uses, notes). Each file of `check.each` that trains without a clip gets a `ClipUse`.
 
-    A file that leaves its clip to a library's trainer gets a note instead of a `ClipUse`.
+    A file that leaves its clip to a library's trainer gets no `ClipUse`.
     """
     clips = [use for use in file_uses.uses if _is_clip(use)]
     clipping = _files(clips) | file_uses.files

@@ -36,10 +36,9 @@ class Attribute(NamedTuple):
 
 
 def find(source: Source, clip: ast.Call | None, code: str, paths: Sequence[Path]) -> tuple[str, float] | None:
-    """Return (option, number) for a threshold in an attribute. Return None if other code might change the threshold.
+    """Return (option, value) for a threshold such as `self.limit`, or None if other code might change the threshold.
 
-    For a parameter, the number is its default, and the option is its name, such as "Trainer.max_grad_norm". For a
-    constant, the option is ''.
+    The option is a parameter of `__init__`, such as "Trainer.max_grad_norm". For a constant, the option is ''.
     """
     owner, _, name = code.partition(".")
     around = source.around(clip) if clip is not None and owner == "self" else ()

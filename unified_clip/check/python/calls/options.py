@@ -46,7 +46,7 @@ OF_SCRIPT = (
 
 class Option(NamedTuple):
     name: str
-    """The name of the value in Python, such as "max_grad_norm". The name is '' if the parser changes the value."""
+    """The name of the value in Python, such as "max_grad_norm", or '' if the parser might change the value."""
 
     shown: str
     """The option as printed, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm"."""
@@ -105,7 +105,7 @@ def _is_clip(name: str) -> bool:
 def passed(uses: Sequence[ClipUse], sources: Sequence[Path], files: Sequence[Path]) -> list[ClipUse]:
     """Return all clips. For a threshold on a command line, take the clip rule from the script that reads the threshold.
 
-    If the command line names no script, search all scripts that the file with the command line names.
+    If the command line names no script, search the whole file for scripts.
     """
     readers = [use for use in uses if use.package and use.option]
     passed = [_as_read(use, readers) if use.option and not use.package else use for use in uses]
@@ -202,7 +202,7 @@ def _definitions(source: Source, name: str) -> Iterator[_Definition]:
 
 
 def _flag(call: ast.Call) -> tuple[str, ast.expr]:
-    """Return (name, default) of a flag that a call of absl defines, or '' as the name for other calls."""
+    """Return (name, default) for a call of absl that defines a flag. For other calls, the name is ''."""
     if last_name(call.func) not in DEFINITIONS:
         return "", call
     passed = dict(zip(("name", "default"), call.args, strict=False)) | {each.arg: each.value for each in call.keywords}

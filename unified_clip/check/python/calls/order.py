@@ -98,7 +98,7 @@ def _is_early(source: Source, call: ast.Call, before: Sequence[Event], after: Se
 
 
 def _step_of_sum(source: Source, call: ast.Call, events: Sequence[Event]) -> Event | None:
-    """Return the step that uses the summed gradients of several backward passes, if the clip runs after each pass."""
+    """If the clip runs after each of several backward passes, return the step that uses the summed gradients."""
     steps = [event for event in events if event.kind == "step"]
     passes = [event.call for event in events if event.kind == "backward"]
     if any(any(_counting(source, each)) for each in [call, *passes]):

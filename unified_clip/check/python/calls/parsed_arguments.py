@@ -37,7 +37,7 @@ CONFIG_FILES = ("config_files", "default_config_files", "fromfile_prefix_chars")
 def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
     """Return whether the value of an expression such as `args.max_grad_norm` certainly comes from the command line.
 
-    owner: The class that has the option as a field, or '' for an option of a parser.
+    owner: The class with the option as a field, or '' if a parser defines the option.
     """
     classes = with_derived(source, {owner} if owner else set())
     if any(_sets(source, node, read, classes) for node in source.nodes) or "configargparse" in source.packages:
@@ -59,7 +59,6 @@ def attribute_settings(source: Source) -> Iterator[tuple[ast.Assign, ast.Attribu
 
 
 def is_other_object(source: Source, setting: ast.Attribute) -> bool:
-    """Return whether code sets the attribute of an object that is certainly not the training arguments."""
     owner, arguments = setting.value, _training_arguments(source)
     if not arguments or not isinstance(owner, ast.Name) or not any(_stores(source, owner.id)):
         return False
@@ -218,7 +217,7 @@ def _has_options(source: Source, value: ast.AST, classes: Collection[str]) -> bo
 def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
     """Return whether an expression reads the command line, or is a call such as `Args()`.
 
-    classes: The classes with a field for the searched option, or an empty collection for an option of a parser.
+    classes: The classes with the option as a field. The collection is empty if a parser defines the option.
     """
     value = value.value if isinstance(value, ast.Subscript) else value
     if not isinstance(value, ast.Call):

@@ -21,8 +21,7 @@ BASE = re.compile(r"(\w+)(?=\s*(?:,|$|\[))")
 TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
 
 Classes = Mapping[str, str]
-"""Maps a class to its base class that clips: a library's class such as "speechbrain.Brain", or '' for a class in the
-checked files."""
+"""Maps a class to its base class in a library, such as "speechbrain.Brain". Other classes that clip map to ''."""
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:

@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
     branches: frozenset[Branch] = frozenset()
     calls: tuple[tuple[ast.AST, ast.Call], ...] = ()
-    """(function, call of the function) for each function around `call`. The innermost function comes first."""
+    """(called function, its call) for each call that leads to `call`. The innermost call comes first."""
 
     def excludes(self, other: Event) -> bool:
         return _exclude(self.branches, other.branches)
@@ -242,10 +242,6 @@ def passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
 
 
 def _from_call(event: Event, function: ast.AST, call: ast.Call) -> Event:
-    """Convert an event inside a function to an event of the caller.
-
-    If the optimizer is a parameter of the function, replace the parameter by the argument of the call.
-    """
     name, rest = re.fullmatch(r"(\w*)(.*)", event.owner, re.DOTALL).groups()  # type: ignore[union-attr]
     argument = passed(function, call).get(name)
     owner = event.owner if argument is None else f"{ast.unparse(argument)}{rest}"

@@ -116,7 +116,7 @@ def _precision(source: Source, files: Mapping[str, str]) -> str:
 
 
 def _constant(source: Source, node: ast.expr) -> str:
-    """Return a precision as text. Return '' if the precision is only known at run time, and might be fp16."""
+    """Return the precision, or '' if the precision is unknown and might be fp16."""
     node = source.followed(node)
     if isinstance(node, ast.IfExp):
         values = [_constant(source, each) for each in (node.body, node.orelse)]

@@ -33,7 +33,7 @@ class _Steps:
         self.attached = {owner: call.lineno for call in source.calls if (owner := attached(call))}
         self.made = self._made()
         self.of_others: list[_Clipped] = []
-        """Clips of a model that the next optimizer step does not update."""
+        """Clips before a step that updates another model."""
 
     def _made(self) -> dict[str, list[ast.Call]]:
         made: dict[str, list[ast.Call]] = {}

@@ -226,7 +226,7 @@ class Flow:
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
     """Return the path of a value inside `outer`. `slots` is the path of the value inside `inner`.
 
-    Return None if `outer` selects another item.
+    Return None if `outer` is a subscript with another key.
     """
     match outer:
         case ast.Tuple(elts=parts) | ast.List(elts=parts) if any(map(_is_starred, parts)):
