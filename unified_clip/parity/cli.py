@@ -68,7 +68,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--strict": {
         "action": "store_true",
-        "help": "also fail the run if a known difference has no `cause`, or an unknown cause and no `reason`. "
+        "help": "also fail the run if a known difference has no `cause`. For an unknown cause, require `reason`. "
         "With --baseline, failures in the baseline also fail the run, and so do results that only the baseline has",
     },
     "--strict-bits": {

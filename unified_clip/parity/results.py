@@ -263,7 +263,7 @@ class Change(ReportModel):
     after: str
     worse: bool
     """Whether the change fails the run. The run fails if a failure is new, is larger than in the baseline, or has
-    another verdict or cause. The run also fails if a comparison of the baseline is missing."""
+    another verdict or cause. The run also fails if `failure` is not empty."""
 
     failure: Literal["", "other bits of a known difference", "other error", "other bits", "not comparable"] = ""
     """Why the change fails the run although the new result is not wrong. For all other changes, the text is empty."""
@@ -323,9 +323,8 @@ class ParityReport(ReportModel):
     """Whether the run has the option `--strict`. With this option, the baseline excuses no failure."""
 
     untested: list[str] = Field(default=[])
-    """Parts that the run does not test: "unified_clip", lists of gradients, or functions. In every case of such a part,
-    the exact result is equal to the input. If this list is not empty, the run fails.
-    """
+    """Parts that the run does not test: "unified_clip", lists of gradients, or functions. If this list is not
+    empty, the run fails."""
 
     may_be_missing: list[str] = Field(default=[], exclude=True)
     """Frameworks whose absence does not fail the run."""

@@ -217,7 +217,7 @@ def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[K
     """Look up the differences of the frameworks' functions in the list of known differences, and return a result for
     each entry.
 
-    If a framework failed in any case, its entries are left out, because an entry for this case would look stale.
+    If a framework failed in a case, all entries of the framework are left out, because some could look stale.
     """
     natives: dict[Place, NativeResult] = {}
     complete = set(results)

@@ -16,8 +16,8 @@ NOT_DETERMINISTIC = "A second call returned other bits: the function is random, 
 
 
 def unexplained_results(report: ParityReport) -> list[tuple[str, str]]:
-    """Return (framework, case name) for each failure of a user's function that has at least one failure without a
-    known cause.
+    """Return (framework, case name) for all failures of users' functions. Leave out functions whose failures all have
+    a known cause.
     """
     failed = [
         (name, case.name, native)

@@ -1,1 +1,1 @@
-"""Adapters: with an adapter, a parity worker makes a framework's tensors and calls the framework's clip functions."""
+"""An adapter makes a framework's tensors and calls the framework's clip functions in a parity worker."""

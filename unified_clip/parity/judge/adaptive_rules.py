@@ -1,7 +1,6 @@
 """The adaptive rules, implemented without unified_clip's code.
 
-In floats, each operation is rounded once. If the settings are Fractions, the rules for the total norm return exact
-results.
+If the settings are Fractions, the rules for the total norm return exact results.
 """
 
 from __future__ import annotations

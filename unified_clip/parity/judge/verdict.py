@@ -50,7 +50,7 @@ VERDICTS: Mapping[str, str] = {
     "unreadable": "the result of the framework's process cannot be read",
     "not run": "the case did not run, because its function failed in an earlier case, or several functions failed in a "
     "row",
-    "missing": "the framework, or the package with its own functions, cannot be imported",
+    "missing": "the framework or its package of clip functions cannot be imported",
 }
 
 AGREEING = ("equal", "close", "flushed")

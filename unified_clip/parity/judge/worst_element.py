@@ -40,7 +40,7 @@ class _Place(NamedTuple):
     tensor: int
     element: int
     distance: tuple[float, float]
-    """(relative distance, distance in ULP). For unified_clip, the relative distance is 0."""
+    """(relative distance, distance in ULP). The relative distance is computed only for the framework's function."""
 
     apart: int
 

@@ -150,10 +150,8 @@ class KnownDifference(schema.SuiteTable):
         if names and self.kind not in WITH_NUMBERS:
             raise ValueError(f"kind = {self.kind!r} does not allow {' or '.join(names)}. Remove {' and '.join(names)}")
         if not names and self.kind in SIZED:
-            added = (
-                "Add the largest relative difference, such as size = 0.01. If results have inf or NaN, name the output"
-            )
-            raise ValueError(f"kind = {self.kind!r} needs size or not_finite. {added}, such as not_finite = 'norm'")
+            remedy = "Add the largest relative difference, such as size = 0.01. For inf or NaN, add not_finite = 'norm'"
+            raise ValueError(f"kind = {self.kind!r} needs size or not_finite. {remedy}, for example")
         return self
 
     @property
@@ -236,7 +234,7 @@ def is_match(case: str, patterns: Iterable[str]) -> bool:
 
 
 def recorded_cause(difference: NativeDifference) -> str:
-    """Return the value that the key `cause` of an entry needs to cover the difference.
+    """Return the value of `cause` in an entry for the difference.
 
     The value is the kind of the cause, the class of an error, or '' for kinds of differences that are not in
     WITH_CAUSE.

@@ -91,8 +91,7 @@ def _problem(
     others: Sequence[KnownDifference],
     limited: Sequence[KnownDifference],
 ) -> tuple[str, str]:
-    """Return (reason why the deviation fails the run, advice to run with `--accept`), or two empty texts if the
-    deviation does not fail the run.
+    """Return (problem, remedy). Both texts are empty if the deviation does not fail the run.
 
     others: The known differences for the same function, case and kind.
     limited: Known differences that match the deviation, but only for other versions of the package.

@@ -74,8 +74,8 @@ def set_cases(
 
 
 def _size(natives: Collection[NativeResult], within: float) -> float:
-    """Return the largest size of the results. The size is rounded to three digits, unless rounding changes the size
-    by more than the factor `within`.
+    """Return the largest `finite_size`, rounded to three digits. The number stays unrounded if rounding would change
+    it by more than the factor `within`.
     """
     greatest = max(difference.finite_size for difference in natives)
     size = float(f"{greatest:.3g}")

@@ -1,4 +1,4 @@
-"""Update entries in a list of known differences that no longer match the results of a run."""
+"""Update the stale and incomplete entries in a list of known differences."""
 
 from __future__ import annotations
 
@@ -88,8 +88,7 @@ def _update(
 def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
     """Set the cases, the size and `not_finite` of an entry from the results in `covered`.
 
-    If the patterns in `cases` also match a difference that is not in `covered`, the names of the covered cases replace
-    all patterns.
+    If patterns in `cases` match other differences too, the names of the covered cases replace the patterns.
     """
     natives = {case: native for (_, case), native in covered.items()}
     names = sorted(natives)

@@ -34,8 +34,8 @@ class Column(NamedTuple):
 class Card:
     result: Result
     columns: Sequence[tuple[int, Column, Result]]
-    """(number of the column from 1, column, result) for each column of the table that the card describes. A card of
-    a problem has one column, with the number 0."""
+    """(column number, column, result) for each result on the card. Column numbers start at 1. In the list of problems,
+    the number is 0."""
 
     @property
     def numbers(self) -> str:
@@ -71,7 +71,7 @@ class PageRow:
 
     @property
     def cards(self) -> list[Card]:
-        """Modes of unified_clip with the same numbers share a card."""
+        """Equal results of unified_clip share a card."""
         alike: dict[object, list[tuple[int, Column, Result]]] = {}
         for number, column, result in self.not_equal:
             key = (result.verdict, result.detail, repr(result.details))

@@ -52,7 +52,7 @@ class CallForm(BaseModel):
 
     tensor_arguments: bool = False
     gradients_for_parameters: bool = False
-    """Whether functions that clip in place get the gradients, in place of parameters with gradients."""
+    """Whether functions that clip in place get a list of gradients instead of a list of parameters."""
 
     @property
     def structure(self) -> str:

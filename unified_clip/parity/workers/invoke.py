@@ -62,9 +62,6 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
 
 
 def call_native(invocation: Invocation, user_function: UserFunction | None = None) -> CallResult:
-    """Call the framework's function, or the user's function. If the framework has no such function, the name in the
-    result is empty.
-    """
     if user_function is not None:
         call_it = _call_for_gradients if user_function.returns == "gradients" else call_public_name
         result = observe(call_it, invocation, user_function.bound_to(invocation), None)

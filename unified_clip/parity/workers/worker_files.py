@@ -14,8 +14,8 @@ from ..call_outcome import OUT_OF_MEMORY, CallOutcome, Failure
 from ..suite.case import Case
 
 RETRY_ADVICE = (
-    "Run the suite again. If the error remains, install the same version of unified_clip for this "
-    "Python and the worker's"
+    "Run the suite again. If the error remains, install the same version of unified_clip for the "
+    "worker's Python as for this Python"
 )
 
 
