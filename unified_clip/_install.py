@@ -12,7 +12,7 @@ CLONE = "path/to/unified_clip"
 
 
 def command(extra: str) -> str:
-    """Return the `pip install` command for an extra, with a placeholder if the source (PEP 610) is unknown or missing.
+    """Return the `pip install` command for an extra.
 
     Example:
         >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")

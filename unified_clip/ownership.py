@@ -66,8 +66,8 @@ class _StagedOwnership:
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
     """Decide whether this rank owns a parameter that is on a part of a device mesh, or on no mesh.
 
-    Along the dimensions in `distinct`, every rank owns the parameters that it has. Along all other dimensions of `root`
-    that the parameter's mesh lacks, the ranks have copies of the parameter, and the first rank owns it.
+    Along the dimensions in `distinct`, every rank owns the parameters that it has. The parameter's mesh can lack other
+    dimensions of `root`. The ranks along these dimensions have copies of the parameter, and the first rank owns it.
 
     Args:
         root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.
@@ -82,9 +82,9 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         TypeError: `root` is not a device mesh of PyTorch. `also_elsewhere` is a tensor, a model, a string or a list of
             names. During a clip: the function `also_elsewhere` does not return a boolean.
         ValueError: `root` has no dimension names, or `distinct` contains a name that is not a dimension of `root`.
-            `root` does not include this rank. During a clip: the mesh of a parameter has ranks that `root` lacks, or
-            only some of the ranks along a dimension of `root`. The clip does not include a parameter of the list
-            `also_elsewhere`.
+            `root` does not include this rank. During a clip: the mesh of a parameter has ranks that `root` lacks. Or
+            the mesh has only some of the ranks along a dimension of `root`. The clip does not include a parameter of
+            the list `also_elsewhere`.
 
     Example:
         A pipeline with two stages, in which the last stage reuses the embedding, and FSDP2 on `mesh["dp"]`::
@@ -248,8 +248,8 @@ def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[A
         raise ValueError(
             "The model has tensor-parallel parameters. Pass ownership=fsdp1_ownership(model, tensor_rank), where "
             "tensor_rank is the number of this rank in its tensor-parallel group. Also pass "
-            "process_group=torch.distributed.group.WORLD, or with HYBRID_SHARD the group of all ranks that together "
-            "have one copy of the model"
+            "process_group=torch.distributed.group.WORLD. With HYBRID_SHARD, instead pass the group of all ranks that "
+            "together have one copy of the model"
         )
     is_counted = [not tensor_rank or _is_tensor_shard(spec) for spec in specs]
     if handle._use_orig_params:

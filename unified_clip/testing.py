@@ -38,7 +38,7 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
 
     Args:
         a: A tensor, or a list, a dict, (name, gradient) tuples or any other container that the clipping functions
-            accept. None means no gradient. The dtypes are float16, bfloat16, float32, float64, complex64 and
+            accept. None means no gradient. Allowed dtypes: float16, bfloat16, float32, float64, complex64 and
             complex128.
         b: The container to compare with `a`.
         max_ulp: The largest allowed difference of two elements in units in the last place (ULP). NaN equals NaN, and

@@ -21,8 +21,6 @@ NO_SCOPE = nullcontext()
 
 
 class TensorListPath(HostPath):
-    """A host path without NumPy arrays."""
-
     _has_complex = False
     _are_floats = True
 
@@ -136,7 +134,6 @@ def path_over(backend: Backend, tensor_list: Any | None) -> TensorListPath | Non
 
 
 def collect_parameters(backend: Parameters, collector: Any | None, parameters: Sequence[Any]) -> CollectedPath | None:
-    """Return None if a gradient is not plain, or if a parameter has `main_grad` but no `grad`."""
     if collector is None:
         return None
     path = path_over(cast(Backend, backend), collector.of_parameters(parameters))

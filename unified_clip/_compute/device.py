@@ -35,7 +35,7 @@ def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Ten
 
 
 def round_once(primitives: DevicePrimitives, bound: Tensor, dtype: str) -> Tensor:
-    """Round a bound once. Frameworks round twice from float64 to 16 bits, through float32."""
+    """Round a bound once. A framework casts float64 to float32 and then to 16 bits, which rounds twice."""
     twice = primitives.cast(bound, dtype)
     if dtype not in HALF or primitives.dtype(bound) in (*HALF, "float32"):
         return twice

@@ -84,7 +84,7 @@ def array_list(parts: Sequence[Part]) -> Any:
 
 
 def power_sum(arrays: Any, p: int, dtype: str, threads: int, exactly: bool) -> Accumulator:
-    """If not `exactly`, the sum is precise enough for a norm in `dtype`."""
+    """`exactly=False` returns a sum that is precise enough for a norm in `dtype`."""
     method = sum_method(dtype, exactly)
     limbs, nan, infinite = arrays.power_sum(p, method, threads)
     sums = SUMS[method](int.from_bytes(limbs, "little"))

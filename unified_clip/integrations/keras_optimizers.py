@@ -73,8 +73,8 @@ def _check(optimizer: Any) -> None:
     if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
         raise TypeError(
             f"optimizer is {kind}, which passes all gradients on to other optimizers. Attach to each optimizer in its "
-            "list `optimizers`: each optimizer clips by the norm of its own gradients. If a function chooses the "
-            "optimizers, first call optimizer.build(variables)."
+            "list `optimizers`: each optimizer clips by the norm of its own gradients. If you passed a function "
+            "to MultiOptimizer, first call optimizer.build(variables)."
         )
     missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]
     if missing:

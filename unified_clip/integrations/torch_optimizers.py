@@ -37,7 +37,7 @@ SAVED = "unified_clip"
 
 HAS_STATE = (
     "The optimizer has made steps already, but the adaptive threshold starts with its warm-up. To load the threshold's "
-    "state from a checkpoint, too, call attach_to() before load_state_dict() of the optimizer."
+    "state from a checkpoint, call attach_to() before load_state_dict() of the optimizer."
 )
 
 NO_STEP = (

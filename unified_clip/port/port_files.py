@@ -124,7 +124,7 @@ def _processes() -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C, except on Windows. New processes ignore Ctrl-C, so `_processes` ends them."""
+    """Delay Ctrl-C, except on Windows. Processes that start in this block ignore Ctrl-C."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
