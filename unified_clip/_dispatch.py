@@ -25,7 +25,7 @@ ADAPTERS = {
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return (backend of the first tensor, argument with new iterators).
+    """Return (backend of the first tensor, argument). New iterators replace the iterators that this call consumes.
 
     NumPy arrays decide only if there is no other tensor, because every framework accepts NumPy arrays.
     """

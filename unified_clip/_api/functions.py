@@ -14,7 +14,7 @@ from .._core.rule import ClipRule
 from .._core.types import Tensor
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""Returns (backend of the argument, argument with new iterators), because the function consumes iterators."""
+"""The type of `_dispatch.resolve`."""
 
 
 @dataclass(frozen=True)

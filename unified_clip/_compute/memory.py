@@ -93,8 +93,7 @@ def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def _parts(view: Array) -> tuple[int, int]:
-    """Return (size, step). The contiguous parts of the array have `size` bytes, at multiples of `step` from each
-    other."""
+    """Return (size of each contiguous part, common divisor of the distances between the parts), in bytes."""
     size, step = view.itemsize, 0
     for stride, length in _steps(view):
         if stride == size:

@@ -255,7 +255,7 @@ class Consensus:
             on_device.agree(self.group.key, self.parameters, agreement if can_all_stay else None)
 
     def _reject_mixed(self, reduced: Sequence[int]) -> None:
-        """Raise ValueError if the norm stays on the device only on other ranks.
+        """Raise ValueError if other ranks leave the norm on the device.
 
         Before the error, this rank takes part in the all-reduces that the other ranks still make.
         """

@@ -287,8 +287,8 @@ class DistributedGradients(LocalShards):
             if not mesh.is_same_set(group.ranks):
                 raise ValueError(
                     f"mesh_ownership got a {mesh_name} with the ranks {sorted(mesh)}, but the norm is all-reduced over "
-                    f"the ranks {group.ranks}. Pass the {mesh_name} of all ranks that have the model to "
-                    "mesh_ownership, and the group of these ranks as process_group="
+                    f"the ranks {group.ranks}. To mesh_ownership, pass the {mesh_name} of all ranks with the "
+                    "model. As process_group, pass the group of these ranks"
                 )
         return group
 

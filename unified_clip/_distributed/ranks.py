@@ -61,7 +61,7 @@ class Ranks(Sequence[int]):
         return present
 
     def places(self, ranks: Any) -> npt.NDArray[np.intp]:
-        """Return the index of each rank in this sequence, which must contain all ranks."""
+        """Return the indices of `ranks`, which must all be in this sequence."""
         places: npt.NDArray[np.intp] = self._order[np.searchsorted(self._sorted, ranks)]
         return places
 

@@ -49,7 +49,7 @@ def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Te
 
 
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
-    """Return (sum of |g|**p, number of additions). In units of 2**-53, this number bounds the relative error."""
+    """Return (sum of |g|**p, number of additions). The relative error is at most additions * 2**-53."""
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:
         return jnp.sum(powers), tensor.size

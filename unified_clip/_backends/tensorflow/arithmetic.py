@@ -16,11 +16,11 @@ EAGER = tf.__internal__.EagerTensor
 """The type of eager tensors. `type(tf.constant(0))` would start the runtime before users configure it."""
 
 PIECE = 1 << 18
-"""In float64, so many elements take 2 MiB, which fits into a cache."""
+"""A piece of 2**18 elements takes 2 MiB in float64, which fits into a cache."""
 
 
 LANES = 4
-"""The maximum number of float64 pieces in memory."""
+"""The maximum number of these pieces in memory."""
 
 
 SHORT = 1 << 12

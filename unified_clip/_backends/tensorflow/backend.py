@@ -104,7 +104,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             variable.assign(value)
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Only Variables can be aliases. A tensor that is the gradient of two variables counts twice."""
+        """Only repeated Variables are aliases. A tensor that is the gradient of two variables counts twice."""
         first: dict[int, int] = {}
         return [
             first.setdefault(id(tensor), index) if self.is_variable(tensor) else index

@@ -118,8 +118,8 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
     if wide and any(map(arithmetic.lacks_float64, tensors)):
         raise TypeError(
             "float64 and complex128 gradients cannot be clipped together with gradients on a device without float64. "
-            "Convert their parameters to float32 or complex64. Or clip the gradients of each device in a separate "
-            "call, which computes a separate norm"
+            "Convert float64 parameters to float32, and complex128 parameters to complex64. Or clip the gradients "
+            "of each device in a separate call, which computes a separate norm"
         )
     return not wide and (
         any(map(arithmetic.lacks_float64, (*tensors, *extra_inputs))) or host.forced_path("pairs") == "pairs"

@@ -54,7 +54,7 @@ def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.ten
 
 @triton.jit
 def _power_in(window: tl.tensor, significands: tl.tensor, exponents: tl.tensor, order: tl.constexpr) -> tl.tensor:
-    """Return the contribution of |number|**p to a window. Without carries, it can have more than 24 bits.
+    """Return the contribution of |number|**p to a window. For p = 2, the contribution can have more than 24 bits.
 
     A square is the sum of three products, because the significand is split into two parts.
     """

@@ -22,7 +22,7 @@ NARROW_HIGH_BITS: Any = tl.constexpr(-(2**12))
 def chunk_at(
     table: tl.tensor, tensors: tl.tensor, chunk: tl.tensor, chunk_size: tl.constexpr, dtype: tl.constexpr
 ) -> tl.tensor:
-    """Return (index of the chunk's tensor, address of its first element, address of its first result, its length).
+    """Return (index of the chunk's tensor, address of the chunk, address of its result, length of the chunk).
 
     The table starts with the addresses of all tensors, the addresses of all results, and the lengths of all tensors.
     Then it has two numbers for each chunk: the index of its tensor, and the position of the chunk in the tensor.
@@ -37,9 +37,10 @@ def chunk_at(
 
 @triton.jit
 def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> tl.tensor:
-    """Return the number of elements for vectors of 16 bytes, a multiple of `width`.
+    """Return how many elements can be read in vectors of 16 bytes.
 
-    The number is 0 if an address is not a multiple of 16. `addresses` is the bitwise OR of all addresses.
+    The number is a multiple of `width`, and 0 if an address is not a multiple of 16.
+    `addresses` is the bitwise OR of all addresses.
     """
     return tl.where(addresses % 16 == 0, length // width * width, 0)
 
