@@ -165,7 +165,8 @@ def _print_advice(
 ) -> None:
     names = enumeration([str(each) for each in left_out[:3]] + [f"{len(left_out) - 3} more"] * (len(left_out) > 3))
     if left_out:
-        print(safe(f"The suite does not contain {names}: init reads files of this type only if you pass them."))
+        suffixes = enumeration(sorted({each.suffix for each in left_out}))
+        print(safe(f"The suite does not contain {names}: init reads {suffixes} files only if you pass them."))
     elif not files:
         print("You passed no gradient file, and this directory has none.")
     if not files:

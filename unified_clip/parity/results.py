@@ -143,7 +143,7 @@ class OwnPair(ReportModel):
     """`left` and `right` are the frameworks of the two functions."""
 
     verdict: Literal["equal", "close", "known", "different"]
-    """The verdict on the difference. "known" means that the difference of one function is a known difference."""
+    """The verdict on the difference. "known": a function has a known difference from the exact result."""
 
     size: Real | None
     """The largest relative difference of the norms and of the gradients, or null if the numbers cannot be compared."""
@@ -170,7 +170,7 @@ class CaseResult(ReportModel):
     """The SHA-256 of the exact result at each stage."""
 
     differing_stages: list[Stage]
-    """The stages at which the bits of unified_clip's results on the host path differ between frameworks."""
+    """The stages at which unified_clip's host path returned different bits on different frameworks."""
 
     frameworks: dict[str, FrameworkResult]
     own_pairs: list[OwnPair] = Field(default=[])
@@ -193,10 +193,11 @@ class KnownDifferenceResult(ReportModel):
     function: str
     kind: DifferenceKind
     listed_size: Real | None
-    """The size in the list. The size is inf for a difference with inf or NaN, and null for an entry without numbers."""
+    """The largest size in the entry, or inf for a difference with inf or NaN. The value is null if the entry has no
+    size or covers no result."""
 
     listed_sizes: dict[str, Real] = Field(default={})
-    """The size of each case in the list, for an entry that has a size for each case."""
+    """{case: size in the entry}. Empty if the entry has one size for all cases."""
 
     size: Real | None
     """The largest size in this run, or inf for a difference with inf or NaN."""

@@ -176,7 +176,7 @@ def test_init_names_the_files_that_only_a_framework_reads(
     Path("gradients.pt").touch()
     assert cli.main(["parity", "init", "--frameworks", "numpy"]) == 0
     printed = capfd.readouterr().out
-    assert "does not contain gradients.pt: init reads files of this type only if you pass them." in printed
+    assert "does not contain gradients.pt: init reads .pt files only if you pass them." in printed
     assert "this directory has none" not in printed
     assert printed.endswith("unified-clip parity init --frameworks numpy gradients.pt\n")
     for name in "abc":

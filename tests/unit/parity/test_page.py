@@ -391,14 +391,15 @@ def test_tiles_count_the_verdicts_of_the_json(failed_report: Any, html: str) -> 
     tiles = re.findall(r'<div class="(.*?)"><dd>(.*?)</dd><dt>(.*?)</dt></div>', unescape(html))
     assert 0 < kept < len(of_unified_clip)
     assert tiles[0] == ("", str(len(failed_report["cases"])), "cases")
-    assert tiles[2] == ("different", f"{kept} of {len(of_unified_clip)}", "results of unified_clip within the contract")
+    allowed = f"{kept} of {len(of_unified_clip)}"
+    assert tiles[2] == ("different", allowed, "results of unified_clip that the contract allows")
     of_functions = [verdict for mode, verdict in results if mode == "native"]
     unlisted = f"{of_functions.count('different')} of {len(of_functions)}"
     assert 0 < of_functions.count("different") < len(of_functions)
     assert tiles[4] == (
         "different",
         unlisted,
-        "results of the frameworks' functions with a difference that is in no list",
+        "results of the frameworks' functions with a difference that is not listed as known",
     )
     assert tiles[-1][1] == str(len(failed_report["problems"]))
 

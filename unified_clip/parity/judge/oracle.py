@@ -230,8 +230,7 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
 def clipped_by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
     """Return the clipped gradients of a case with adaptive gradient clipping.
 
-    extremes: Two numbers like `extreme` in `counted_norm`: for the norms of the gradients, and for the norms of the
-        parameters.
+    extremes: The `extreme` of the gradient norms, and of the parameter norms. See `counted_norm`.
     """
     settings, limit = adaptive_calls.settings(case.arguments), float(case.arguments.get("clip_norm", math.inf))
     tensors = [densify(each) for each in case.gradients]

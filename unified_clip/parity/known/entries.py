@@ -59,12 +59,10 @@ class NativeDeviation:
     function: str
     kind: DifferenceKind | Literal[""] = ""
     finite_size: float = 0.0
-    """If `kind` is "touched", this size includes rounding errors."""
+    """For the kind "touched", rounding errors also count."""
 
     norm: float | None = None
     gradients: float | None = None
-    """`norm` and `gradients` are None if they were not compared, and inf if only one side has inf or NaN."""
-
     not_finite: NotFinite = ""
     lacks_norm: bool = False
     detail: str = ""
@@ -250,8 +248,7 @@ def cause_value(differences: Iterable[NativeDifference]) -> str | list[str]:
 
 
 def size_in_words(size: float) -> str:
-    """Return a relative size as text: in percent, as a factor such as "12 times", or below 0.01 % as a number such as
-    1.2e-05.
+    """Return a relative size as text, such as "12 times", "25 %" or "1.2e-05".
 
     >>> size_in_words(0.25)
     '25 %'

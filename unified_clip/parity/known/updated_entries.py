@@ -67,10 +67,7 @@ def _is_same_entry(table: Any, known: KnownDifference) -> bool:
 def _update(
     table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport
 ) -> list[Table]:
-    """Update the size and the cases of an entry, and return new entries.
-
-    An entry has only one value of `not_finite`. So the covered results with other values get new entries.
-    """
+    """Update an entry from its results, and return a new entry for each additional value of `not_finite`."""
     groups: dict[NotFinite, dict[Place, NativeResult]] = {}
     for place, native in covered.items():
         groups.setdefault(native.not_finite, {})[place] = native

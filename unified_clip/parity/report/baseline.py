@@ -50,8 +50,7 @@ class _Entry:
     agrees: bool = False
     exact: bool = False
     listing: object = None
-    """The fields of the entry in the list of known differences. If the baseline has other fields, the user has
-    edited the entry, and so accepted the new result."""
+    """The fields of the known difference. If these fields differ from the baseline, the user accepted the result."""
 
     is_random: bool = False
     has_changed: bool = False

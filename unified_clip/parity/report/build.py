@@ -244,7 +244,7 @@ def _verdict_sentence(report: ParityReport) -> str:
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
     exact = verdicts.count("equal")
     parts = [f"{counted(exact, 'result')} of unified_clip {_are(exact)} exact" if verdicts else NO_RESULTS]
-    parts += [f"{within} {_are(within)} within the contract"] if within else []
+    parts += [f"{within} {'differs' if within == 1 else 'differ'} as the contract allows"] if within else []
     known = sum(len(entry.cases) for entry in report.known)
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
     if known or unlisted:
@@ -260,7 +260,7 @@ def _verdict_sentence(report: ParityReport) -> str:
 
 SINCE_BASELINE = {
     "other bits of a known difference": ("known difference", "with other bits than in"),
-    "other error": ("known difference", "with another error than in"),
+    "other error": ("known difference", "with an error that differs from"),
     "other bits": ("result", "with other bits than in"),
     "not comparable": ("result", "that cannot be compared with"),
 }

@@ -123,11 +123,11 @@ class PageView:
         quality = "equal" if 0 < kept == own.total() else "different"
         problems = len(self.report.problems)
         known = f"results of {compared_functions.whose(self.report)} with a known difference"
-        unlisted = f"results of {compared_functions.whose(self.report)} with a difference that is in no list"
+        unlisted = f"results of {compared_functions.whose(self.report)} with a difference that is not listed as known"
         tiles = [
             (str(len(self.rows)), "cases", ""),
             (str(len(self.report.frameworks)), "frameworks", ""),
-            (f"{kept} of {own.total()}", "results of unified_clip within the contract", quality),
+            (f"{kept} of {own.total()}", "results of unified_clip that the contract allows", quality),
             (f"{native['known']} of {native.total()}", known, "known"),
             (f"{native['different']} of {native.total()}", unlisted, "different" if native["different"] else "equal"),
             (str(problems), "problem" if problems == 1 else "problems", "different" if problems else "equal"),
@@ -211,7 +211,7 @@ def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[t
         )
         yield "Distances from the exact results", words, plot
     if plot := plots.plot_norms(report):
-        words = "Relative distance from the exact norm by number of elements, with a mark for each list of gradients."
+        words = "Relative distance from the exact norm, for each case and framework."
         yield "Norms of the frameworks' functions", words, plot
     if plot := run_plots.clips([clip_points(recorded)]):
         words = "Total norm and threshold at each step. Clipped steps have marks below the plot."

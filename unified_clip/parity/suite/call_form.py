@@ -24,8 +24,7 @@ STRUCTURES = {
     "named": "list of pairs",
     "tensor": "tensor",
 }
-"""{container of the gradients: type that a function returns}, as `structure()` describes types. For all other
-containers, the type is "list"."""
+"""{container of the gradients: `structure()` of the result}. For all other containers, the structure is "list"."""
 
 
 class CallForm(BaseModel):

@@ -31,11 +31,10 @@ tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
 """
 
 TEXT = """\
-# `unified-clip parity` runs every rule with every threshold on every framework, with unified_clip and with the
-# framework's own function.
+# `unified-clip parity` runs each case on every framework, with unified_clip and with the framework's own function.
 
-# With a list of known differences, the run fails if a framework's function has another difference, or if an entry of
-# the list is stale. `unified-clip parity --accept` writes the list. Without a list, differences are only reported.
+# With a list of known differences, the run fails for a difference that is not in the list, or for a stale entry of
+# the list. `unified-clip parity --accept` writes the list. Without a list, differences are only reported.
 # known = "known.toml"
 
 {frameworks}
@@ -112,7 +111,7 @@ gradients = ["zeros"]
 rules = {rules}
 thresholds = [1.0]
 
-# The total norm is 418.9. Rounded to bfloat16, it is 418. Squares added in bfloat16 give a norm of 420.
+# The total norm is 418.9. bfloat16 rounds this norm to 418. Squares added in bfloat16 give a norm of 420.
 [[gradients]]
 name = "bfloat16"
 tensors = [

@@ -13,8 +13,7 @@ from .public_calls import CALLS
 from .schema import FrameworkTable, SuiteError, no_such
 
 STYLES = ("in place", "list", "each", "measure")
-"""A user's function can replace public functions with these values of `PublicCall.style`, but no classes, hooks or
-adaptive rules."""
+"""The `PublicCall.style` of the public functions that a user's function can replace."""
 
 WITH_NORM = ("in place", "list")
 """If `PublicCall.style` is one of these, a user's function can leave out the norm, and return only the clipped

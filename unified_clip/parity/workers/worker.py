@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("framework")
     parser.add_argument("job", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--mode", help="run this mode only, as a rank other than 0")
+    parser.add_argument("--mode")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--functions", type=json.loads, default={}, help="{public name: FILE.py:FUNCTION}")
     parser.add_argument("--returns", type=json.loads, default={}, help='{public name: "gradients" or "nothing"}')
