@@ -131,7 +131,7 @@ def _covers(pattern: str, narrower: str) -> bool:
 
 
 INFERRED = DistributedSpec()
-"""For a caller who passes no arguments. Gradients are complete on this rank, or have placements."""
+"""The settings of a call with default arguments. Gradients are complete on this rank, or have placements."""
 
 
 def declared(

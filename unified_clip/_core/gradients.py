@@ -160,7 +160,7 @@ class GradientList:
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Axes in the result are axes of the tensor `values[index]`."""
+        """Convert axes of the gradient to axes of `values[index]`."""
         if self.shards is not None:
             raise ValueError(
                 "`axes` is not supported for distributed gradients, since a slice may be sharded. Leave out `axes`, "

@@ -76,7 +76,7 @@ class ReplicaSet:
     """A set of gradients whose copies are on the same ranks."""
 
     key: int
-    """A number other than 0, which all ranks with copies compute for this set."""
+    """A number other than 0. It is equal on all ranks with copies."""
 
     number: int
     is_first: bool
@@ -102,7 +102,7 @@ class SharedSet(NamedTuple):
         return digest(self.identities)
 
     def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
-        """For each gradient with a place, yield (a number that identifies the gradient on all ranks, the place)."""
+        """Yield (number, place) for each gradient with a place. The number identifies the gradient on all ranks."""
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
             if (place := places(index)) is not None:

@@ -15,7 +15,7 @@ REJECTION_PATIENCE = 10.0
 """The same as PATIENCE, for a collective that sends an error."""
 
 INTERVAL = 1.0
-"""In seconds, between two checks of the waiting calls."""
+"""The number of seconds between two checks of the waiting calls."""
 
 _WAITS: dict[object, tuple[float, int, Callable[[], str]]] = {}
 

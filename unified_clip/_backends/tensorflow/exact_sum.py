@@ -88,7 +88,7 @@ def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor
 def _words(powers: Tensor) -> Tensor:
     """Split the exact sum of |g|**p into words, beginning with the lowest.
 
-    A word can have more than 32 bits, because it keeps its carries.
+    A word can have more than 32 bits, because carries are not added to the next word.
     """
     words: list[Tensor] = []
     for exponent in range(LOWEST + 32 * (WORDS - 1), LOWEST - 1, -32):

@@ -20,7 +20,7 @@ MAX_WIDENED = 2**26
 """The maximum number of 16-bit elements that are converted to float32 together, to limit the memory for the copies."""
 
 ALONE = 2**16
-"""Larger 16-bit GPU tensors are multiplied one by one, without float32 copies."""
+"""16-bit GPU tensors of at least this length are multiplied one by one, without float32 copies."""
 
 
 def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Tensor:

@@ -155,7 +155,7 @@ class Table:
         return [functools.partial(change, part, (0, 0)) for part in self._parts]
 
     def clamped(self, bounds: Sequence[Sequence[float]]) -> list[Callable[[], None]]:
-        """`bounds` has the same bounds for all tensors of the same dtype."""
+        """`bounds` has (low, high) for each tensor. All tensors of one dtype have the same bounds."""
         change = functools.partial(self._change, self._memory, per_tensor=False, clamps=True)
         return [functools.partial(change, part, list(map(_bits, bounds[part.tensor]))) for part in self._parts]
 
