@@ -116,7 +116,7 @@ def _without_alias(arguments: Sequence[str]) -> Sequence[str]:
 
 
 class OutputError(CodedError, code="UC205"):
-    """Standard output cannot be written, for another reason than a closed pipe."""
+    """Standard output cannot be written. A closed pipe does not raise this error."""
 
 
 def _flush() -> None:

@@ -1,8 +1,8 @@
 """Functions for the argument `ownership` of `clip_grad_norm_`.
 
 The owner rank of a gradient element includes the element in the norm. Use these functions if the placements of the
-gradients do not determine the owner ranks. Each function returns a function that a clip calls for each parameter, or
-for each gradient if you pass gradients. The returned function returns True if this rank owns the gradient.
+gradients do not determine the owner ranks. Each function returns a predicate. The clip calls this predicate for each
+parameter or gradient. True means that this rank owns the gradient.
 
 Exactly one rank of the process group must own each element. To check the number of elements, pass `check_numel`.
 """

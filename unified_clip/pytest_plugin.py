@@ -59,7 +59,6 @@ def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
 
 
 def _interpreters(config: pytest.Config) -> dict[str, Path]:
-    """Paths on the command line are relative to the current directory, and others to pytest's root directory."""
     places = [
         (config.rootpath, config.getini("clip_interpreters")),
         (config.invocation_params.dir, config.getoption("--clip-interpreter") or []),

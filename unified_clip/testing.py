@@ -51,7 +51,7 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
         AssertionError: Names, dtypes, shapes or elements differ. For each gradient, the message shows the first element
             that differs, and the element with the largest difference. If several gradients differ by the same factor,
             the message begins with this factor.
-        TypeError: A value is not a gradient, but for example a parameter, a Python number or a tensor of booleans.
+        TypeError: A value is not a gradient. Parameters, Python numbers and tensors of booleans are not gradients.
         ValueError: max_ulp is negative, infinite or NaN. rtol is not in the range from 0 to 0.1. `a` and `b` are the
             same object. No gradient has an element.
         ModuleNotFoundError: The extra `cli` is not installed.
@@ -161,7 +161,7 @@ def assert_clip_parity(
 
 
 def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | None = None) -> None:
-    """Run a parity suite, such as for your own functions, and fail if the suite does not pass.
+    """Run a parity suite, and fail if the suite does not pass. A suite can test your own functions.
 
     The command `unified-clip parity --suite SUITE` does the same, and also writes a report.
 

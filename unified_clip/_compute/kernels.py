@@ -1,6 +1,6 @@
 """The arithmetic of the host path. It works on a `TensorList` of the compiled kernels, or on an `ArrayList` of NumPy.
 
-Both classes return equal bits. NumPy has no bfloat16, so arrays of uint16 contain the bits of bfloat16 numbers.
+Both classes return the same bits. NumPy has no bfloat16, so arrays of uint16 contain the bits of bfloat16 numbers.
 """
 
 from __future__ import annotations

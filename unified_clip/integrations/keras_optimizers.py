@@ -32,7 +32,6 @@ WRAPPED = (
 """`Attached` replaces these methods. Keras averages and unscales gradients before it calls `_clip_gradients`."""
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
-"""On TensorFlow, Keras would add up the gradients of all replicas after the clip."""
 
 NO_STATE = (
     "Keras files do not contain the state of the adaptive threshold. Also save the result of "

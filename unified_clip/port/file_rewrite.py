@@ -42,7 +42,6 @@ class FileRewrite:
         site.becomes, site.becomes_meaning = replacement, of_family(site.meaning, family)
 
     def rename(self, clip: FoundClip, framework: str) -> None:
-        """Replace a function or class by unified_clip's, and rename the arguments of its call."""
         module, name = f"unified_clip.{framework}", clip.function.replacement
         self.renames.add(clip.node, module, name)
         self.rename_arguments(clip)

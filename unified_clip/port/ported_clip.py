@@ -36,7 +36,7 @@ class PortedClip:
     """"left" means that there is nothing to port. None means that no rule has decided yet."""
 
     meaning: Meaning | None = None
-    """The effect of the clip, or None if a clip configuration cannot express it."""
+    """The effect of the clip, or None if no clip configuration has this effect."""
 
     becomes: str = ""
 
@@ -52,7 +52,7 @@ class PortedClip:
 
 @dataclass(frozen=True)
 class PortedFile:
-    """A file before and after its clips are ported. Without clips, both contents can be empty."""
+    """If the file has no clips, `before` and `after` can be empty."""
 
     path: Path
     before: bytes

@@ -75,7 +75,7 @@ class ComparedExample(ReportModel):
     before: WorkedExample
     after: WorkedExample
     distance: Real
-    """The largest difference between an element before and after porting, divided by the largest element."""
+    """The largest difference between corresponding elements, relative to the largest magnitude in both results."""
 
     sentence: str
 
@@ -141,7 +141,7 @@ class ReportedClip(ReportModel):
     """The full name of the replacement, or an empty string if there is no replacement."""
 
     meaning: int | None
-    """The number of the clip's entry in `meanings`, or null if a clip configuration cannot express its effect."""
+    """The number of the clip's entry in `meanings`, or null if no clip configuration has the same effect."""
 
     becomes_meaning: int | None
     """The number of the replacement's entry in `meanings`, or null if there is no replacement."""
@@ -250,8 +250,9 @@ class Report(ReportModel):
     @property
     def legend(self) -> str:
         return (
-            "Sizes are relative: the error of the norm, or the largest error of an element divided by the largest "
-            f"exact element. Errors below {self.rounding:g} are rounding, and are not listed."
+            "If the function returns a norm, the size is the relative error of this norm. Otherwise, the size is the "
+            "largest error of an element, divided by the largest exact element. "
+            f"Errors below {self.rounding:g} are rounding, and are not listed."
         )
 
     def escaped(self) -> Self:

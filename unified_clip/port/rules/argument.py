@@ -25,9 +25,10 @@ OFF_IN_KERAS = (
 )
 
 SEVERAL_LIMITS = (
-    "The call passes several of clipnorm, clipvalue and global_clipnorm. Keras 3 rejects this. TensorFlow 2.11 to 2.15 "
-    "ignores clipvalue if the call also passes a norm: remove clipvalue. Older versions and optimizers.legacy apply "
-    "both: clip twice by hand, in the order that docs/porting/keras.md gives for your version."
+    "The call passes several of clipnorm, clipvalue and global_clipnorm. Keras 3 rejects this. Next to clipnorm or "
+    "global_clipnorm, TensorFlow 2.11 to 2.15 ignores clipvalue: remove clipvalue. Older versions and "
+    "optimizers.legacy apply both arguments: clip twice by hand, in the order that docs/porting/keras.md gives for "
+    "your version."
 )
 
 
@@ -78,8 +79,8 @@ def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
         )
     else:
         reason = (
-            "Remove this argument, and set the attribute need_clip of the parameters, which unified_clip reads. In "
-            "place of bias_attr=, write layer.bias.need_clip = False."
+            "Remove this argument, and set need_clip on the parameters. unified_clip reads this attribute. In place of "
+            "bias_attr=, write layer.bias.need_clip = False."
         )
     file.flag(clip, reason)
 

@@ -22,7 +22,7 @@ class UnreadableSourceError(Exception):
 
 
 def identifiers(content: bytes) -> set[str]:
-    """Return the names and short strings in source. `getattr` counts only if it looks up a computed name."""
+    """Return the names and short strings in source. Include `getattr` only if a call may look up a clip."""
     try:
         with warnings.catch_warnings(action="ignore"):
             nodes = list(ast.walk(ast.parse(content)))

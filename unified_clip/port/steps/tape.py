@@ -83,7 +83,7 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield each training step. If its calls do not alternate, yield one range with all calls."""
+        """Yield each training step. If gradient() and apply_gradients() do not alternate, yield one range."""
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):
@@ -191,7 +191,7 @@ class TapeSteps:
             raise UnsureError(
                 "gradient() has arguments besides the loss and the variables, or starred arguments. Write starred "
                 "arguments out. If an argument besides the loss and the variables remains, write this step in PyTorch "
-                "by hand. output_gradients= becomes gradient= of backward()."
+                "by hand. Pass the value of output_gradients= to backward() as gradient=."
             )
         variables = arguments.passed["sources"].value
         if isinstance(variables, cst.Dict):
