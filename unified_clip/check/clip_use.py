@@ -140,7 +140,7 @@ class FoundClips:
     sources: int = 0
     bases: set[Path] = field(default_factory=set)
     repeats: set[str] = field(default_factory=set)
-    """Files that inherit the same clip as a file in `uses`."""
+    """Files that inherit a clip that `uses` already contains for another file."""
 
     files: set[str] = field(default_factory=set)
     """All trainers' configurations with a known clip, including base files."""

@@ -260,7 +260,7 @@ def settings(text: str) -> Iterator[CommandLineSetting]:
 
 
 def use(path: Path, setting: CommandLineSetting, trainer: Format | None = None) -> ClipUse:
-    """Return the clip of a setting. The effect is known only if exactly one trainer reads the setting.
+    """Return a clip for a setting. The effect is unknown if no known trainer reads the setting.
 
     trainer: The trainer that the command starts, if known.
     """

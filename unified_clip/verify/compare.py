@@ -42,7 +42,7 @@ class Verification:
 
     max_ulp: float
     calls: Sequence[Mapping[str, int]]
-    """{function: number of clip calls} for each run. `clips` contains the calls of a loop as one call."""
+    """{function: number of clip calls} for each run, before the calls of a loop are merged."""
 
     resynced: bool = False
 

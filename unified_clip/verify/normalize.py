@@ -166,7 +166,8 @@ def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) ->
 def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
     """Yield a clip call for each step of a run that clips without a clip function.
 
-    The call clips by the total norm if one coefficient explains all gradients, and per tensor otherwise.
+    If one coefficient explains all gradients of each step, the calls clip by the total norm. Otherwise, the calls
+    clip per tensor.
     """
     observed = []
     for step, output in enumerate(run.outputs, start=1 if run.yields else steps):

@@ -18,9 +18,8 @@ from .step_pairing import ParameterDistance, TensorPair, greatest_of
 
 
 class TensorComparison(NamedTuple):
-    """The distances at one step. The largest distance comes first."""
-
     tensors: Sequence[ParameterDistance] = ()
+    """The largest distance comes first."""
 
     update: Sequence[ParameterDistance] = ()
     """The distances of the updates. An update is the change of a parameter by one step."""
@@ -38,7 +37,7 @@ class TensorComparison(NamedTuple):
 class Sensitivity:
     """Decides whether differences of the clipped gradients explain the differences of the updates.
 
-    Adam and similar optimizers divide by the size of the gradient. If the old and the new gradient of an element differ
+    Adam and similar optimizers divide each gradient by its size. If the old and the new gradient of an element differ
     by a fraction r, the updates differ by up to 2 * r times the largest update. If a gradient is tiny, rounding makes r
     large.
     """

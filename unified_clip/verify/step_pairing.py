@@ -28,7 +28,7 @@ class ParameterDistance(NamedTuple):
 
 
 class TensorPair(NamedTuple):
-    """The axes of the new tensor are in the order of the old tensor."""
+    """The axes of `old` and `new` have the same order."""
 
     name: str
     old: Float64s
@@ -101,7 +101,7 @@ class StepPairing:
         return True
 
     def without_gradient(self, recordings: Sequence[NormalizedRecording]) -> set[str]:
-        """Return the parameters without a gradient in both runs, such as moving averages."""
+        """Return the parameters that have a gradient in neither run, such as moving averages."""
         with_gradient = []
         for recording, shapes in zip(recordings, self.shapes, strict=True):
             tables = [output.gradients or {} for output in recording.run.outputs]
@@ -215,9 +215,9 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 
 
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
-    """Return two distances of the tensors: in ULP of float32 or float64, and divided by the largest element.
+    """Return the largest difference in ULP, and the largest difference divided by the largest element.
 
-    scale: Distances are in ULP of this number. If the tensors differ by more than rounding, the largest element
+    scale: Differences are in ULP of this number. If the tensors differ by more than rounding, the largest element
         replaces a larger `scale`.
     ulp_scale: One ULP of the parameter's dtype, divided by one ULP of float32.
     """

@@ -1,4 +1,4 @@
-"""Find square weights to transpose, by running the new step with transposed weights."""
+"""Find square weights that the new step must transpose."""
 
 from __future__ import annotations
 

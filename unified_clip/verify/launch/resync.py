@@ -36,7 +36,7 @@ HOW = (
 def weight_copier(
     out: Path, names: Names, function: Callable[..., Any]
 ) -> Callable[[int, Any], Mapping[str, Any] | None]:
-    """Return a function that copies the old weights. The result of this function becomes the result of `yield`."""
+    """Return a function that copies the old step's weights to the new step. `yield` returns the copier's result."""
     old, is_sent = OldWeights(out.parent / "old", names), takes_weights(function)
 
     def resync(step: int, output: Any) -> Mapping[str, Any] | None:
@@ -64,7 +64,8 @@ class OldWeights:
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
         """Wait for the old weights of a step, and return them in the layout of the new weights.
 
-        Return None if the parameters do not match, or if the old step has ended. `verify` raises an error later.
+        Return None if the parameters do not match, or if the old script ended before this step. Then `verify`
+        raises an error later.
         """
         path = self._directory / OUTPUT.format(step)
         while not path.exists():

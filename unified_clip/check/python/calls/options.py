@@ -46,7 +46,7 @@ OF_SCRIPT = (
 
 class Option(NamedTuple):
     name: str
-    """The name of the value in Python, such as "max_grad_norm", or '' if the parser might change the value."""
+    """The name in Python, such as "max_grad_norm", or '' if the option's `type` or `action` might change the value."""
 
     shown: str
     """The option as printed, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm"."""

@@ -21,7 +21,7 @@ BASE = re.compile(r"(\w+)(?=\s*(?:,|$|\[))")
 TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
 
 Classes = Mapping[str, str]
-"""Maps a class to its base class in a library, such as "speechbrain.Brain". Other classes that clip map to ''."""
+"""Maps a class to its base class in a library, such as "speechbrain.Brain". The value is '' for other classes."""
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:

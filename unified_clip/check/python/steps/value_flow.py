@@ -224,7 +224,7 @@ class Flow:
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
-    """Return the path of a value inside `outer`. `slots` is the path of the value inside `inner`.
+    """Return the path of a value in the parent node `outer`, from its path `slots` in the child node `inner`.
 
     Return None if `outer` is a subscript with another key.
     """
