@@ -35,9 +35,9 @@ class Finding(ReportModel):
     kind: Kind
     """"drift": the clip differs from the configuration, the gradients are clipped twice, or a clip is on although
     `check.off` lists its file. "missing": `check.require` or `check.each` requires a clip that the check did not find.
-    Also "missing": a file of `check.explicit` without a clip key, and an optimizer without a clip if the file clips for
-    another optimizer. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the table
-    `check` has no effect."""
+    Or `check.explicit` requires a clip key that the file does not set. Or an optimizer has no clip, although the file
+    clips for another optimizer. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the
+    table `check` has no effect."""
 
     path: str
     """The path of the file. The path is relative if the file is below the working directory."""
@@ -150,7 +150,7 @@ class CheckReport(ReportModel):
     """Findings that an entry of `check.ignore` covers."""
 
     notes: list[str]
-    """Notes that are not findings, such as a difference that `--nearest` accepts, or a pattern that was not checked."""
+    """Notes that are not findings, such as a difference that `--nearest` accepts, or a file that was not read."""
 
     counts: Counts
 

@@ -46,7 +46,6 @@ CLIP_NAMES = [
 ]  # fmt: skip
 
 MISPLACED = "UC105"
-"""The code of the error for a clip key where the trainer does not read clip keys."""
 
 LINE = re.compile(r", line (\d+)")
 

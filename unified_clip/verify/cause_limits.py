@@ -1,4 +1,4 @@
-"""Limits for causes and rounding errors."""
+"""Tolerances for comparing numbers, and for finding causes of differences."""
 
 from __future__ import annotations
 

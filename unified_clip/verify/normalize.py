@@ -207,11 +207,9 @@ def _merge_calls(
 
 
 def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[frozenset[str]]) -> bool:
-    """Return whether the other run clips `names` and `others` in separate calls.
+    """Return whether `names` and `others` are in different sets, and one of these sets has several names.
 
-    At least one of these calls must clip several gradients.
-
-    sets: The names of the gradients in each call of the other run.
+    sets: The names of the gradients in each clip call of a run.
     """
     places = [[each for each in sets if each & own] for own in (names, others)]
     is_known = all(places) and not any(each in places[1] for each in places[0])

@@ -265,7 +265,7 @@ def test_an_option_of_a_script_with_an_engine_of_deepspeed_is_unknown(check: Che
 
 def test_the_edit_of_a_parser_sets_the_argument_and_approves_its_default(check: Check) -> None:
     finding = only_finding(check({"train.py": PARSER}))
-    assert finding.does.endswith("By default, it is 1.0.")
+    assert finding.does.endswith("The default is 1.0.")
     line, place, *entry = finding.edit.splitlines()
     assert line == "training_args.max_grad_norm = 1.0"
     assert "With DeepSpeed, pass --max_grad_norm 1.0 on the command line, and add to clip.toml:" in place

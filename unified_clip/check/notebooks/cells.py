@@ -51,7 +51,7 @@ class Notebook(NamedTuple):
     """The command lines after `!` and `%`, and the code of cells such as `%%bash`."""
 
     other: dict[int, str]
-    """The text of each cell that is not Python. The keys are the numbers of the first lines."""
+    """{number of the first line: text} for each cell that is not Python."""
 
     places: Sequence[Place]
 

@@ -170,7 +170,7 @@ def _under_accelerate(use: ClipUse, why: str) -> ClipUse:
 
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
-    """In files with other clips, leave out calls with an infinite threshold, which only measure a norm."""
+    """Leave out calls that only measure a norm (threshold inf), if another clip in the file is on."""
     known = [use for use in uses if use.config is not None and not is_off(use.config) and not use.unused]
     clipping = {path for use in known for path in (use.path, *use.users)}
     return [use for use in uses if not (use.call and use.config and is_off(use.config) and use.path in clipping)]
@@ -316,7 +316,7 @@ def _with_settings(
         defaults = [*options.defaults_of_field(source, option)] if rule else []
         defaults = defaults or ([float(rule.default)] if rule and rule.default else [])
         if defaults and None not in defaults:
-            why = f"{why.partition('. ')[0]}. By default, it is {' or '.join(map(format_value, defaults))}."
+            why = f"{why.partition('. ')[0]}. The default is {' or '.join(map(format_value, defaults))}."
         values = tuple(NamedValue(option, each) for each in defaults)
         return use(why_unknown=why, is_set_outside=True, option=option, rule=config, values=values)
     if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
@@ -351,7 +351,7 @@ def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse,
         config = ClipConfig(**{**rule.data(), "threshold": default})
         clip = f"{use.clip} by default: {name} is not passed" if name else use.clip
         return replace(use, config=config, rule=None, why_unknown="", clip=clip)
-    return replace(use, why_unknown=f"{use.why_unknown} By default, it is {format_value(default)} ({name or code}).")
+    return replace(use, why_unknown=f"{use.why_unknown} The default is {format_value(default)} ({name or code}).")
 
 
 def _passes_class(source: Source, call: ast.Call | None) -> bool:

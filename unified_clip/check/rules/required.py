@@ -53,11 +53,7 @@ def check(
     file_uses: FoundClips,
     ignored: Sequence[ClipUse],
 ) -> tuple[list[Finding], list[str]]:
-    """Return findings and notes for required paths and patterns without a clip.
-
-    Clips of unknown effect count. Clips in files of `check.off` do not count. For patterns, unused configurations and
-    the clips in `ignored` do not count either.
-    """
+    """Return findings and notes for required paths and patterns without a clip."""
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)
     others = [path for path in missing if OTHER_TOOLS.fullmatch(path.resolve().name) and not is_none]

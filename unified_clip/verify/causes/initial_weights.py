@@ -24,7 +24,7 @@ class FirstUpdate(NamedTuple):
     """The rounding error of the stored parameter."""
 
     to_zero: Float64s
-    """The move that would bring each weight to 0. Weight decay makes a small fraction of this move."""
+    """The move that would bring each weight to 0."""
 
 
 class Bounds:

@@ -1,4 +1,4 @@
-"""Find a cause outside of the clip calls for a difference between two training steps."""
+"""Find out why two training steps differ, apart from their clip calls."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def one_is_late(step: int, recordings: Sequence[NormalizedRecording]) -> bool:
 
 
 def _late_steps(step: int, recording: NormalizedRecording) -> list[int]:
-    """Return each number N for which optimizer step N has fewer than N clip calls before it."""
+    """Return the numbers of the optimizer steps that come before their clip. Step N needs N clip calls before it."""
     start = sum(each < step for each in recording.recorded_steps)
     places = enumerate(recording.optimizer_steps_at(step), start=1)
     return [place for place, each in places if each.calls - start < place]

@@ -87,7 +87,7 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 
 
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]], *, is_sent: bool) -> None:
-    """is_sent: Whether `yield` returns the weights. Only then can a parameter be a copy."""
+    """is_sent: Whether the function reads the weights that `yield` returns."""
     memory = cache(_memory_of_models)
     writers = {name: _writer(parameter, memory) for name, parameter in parameters.items() if name in weights}
     for name, write in writers.items():

@@ -49,7 +49,7 @@ class Option(NamedTuple):
     """The name in Python, such as "max_grad_norm", or '' if the option's `type` or `action` might change the value."""
 
     shown: str
-    """The option as printed, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm"."""
+    """The name in messages: "--max-grad-norm" for an option, "Args.max_grad_norm" for a field of a class."""
 
     default: float | None
     is_clip: bool
