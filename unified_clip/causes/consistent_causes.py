@@ -45,7 +45,7 @@ SETTINGS = (
 """Causes that do not depend on the dtype of the gradients."""
 
 ROUNDING = ("float32", "")
-"""Causes that depend on the order of a sum. The kind '' means rounding."""
+"""Causes that depend on the order of a sum."""
 
 
 INTEGERS: Mapping[str, Callable[[float], int]] = {

@@ -27,7 +27,7 @@ from .sums import (
 )
 
 SCALED = 1e-3
-"""Rounding changes a gradient by a smaller factor than 1 + SCALED."""
+"""A factor below 1 + SCALED can be rounding."""
 
 CLIPPED_BY: dict[By, str] = {
     "global": "the total norm",

@@ -104,7 +104,7 @@ def compare(
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
         has_effect: A function that returns whether the updates of two runs differ, at a step or later. `verify` passes
             this function. If `has_effect` returns False for a step, `compare` does not report different optimizer
-            settings at this step. With `has_effect`, calls keep their recorded step numbers.
+            settings at this step.
 
     Returns:
         The reported differences, the causes of each difference, and the agreement of the runs.
@@ -210,7 +210,7 @@ def check_clipped(run: RecordedRun) -> None:
         return
     if not run.lines:
         changes = changes_by_hand(run)
-        remedy = "Use unified-clip verify, which also compares clips by hand, or clip with a function of unified_clip."
+        remedy = "Use unified-clip verify, which compares the updates, or clip with a function of unified_clip."
         advice = changes and f" {changes[0].upper()}{changes[1:]}. {remedy}"
         raise RunError(f"{run.path}: {NO_CALLS}{advice}", "UC502")
     errors = [line.error for line in run.lines if line.error]

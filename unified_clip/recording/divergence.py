@@ -18,7 +18,7 @@ Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped",
     "steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer",
 ]  # fmt: skip
-"""What differs. "calls", "norms" and "clips" are numbers of calls, norms and clips."""
+"""What differs. For example, "calls" means the number of calls."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 
@@ -37,12 +37,13 @@ class Divergence:
     """The relative distance of two numbers."""
 
     ulps_at_its_size: float | None = None
-    """The distance in ULP of the total norm, or of the weight's largest norm. Equals `ulps` for a coefficient."""
+    """The difference, counted in ULP of the total norm or of the weight's largest norm. For a coefficient, equals
+    `ulps`."""
 
     is_noise: bool = False
 
     def exceeds(self, max_ulp: float) -> bool:
-        """`ulps` may be up to GROWTH times `max_ulp`."""
+        """Allow `ulps_at_its_size` up to `max_ulp`, and `ulps` up to GROWTH times `max_ulp`."""
         return (self.ulps_at_its_size or 0.0) > max_ulp or (self.ulps or 0.0) > GROWTH * max_ulp
 
 

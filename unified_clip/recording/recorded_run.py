@@ -264,7 +264,7 @@ class RecordedRun(RecordedTable):
     optimizer_steps: tuple[OptimizerStep, ...] = ()
 
     steps_in_iteration: int = 1
-    """How many recorded steps each item of `optimizer_steps` joins."""
+    """Up to this number of recorded steps are joined into one item of `optimizer_steps`."""
 
     logged: tuple[LoggedNumbers, ...] = ()
 

@@ -31,7 +31,7 @@ class Distance(NamedTuple):
 def distance(a: float, b: float, *, is_float64: bool = False) -> Distance:
     """Two NaN have the distance 0. Other distances from NaN or infinity are inf.
 
-    Numbers that float32 cannot represent have distances in ULP of float64.
+    If float32 cannot represent both numbers, count ULP of float64.
     """
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)

@@ -60,7 +60,6 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
 
 
 def noise_floor(line: RecordedCall) -> float:
-    """Return the largest norm of rounding noise."""
     total = total_norm(line)
     if not math.isfinite(total) or line.order < 1:
         return 0.0

@@ -186,7 +186,7 @@ def test_a_loss_that_first_differs_by_rounding_has_two_steps(compare_runs: Compa
     old, jump = with_losses(OLD, 2.0, 1.0), with_losses(OLD, add_ulps(2.0, 1), 1.5)
     (text,) = [line for line in sentences.report_lines(compare_runs(old, jump)) if line.startswith("loss")]
     assert text == (
-        f"loss differs from step 1 on: 2.0 and {add_ulps(2.0, 1)}, 1 ULP, which can be rounding. From step 2 on, it "
+        f"loss differs from step 1 on: 2.0 and {add_ulps(2.0, 1)}, by 1 ULP, which can be rounding. From step 2 on, it "
         "differs by more than 64 ULP: 1.0 and 1.5, by at most 33 %."
     )
     close = with_losses(OLD, add_ulps(2.0, 1), add_ulps(1.0, 5))

@@ -26,7 +26,7 @@ SPECIFIC_CAUSES: Mapping[CauseKind, set[CauseKind]] = {
 """{general cause: specific causes that replace it in a report}."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
-"""Different updates at earlier steps can have the same effect as these causes."""
+"""These causes are not reported after the first difference between optimizer steps."""
 
 ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 

@@ -135,7 +135,7 @@ def regularizer_cause(
     unknown: Sequence[str],
     evidence: str,
 ) -> Cause:
-    """If `is_first`, the first run adds the weight decay. The weights in `unknown` are about 0."""
+    """If `is_first`, the first run adds the weight decay."""
     old, new = runs
     run, other = runs if is_first else runs[::-1]
     sentences = [

@@ -30,7 +30,6 @@ def install() -> None:
 
 
 def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    """TensorFlow runs the recording operation only if the returned gradients depend on it."""
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:
         return function(self, grads)

@@ -25,7 +25,7 @@ ROUNDINGS = (0.5, 1.5, 2.5)
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
-"""Fields for the norm in the function's formula. The first one that is set applies."""
+"""The function clips by the first of these norms that is recorded."""
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,6 @@ def of_groups(values: Sequence[Any]) -> Any:
 
 
 def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str | None] = ()) -> dict[str, list[Any]]:
-    """Return {"decayed": [elements with weight decay, all elements]}, or {} if all elements or no elements have it."""
     sizes = [(size * bool(decay), size) for decay, size in parameters]
     counts = [sum(column) for column in zip(*sizes, strict=True)]
     if not counts or not 0 < counts[0] < counts[1]:

@@ -197,8 +197,8 @@ def _describe(name: str, rule: Any) -> Describe:
 
 
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
-    """Pass the numbers to `receive`. In a graph, return an operation that does so after the variables in `after` are
-    written."""
+    """Pass the numbers to `receive`. In a graph, return an operation that passes the numbers after the
+    variables in `after` are written."""
     if tf.executing_eagerly():
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
     elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:

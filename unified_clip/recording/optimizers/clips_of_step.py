@@ -80,7 +80,7 @@ def left_out_clip(
     clips = f"{other.name} clips with {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
     if changes := changes_by_hand(run):
         sentence = (
-            f"{changes}. {clips}. This report does not compare clips by hand. Use `unified-clip verify`, which "
+            f"{changes}. {clips}. Only recorded clip calls are compared. Use `unified-clip verify`, which "
             "compares the updates, or replace the clip by a function of unified_clip"
         )
         return Cause("clip by hand", sentence)

@@ -43,8 +43,8 @@ def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -
 
 
 def _moved(before: CallPair, after: CallPair) -> tuple[int, int]:
-    """Count the weights that each run changes by more than rounding between two clips. Return (1, 1) if a run changes
-    weights, but at most half of them by more than rounding."""
+    """For each run, count the weights whose change between the two clips is larger than rounding. Return (1, 1) if a
+    run changes weights, but at most half of them by more than rounding."""
     weights = [[both for _, *both in numbers(pair, "weight")] for pair in (before, after)]
     moved = [[distance(old[side], new[side]).relative for old, new in zip(*weights, strict=False)] for side in (0, 1)]
     counts = [sum(change > PRODUCT for change in side) for side in moved]

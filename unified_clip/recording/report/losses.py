@@ -93,8 +93,8 @@ def _format_logged(name: str, pairs: Sequence[NumberPair], comparison: Recording
     if beyond > differing:
         (later, c), (_, d) = pairs[beyond]
         return (
-            f"{name} differs {start}, {distances[differing].ulps:g} ULP, which can be rounding. From step {later} on, "
-            f"it differs by more than {ROUNDING} ULP: {c} and {d}, {at_most}."
+            f"{name} differs {start}, by {distances[differing].ulps:g} ULP, which can be rounding. From step {later} "
+            f"on, it differs by more than {ROUNDING} ULP: {c} and {d}, {at_most}."
         )
     if beyond < differing:
         return f"{name} differs by more than {comparison.max_ulp:g} ULP {start}, {at_most}."

@@ -39,7 +39,7 @@ class ReportedDivergence(ReportModel):
     """What differs: a setting, a number, or a step of the optimizers."""
 
     parameter: str | None
-    """The parameter's name in run a, or the name of an optimizer's setting. Null if the divergence has no name."""
+    """The parameter's name in run a, or the name of an optimizer's setting. Otherwise null."""
 
     a: Value
     b: Value
@@ -48,7 +48,7 @@ class ReportedDivergence(ReportModel):
     """The relative distance between the two values, or null if they are not numbers."""
 
     ulps_at_its_size: Real | None
-    """The distance in ULP of a larger number, such as the total norm. Null if `ulps` is null."""
+    """The difference, counted in ULP of a larger number, such as the total norm. Null if `ulps` is null."""
 
     findings: list[Finding]
     """The causes that agree with the recorded numbers."""

@@ -17,7 +17,7 @@ VARIABLE = "UNIFIED_CLIP_RECORD"
 """The environment variable with the settings of `_start` as JSON."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
-"""The recording starts after the first import of one of these modules, which include those in `WATCHED`."""
+"""The recording starts after the first import of one of these modules."""
 
 
 def main() -> None:
