@@ -120,10 +120,12 @@ def test_a_rank_does_not_wait_in_calls_without_collectives(worlds: Worlds) -> No
 def test_ranks_at_different_calls_raise_until_they_have_a_new_group(worlds: Worlds) -> None:
     for first, second, fresh in worlds(2).run(rejections.clip_out_of_step):
         check_attempt(
-            first, "call in its process group: 1 on rank 0; 2 on rank 1.* Restart all ranks from the same checkpoint"
+            first,
+            "over this process group: 1 on rank 0; 2 on rank 1.* Restart all ranks from the same checkpoint",
         )
         check_attempt(
-            second, "call in its process group: 2 on rank 0; 3 on rank 1.* pass a new process group, whose calls"
+            second,
+            "over this process group: 2 on rank 0; 3 on rank 1.* pass a new process group, whose calls",
         )
         assert fresh.norm == reference.norm(ARRAYS)
 
@@ -185,7 +187,7 @@ def test_no_rank_of_a_mesh_waits_for_a_rank_that_rejected_the_call(worlds: World
 
 def test_check_numel_names_a_rank_without_gradients(worlds: Worlds) -> None:
     message = (
-        r"elements: 29 on rank 0; 0 on rank 1. rank 1 has no gradient for 3 of the parameters \(position 0, position"
+        r"elements: 29 on rank 0; 0 on rank 1. There is no gradient for 3 of the parameters \(position 0, position"
     )
     for attempt in worlds(2).run(rejections.clip_without_gradients, True):
         check_attempt(attempt, message)
