@@ -19,8 +19,6 @@ Resolve = Callable[[Any], tuple[Backend, Any]]
 
 @dataclass(frozen=True)
 class Resolver:
-    """Takes the place of the backend in functions for tensors of any framework."""
-
     resolve: Resolve
 
 

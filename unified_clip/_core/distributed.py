@@ -170,7 +170,7 @@ class Shards(Protocol):
     values: list[Tensor]
     """The local tensors of the gradients, in the same memory.
 
-    `GradientList` replaces a sparse tensor by a dense tensor of its rows, with repeated rows summed.
+    `GradientList` replaces a sparse tensor by a dense tensor of the stored rows.
     """
 
     stored_rows: Mapping[int, Callable[[], Any]]

@@ -140,7 +140,7 @@ def nearest(value: float | Fraction, dtype: str) -> float:
 def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float:
     """Return (total * 2**-UNIT)**(1/p), rounded to `dtype`.
 
-    sticky: Whether the exact total is larger than `total` by less than one unit.
+    sticky: Whether a part of less than one unit was dropped from `total`.
     """
     if p == 1:
         return _round(total, -UNIT, sticky, FORMATS[dtype])
@@ -155,7 +155,7 @@ def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float
 def _round(mantissa: int, exponent: int, sticky: bool, target: Format) -> float:
     """Round mantissa * 2**exponent to `target`, ties to even.
 
-    sticky: Whether the exact mantissa is larger than `mantissa` by less than 1.
+    sticky: Whether nonzero bits after the last bit of `mantissa` were dropped.
     """
     if mantissa == 0:
         return 0.0

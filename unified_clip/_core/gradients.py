@@ -15,8 +15,8 @@ from .writers import Writer
 
 
 class GradientList:
-    """`values` has one dense tensor for each gradient. The tensor of a sparse gradient contains its rows. Repeated rows
-    are summed."""
+    """`values` has one dense tensor for each gradient. For a sparse gradient, this tensor has only the stored rows.
+    Rows with the same index are summed."""
 
     def __init__(
         self,

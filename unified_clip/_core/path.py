@@ -84,7 +84,7 @@ class Path(Protocol):
         """Return None if each tensor needs a separate path."""
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        """Return the 2-norm of each slice of the path's only tensor. In the result, `axes` have the length 1.
+        """Return the 2-norm of each slice. The path must have one tensor. In the result, `axes` have the length 1.
 
         groups: For each row, an integer that identifies the slice. With `groups`, the result has one norm for each row.
         """

@@ -4,7 +4,7 @@ n    = (sum of |g|**p)**(1/p)         rounded once
 coef = min(1, c / (n + eps))          float64
 g'   = g * coef, and g itself where coef is 1
 
-A call measures all groups before it changes any gradient.
+All norms are computed before any gradient changes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ClipRule(NamedTuple):
 
     p: float = 2.0
     axes: Sequence[int] | None = None
-    """The axes of each norm, for a clip of slices. None means all axes."""
+    """The axes over which each norm is computed. None means all axes."""
 
     given_norm: Scalar | None = None
     """The total norm that the caller passed, or None."""

@@ -57,7 +57,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
-        """Return (gradient, local tensor) for each gradient that the last call of `counted` assumed to be a copy."""
+        """Return (leaf, local tensor) of each plain gradient that `counted` treated as a copy."""
 
     @abstractmethod
     def replicas(self, indices: Sequence[int]) -> list[Replica]: ...
@@ -83,7 +83,7 @@ class LocalShards(ABC):
         return SharedGradients()
 
     def terms(self) -> list[ReplicaSet]:
-        """Return the sets of `Partial` gradients that `counted` leaves out."""
+        """Return the `Partial` gradients that `counted` leaves out."""
         return []
 
     def owned_terms(self) -> list[int]:

@@ -40,7 +40,7 @@ MIXED = f"ranks make different calls. On ranks that leave their norm on the GPU,
 class NormOnDevice(NamedTuple):
     norm: Scalar
     added: Deferred | None
-    """The result of the first all-reduce, from index FLAGS to the end, or None inside a CUDA graph."""
+    """The integers that `check_last_call` reads, or None inside a CUDA graph."""
 
 
 class Terms(NamedTuple):
@@ -89,7 +89,7 @@ def agreed_dtype(group: Any, parameters: int) -> str | None:
 def most_terms(group: Any) -> int:
     """Return the largest number of `Partial` elements of any earlier call.
 
-    Every call sums this number of elements. So the lengths match even if ranks pass different lists by mistake.
+    All ranks send this number of elements, even if they pass different gradients by mistake.
     """
     return max((agreement.terms for agreement in _AGREED.get(group, {}).values()), default=0)
 

@@ -27,7 +27,7 @@ def groups_of(group: Any) -> list[Any]:
 
 
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
-"""For each process group, the `MeshGroups` that begin with this group. A key has the ids of all groups."""
+"""For each process group, the `MeshGroups` that begin with this group. A key has the `id` of every member group."""
 
 
 def group_of_mesh(mesh: Any) -> Any:

@@ -324,7 +324,7 @@ class TorchShards(DistributedGradients):
     def _placements_decide(self) -> bool:
         """Return whether placements decide which ranks share the gradients.
 
-        Without parameters, return False, because a rank without a gradient cannot read the gradient's placements.
+        A missing gradient has no placements, so this method needs the parameters. Without parameters, return False.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas

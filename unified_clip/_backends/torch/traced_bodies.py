@@ -30,9 +30,9 @@ report_graph: Any = _report_graph
 SHORT_BODIES: dict[Callable[..., Any], Callable[..., Any]] = {}
 """Maps public functions to their short forms, which support only plain gradients. `backend.py` fills this dict.
 
-Before each run of a graph, PyTorch checks every value that the traced code has read. A complete body reads several
+Before each run of a graph, PyTorch checks every value that the traced code has read. A public function reads several
 hundred values. For a few small tensors, these checks take longer than the clip. A short form returns (result,
-arguments). If the result is None, run the complete body with these arguments.
+arguments). If the result is None, run the public function with these arguments.
 """
 
 

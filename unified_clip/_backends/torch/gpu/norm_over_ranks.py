@@ -110,7 +110,7 @@ def _sent(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _in_windows(own: Accumulator, p: int, wide: bool) -> list[int]:
-    """Return the windows of a sum. The last bit of the first window has the value u**p.
+    """Split a sum into windows of 24 bits. The last bit of the first window has the value u**p.
 
     The number u is 2**-1075 for a float64 norm, and 2**-150 for a float32 norm.
     """

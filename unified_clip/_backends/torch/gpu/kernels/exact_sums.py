@@ -45,7 +45,7 @@ def _window_after(exponent: tl.tensor, more_bits: tl.constexpr, order: tl.conste
 
 @triton.jit
 def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.tensor:
-    """Shift integers of at most 56 bits to the left by `places`, and return the 24 bits in a window."""
+    """Return the 24 bits of numbers * 2**places that are in a window. The numbers have at most 56 bits."""
     shift = 24 * window - places
     right = numbers >> tl.minimum(tl.maximum(shift, 0), 63)
     left = right << tl.minimum(tl.maximum(-shift, 0), 24)
@@ -54,7 +54,7 @@ def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.ten
 
 @triton.jit
 def _power_in(window: tl.tensor, significands: tl.tensor, exponents: tl.tensor, order: tl.constexpr) -> tl.tensor:
-    """Return the contribution of |number|**p to a window. For p = 2, the contribution can have more than 24 bits.
+    """Return the part of |number|**p that is in a window. For p = 2, this part can have more than 24 bits.
 
     A square is the sum of three products, because the significand is split into two parts.
     """
