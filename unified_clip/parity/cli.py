@@ -69,7 +69,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--strict": {
         "action": "store_true",
         "help": "also fail the run if a known difference has no `cause`. For an unknown cause, require `reason`. "
-        "With --baseline, failures in the baseline also fail the run, and so do results that only the baseline has",
+        "With --baseline, also fail the run for failures of the earlier run, and for results that are missing now",
     },
     "--strict-bits": {
         "action": "store_true",
@@ -102,7 +102,7 @@ WHOLE_RUN = ("out", "accept", "baseline", "strict", "strict_bits", "format", "re
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     parity = commands.add_parser(
         "parity",
-        help="compare unified_clip and the frameworks' own functions with exact arithmetic",
+        help="compare results of unified_clip and of the frameworks with exact results",
         description="Run a suite of cases on every framework, and compare the results bit for bit. Each framework runs "
         "in its own process.",
     )

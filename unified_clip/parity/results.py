@@ -94,7 +94,7 @@ class NativeResult(Result):
     """Whether the function returned no norm, although unified_clip's function of the same name returns a norm."""
 
     cause_kind: str = ""
-    """The kind of the cause, such as "another eps of the clip". If `cause` is empty, the kind is also empty."""
+    """The kind of the cause, such as "another threshold". If `cause` is empty, the kind is also empty."""
 
     sha256: dict[Stage, str] | None = None
     """The SHA-256 of the tensors at each stage, or null if there is no result."""

@@ -115,7 +115,7 @@ def test_an_unknown_cause_needs_a_reason_of_the_user(tmp_path: Path) -> None:
     assert "stale" not in strict.verdict
     (problem,) = strict.problems
     assert problem.detail.startswith("the cause is unknown, and `reason` does not explain the difference. Write why")
-    assert "incomplete entry of the list" in baseline.changes(judged, strict)[0].after
+    assert "incomplete known difference" in baseline.changes(judged, strict)[0].after
     assert build.with_strict(judged, accepting=True).exit_code == 0
 
 

@@ -29,8 +29,8 @@ def test_a_baseline_whose_bits_cannot_be_compared_is_reported() -> None:
     older.versions["torch"] = "2.12"
     assert [each.kind for each in baseline.changes(older, torch_report(native=new))] == ["version"]
     assert baseline.notes(older, torch_report(native=new)) == [
-        "The bits of the frameworks' functions were not compared with the baseline, because the baseline has torch "
-        "2.12. Only the sizes of differences were compared."
+        "The bits that the frameworks' functions returned were not compared with the baseline, because the baseline "
+        "has torch 2.12. Only the sizes of differences were compared."
     ]
 
 
@@ -160,7 +160,7 @@ def test_other_bits_on_another_processor_do_not_fail_the_run(run_changed_functio
     status, printed, found_change = run_changed_function("5.1e-3", processor="VAX, 1 cores")
     assert (status, found_change.worse) == (0, False)
     why = "because the baseline is from another processor (VAX, 1 cores)."
-    assert f"Changed bits of your functions do not fail this run, {why}" in printed
+    assert f"Changed bits in results of your functions do not fail this run, {why}" in printed
     status, printed, found_change = run_changed_function("5.1e-3", "--strict-bits", processor="VAX, 1 cores")
     assert (status, found_change.worse) == (1, True)
     assert "FAIL: 1 case on numpy: 1 result with other bits than in the baseline (numpy, your function" in printed

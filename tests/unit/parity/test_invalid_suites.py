@@ -243,7 +243,7 @@ def test_an_invalid_suite_is_rejected(tmp_path: Path, text: str, message: str) -
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("/cases.toml", "line 1, files 1: it is '/cases.toml'. Give a pattern of files relative to the suite"),
+        ("/cases.toml", "line 1, files 1: it is '/cases.toml'. Give a pattern such as cases/\\*.toml, relative"),
         ("case/*.toml", "files: 'case/\\*.toml' matches no file in "),
         ("**x", "files: '\\*\\*x' is an invalid pattern: "),
     ],

@@ -121,7 +121,7 @@ def test_an_entry_is_stale_because_its_cases_have_another_difference(function: s
 def test_an_entry_that_would_accept_any_size_is_rejected() -> None:
     fields = KNOWN.model_dump(exclude={"versions"})
     assert KnownDifference.model_validate(fields | {"within": 10.0}).within == 10.0
-    with pytest.raises(ValueError, match=r"1e\+09 is above 10, so the entry would accept differences that are 1e\+09"):
+    with pytest.raises(ValueError, match=r"1e\+09 is above 10, so the entry would accept differences up to 1e\+09"):
         KnownDifference.model_validate(fields | {"within": 1e9})
 
 
@@ -150,7 +150,7 @@ def test_an_entry_for_the_installed_versions_covers_the_difference(versions: str
 @pytest.mark.parametrize("versions", ["torch<2.13", "torch>2.13", "torch>=2.8,<2.10"])
 def test_an_entry_for_other_versions_covers_nothing_and_is_not_stale(versions: str) -> None:
     entry = KNOWN.model_copy(update={"versions": versions})
-    limited = f"difference of these versions: the entry 'a short accumulator' is limited to {versions};"
+    limited = f"difference of the installed versions: the entry 'a short accumulator' is limited to {versions};"
     assert judge_deviations([entry], DEVIATIONS)[1] == [UNLISTED.replace("difference;", limited)]
     assert judge_deviations([entry], {})[1] == []
 
@@ -202,14 +202,12 @@ def test_entries_for_inf_and_nan_and_for_finite_differences_do_not_cover_each_ot
     problem, stale = judge_deviations([nan], deviations_of_size(4.0))[1]
     assert stale == CHANGED
     assert problem == (
-        "numbers differ, by 400 %; the known difference 'inf / inf' covers differences with inf or NaN in the "
-        "gradients; the cause is unknown. Run the command with --accept to list this difference"
+        "numbers differ, by 400 %; the known difference 'inf / inf' is only for inf or NaN in the gradients; "
+        "the cause is unknown. Run the command with --accept to list this difference"
     )
     for where in ("norm", "norm and gradients"):
         assert CHANGED in judge_deviations([nan], deviations_of_size(0.0, where))[1]
-    assert (
-        "covers differences of finite numbers" in judge_deviations([finite], deviations_of_size(4.0, "gradients"))[1][0]
-    )
+    assert "is only for finite numbers" in judge_deviations([finite], deviations_of_size(4.0, "gradients"))[1][0]
     assert "more than rounding, as listed" in judge_deviations([nan], deviations_of_size(0.5, "gradients"))[1][0]
 
 
@@ -330,7 +328,7 @@ def test_an_entry_for_an_error_covers_only_its_class() -> None:
 def test_an_entry_for_other_versions_is_named_beside_the_cause() -> None:
     entry = known_entry(size=1.0, versions="torch<2.13")
     (problem,) = judge_deviations([entry], deviations_with_cause("coefficient"))[1]
-    versions = "of these versions: the entry 'inf / inf' is limited to torch<2.13"
+    versions = "of the installed versions: the entry 'inf / inf' is limited to torch<2.13"
     assert (
         f"not listed as a known difference {versions}; coefficient. Run the command with --accept to list this "
         "difference" in problem

@@ -236,7 +236,7 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 ADAGC_FACTOR = 8
-"""The error of an `adagc` result can be this multiple of a norm's error, because the result depends on four norms."""
+"""An `adagc` result depends on four norms. Its allowed error is this number times the allowed error of a norm."""
 
 
 def _has_update(outcome: CallOutcome) -> bool:

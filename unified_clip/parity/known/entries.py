@@ -32,6 +32,7 @@ KINDS: Mapping[str, str] = {
     "form": "shapes, dtypes or the number of gradients differ",
     "elements": "the number of elements differs, so the gradients are not compared",
 }
+"""In these texts, "it" is the function."""
 
 SIZED = ("value", "touched")
 """The kinds of differences for which an entry needs a size or `not_finite`."""
@@ -202,9 +203,9 @@ class KnownDifference(schema.SuiteTable):
         return max(size for pattern, size in self.cases.items() if is_match(case, [pattern]))
 
     def smaller_sizes(self, sizes: Mapping[str, float]) -> tuple[float, float] | None:
-        """If a listed size is too large for all its cases, return (largest size of a case, listed size).
+        """Return (new size, listed size) if every case with this listed size has a much smaller difference now.
 
-        sizes: The sizes of the differences that the entry covers.
+        sizes: {case: size in this run}.
         """
         for listed in self.listed_sizes:
             same = [size for case, size in sizes.items() if self.listed_size(case) == listed]

@@ -112,7 +112,8 @@ def _problem(
     if not entries:
         versions = ""
         if limited:
-            versions = f" of these versions: the entry {limited[0].reason!r} is limited to {limited[0].versions}"
+            entry = limited[0]
+            versions = f" of the installed versions: the entry {entry.reason!r} is limited to {entry.versions}"
         return f"{text}; not listed as a known difference{versions}{cause}", f"{fix} list this difference"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
@@ -149,8 +150,8 @@ def _listed(others: Sequence[KnownDifference], deviation: Deviation) -> str:
         )
         unknown = unknown if recorded_cause(deviation) == UNKNOWN else ""
         return f"the known difference {same[0].reason!r} has the cause {causes}{unknown}"
-    places = others[0].not_finite and f"with inf or NaN in the {others[0].not_finite}"
-    return f"the known difference {others[0].reason!r} covers differences {places or 'of finite numbers'}"
+    places = others[0].not_finite and f"inf or NaN in the {others[0].not_finite}"
+    return f"the known difference {others[0].reason!r} is only for {places or 'finite numbers'}"
 
 
 def _judge_entry(

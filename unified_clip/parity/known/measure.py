@@ -61,7 +61,7 @@ def measure(
 
 
 def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
-    """If the case expects an error, a framework's function can raise any exception. A function of the user must
+    """If the case expects an error, a framework's function may raise any exception. A function of the user must
     raise the exception class that the case names.
     """
     expected, detail = case.options.raises, outcome.message
@@ -88,8 +88,7 @@ Arrays = Sequence[Float64s]
 def measured_difference(results: Arrays, exact: Arrays, inputs: Arrays) -> MeasuredDifference:
     """Return the largest relative difference between results and exact results.
 
-    Differences are divided by the largest finite element of the exact array. If this element is 0, the
-    divisor is the largest element before the clip, but at most the largest element of all exact arrays.
+    Differences are divided by the largest finite element of the exact array, if this element is not 0.
 
     inputs: The gradients before the clip, or [] for norms.
     """

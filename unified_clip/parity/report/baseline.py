@@ -122,7 +122,7 @@ def _is_left_out(change: Change, old: ParityReport, new: ParityReport, present: 
 def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[str]:
     whose = compared_functions.whose(new)
     if (why := _without_digests(old, new)) and not strict_bits:
-        not_compared = f"The bits of {whose} were not compared with the baseline, because {why}."
+        not_compared = f"The bits that {whose} returned were not compared with the baseline, because {why}."
         return [f"{not_compared} Only the sizes of differences were compared."]
     random = Counter((native.function, name) for name, native in new.natives() if native.second_call == "different")
     texts = [
@@ -135,7 +135,7 @@ def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) ->
         and not strict_bits
         and any(native.second_call for _, native in new.natives())
     ):
-        texts.append(f"Changed bits of {whose} do not fail this run, because {why}.")
+        texts.append(f"Changed bits in results of {whose} do not fail this run, because {why}.")
     return texts
 
 
@@ -231,7 +231,6 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None, strict_bits: bool)
 
 
 def _lost(old: _Entry, new: _Entry, strict_bits: bool) -> tuple[str, str]:
-    """Return (failure, reason), or two empty texts."""
     is_same_entry = new.verdict == old.verdict and new.listing == old.listing
     if old.error != new.error and is_same_entry:
         problem = "the error message of this known difference differs from the baseline"
@@ -332,7 +331,7 @@ def _known_entries(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry
     entries_by_key: dict[Key, _Entry] = {}
     for entry, number in numbered(entries):
         is_incomplete = entry.incomplete or entry.problem.startswith(NO_REASON)
-        verdict = f"{'incomplete' if is_incomplete else 'stale'} entry of the list" if entry.problem else "listed"
+        verdict = f"{'incomplete' if is_incomplete else 'stale'} known difference" if entry.problem else "listed"
         size = entry.size or 0.0
         text = f"{verdict}: {entry.problem}" if entry.problem else verdict + (f", {size:.2g}" if size else "")
         key = (entry.framework, f"{known_title(entry)}{number}", "")

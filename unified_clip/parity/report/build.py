@@ -50,10 +50,7 @@ def with_changes(report: ParityReport, changes: list[Change] | None) -> ParityRe
 
 
 def with_strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
-    """Return the report for `--strict`: incomplete entries fail the run, and the baseline excuses no failure.
-
-    accepting: Whether the run has the option `--accept`, which adds missing causes.
-    """
+    """accepting: Whether the run has the option `--accept`, which adds missing causes."""
     remedy = "" if accepting else ". Add the line {}, or run the command with --accept"
     no_cause = f"{NO_CAUSE}, so the entry accepts any difference up to its `size`{remedy}"
 

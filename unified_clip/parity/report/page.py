@@ -212,7 +212,7 @@ def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[t
         yield "Distances from the exact results", words, plot
     if plot := plots.plot_norms(report):
         words = "Relative distance from the exact norm, for each case and framework."
-        yield "Norms of the frameworks' functions", words, plot
+        yield "Norms from the frameworks' functions", words, plot
     if plot := run_plots.clips([clip_points(recorded)]):
         words = "Total norm and threshold at each step. Clipped steps have marks below the plot."
         yield "The recorded run", words, plot

@@ -40,7 +40,7 @@ class Suite:
 
     accepting: bool = False
     chosen_cases: bool = False
-    """Whether the run has the option `--case`. With this option, no entry is reported as stale."""
+    """Whether the run has the option `--case`. With this option, no known difference is reported as stale."""
 
     def worker_arguments(self, framework: str) -> tuple[Any, ...]:
         table = self.frameworks[framework]

@@ -58,7 +58,7 @@ PYTHON_FUNCTION = _accepted_by(
     re.compile(r".+\.py:[^:]+").fullmatch, "give a file and its function, as in grads.py:gradients"
 )
 RELATIVE = _accepted_by(
-    re.compile("[^/]").match, "give a pattern of files relative to the suite's directory, as in cases/*.toml"
+    re.compile("[^/]").match, "give a pattern such as cases/*.toml, relative to the suite's directory"
 )
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]

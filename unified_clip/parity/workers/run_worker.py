@@ -1,7 +1,7 @@
 """Run a framework's worker process, and return a result or a failure for every work item.
 
-If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. Items of functions that
-have failed run last.
+If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. If a function
+has failed, its remaining items run last.
 """
 
 from __future__ import annotations
