@@ -84,7 +84,7 @@ def _differing_copies(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
     )
     return (
         f"the gradients at {named} differ between ranks. {missing}These gradients are plain tensors. "
-        "Other gradients of the call are distributed over all ranks, so plain tensors must be copies. "
+        "Other gradients of the call are distributed over all ranks, so plain tensors must be equal on all ranks. "
         f"{REMEDY}. No gradient was changed."
     )
 
