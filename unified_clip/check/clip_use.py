@@ -29,7 +29,7 @@ ONE_PER_GROUP = (
 
 
 class NamedValue(NamedTuple):
-    """A clip key and its value. A table or list has a `NamedValue` for each inner value."""
+    """A clip key and its value. For a table or list, each inner value is a separate `NamedValue`."""
 
     name: str
     """The key. Inside a table, the key is dotted, such as "grad_clip.max_norm"."""
@@ -95,7 +95,7 @@ class ClipUse:
 
     format: str = ""
     document: Document | None = None
-    """The parsed configuration of a trainer. None means that one of its base files has an error."""
+    """The parsed configuration of a trainer."""
 
     version: Version | None = None
     engine: str = ""
@@ -143,7 +143,7 @@ class FoundClips:
     """Files that inherit a clip that `uses` already contains for another file."""
 
     files: set[str] = field(default_factory=set)
-    """All trainers' configurations with a known clip, including base files."""
+    """The configuration files of trainers whose clip is known, and their base files."""
 
     notes: list[str] = field(default_factory=list)
     elsewhere: list[Path] = field(default_factory=list)

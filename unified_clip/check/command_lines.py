@@ -89,8 +89,8 @@ FROM_FILE = (
     "script to check.ignore with a reason."
 )
 EDITED = (
-    "This command edits a setting that is named like a clip. Write the value into the edited file itself, or add the "
-    "script to check.ignore with a reason."
+    "This command edits a setting that is named like a clip setting. Write the value into the edited file itself, or "
+    "add the script to check.ignore with a reason."
 )
 
 AT_RUN_TIME = (

@@ -61,9 +61,9 @@ class Finding(ReportModel):
 
     effect: str
     """For "drift": a sentence about the example gradients for which this clip and the configuration differ most. The
-    sentence usually gives the norm before the clip, after this clip, and after a clip by the configuration. If only the
-    family or the eps differs, the sentence gives the largest difference between the coefficients. If the clip has to be
-    off, the sentence gives the reason. For all other kinds, the text is empty.
+    sentence usually gives the norm before the clip, after this clip, and after a clip by the configuration. If this
+    clip differs only in the family or the eps, the sentence gives the largest difference between the coefficients. If
+    the clip has to be off, the sentence gives the reason. For all other kinds, the text is empty.
     """
 
     edit: str
@@ -95,11 +95,11 @@ class Clip(ReportModel):
     source."""
 
     family: str
-    """The family of the clip's rule. The text is empty if the rule has no family, or if the effect is unknown."""
+    """The family of the clip's rule, such as "pytorch". The text is empty without a family or a known effect."""
 
     result: Result
-    """"same": the clip and the configuration have the same effect. "near": the family or the eps of the clip differs.
-    `--nearest` or `check.nearest` accepts this difference. "off": the trainer's own clip is off, as `check.off`
+    """"same": the clip and the configuration have the same effect. "near": the clip differs only in the family or the
+    eps. `--nearest` or `check.nearest` accepts this difference. "off": the trainer's own clip is off, as `check.off`
     requires. "ignored": an entry of `check.ignore` covers the finding. If the clip has a finding, the result is the
     kind of the finding: "drift", "missing" or "unknown"."""
 

@@ -38,7 +38,7 @@ class Verification:
     """The runs that yield unclipped gradients. The results of their clip calls are compared instead."""
 
     finding: Cause | None
-    """A cause outside of the clips, such as different dtypes or learning rates."""
+    """The cause of a difference that the clips do not explain, such as different dtypes or learning rates."""
 
     max_ulp: float
     calls: Sequence[Mapping[str, int]]
@@ -201,9 +201,9 @@ def reject_unpaired(
         if axes[name] is None:
             raise VerifyError(
                 f"{old.script} yields {name!r} in the shape {old.shapes[name]}, and {new.script} yields "
-                f"{other_name!r} in {new.shapes[other_name]}. No order of axes makes these shapes equal. If these "
-                "are different parameters, map the names with --map. Otherwise, yield both parameters in the same "
-                "shape.",
+                f"{other_name!r} in the shape {new.shapes[other_name]}. No order of axes makes these shapes equal. If "
+                "these are different parameters, map the names with --map. Otherwise, yield both parameters in the "
+                "same shape.",
                 "UC604",
             )
     for run, other, paired in ((old, new, set(names)), (new, old, set(names.values()))):
@@ -227,8 +227,8 @@ def reject_unpaired(
         if weight_name and sorted(shape) != sorted(old.shapes[old_name]):
             raise VerifyError(
                 f"--weights has {weight_name!r} in the shape {shape}, but {old.script} yields {old_name!r} in "
-                f"{old.shapes[old_name]}. No order of axes makes these shapes equal. Write the tensor into the file "
-                "in the shape that the functions yield.",
+                f"the shape {old.shapes[old_name]}. No order of axes makes these shapes equal. Write the tensor into "
+                "the file in the shape that the functions yield.",
                 "UC604",
             )
 

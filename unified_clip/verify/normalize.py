@@ -188,7 +188,7 @@ def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
 def _merge_calls(
     lines: Sequence[RecordedCall], recording: NormalizedRecording, other: NormalizedRecording
 ) -> list[RecordedCall]:
-    """Merge consecutive calls of a step that clip one gradient each and have equal settings.
+    """Merge consecutive calls of a step if each call clips one gradient and the settings are equal.
 
     Calls for two networks are not merged if the other run clips the networks in separate calls.
     """

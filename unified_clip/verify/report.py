@@ -23,8 +23,6 @@ from .step_pairing import ParameterDistance
 MAX_ROWS = 12
 
 FIRST_ROWS = 3
-"""The number of rows at the start of a shortened table, and around the first difference."""
-
 MOST_PARAMETERS = 3
 
 WIDTH = 200
@@ -40,7 +38,7 @@ VERDICTS = {
 }
 
 CLIPS = ("compared", "incomplete_line", "divergences", "agreements")
-"""The keys of the JSON report about clip calls."""
+"""The keys of the table `clips` in the JSON report."""
 
 TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
 

@@ -22,7 +22,7 @@ class TensorComparison(NamedTuple):
     """The largest distance comes first."""
 
     update: Sequence[ParameterDistance] = ()
-    """The distances of the updates. An update is the change of a parameter by one step."""
+    """The largest distance comes first. An update is the change of a parameter by one step."""
 
     noise: Collection[str] = ()
     """The parameters whose gradients are only rounding errors. They are not compared."""
@@ -37,9 +37,9 @@ class TensorComparison(NamedTuple):
 class Sensitivity:
     """Decides whether differences of the clipped gradients explain the differences of the updates.
 
-    Adam and similar optimizers divide each gradient by its size. If the old and the new gradient of an element differ
-    by a fraction r, the updates differ by up to 2 * r times the largest update. If a gradient is tiny, rounding makes r
-    large.
+    Adam and similar optimizers divide each gradient by its size. If the relative difference between the
+    old and the new gradient is r, the updates differ by up to 2 * r times the largest update. If a gradient is tiny,
+    rounding makes r large.
     """
 
     def __init__(self) -> None:
@@ -73,8 +73,6 @@ class StepComparison:
     old: Sequence[RecordedCall]
     new: Sequence[RecordedCall]
     numbers: Sequence[Divergence]
-    """The compared norms and coefficients of the clip calls, without rounding noise."""
-
     parameters: TensorComparison
     clips_alike: bool
     losses: tuple[float | None, float | None] = (None, None)

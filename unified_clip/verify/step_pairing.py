@@ -34,7 +34,7 @@ class TensorPair(NamedTuple):
     old: Float64s
     new: Float64s
     scale: float
-    """The largest absolute value of the gradient or, for an update, of the parameter."""
+    """The largest absolute value of the gradient. For an update, the largest absolute value of the parameter."""
 
     ulp_scale: float
     """One ULP of the parameter's dtype, divided by one ULP of float32."""

@@ -26,7 +26,7 @@ def script_that_yields(parameters: str, gradients: str = "None") -> str:
             ),
             (
                 script_that_yields("{**weights, 'bias': weights['bias'][:1]}"),
-                "new.py:step yields 'bias' in (1,). No order of axes",
+                "new.py:step yields 'bias' in the shape (1,). No order of axes",
             ),
             (
                 script_that_yields("{'weight': weights['weight'], 'b': weights['bias']}"),
@@ -75,7 +75,7 @@ def test_a_weight_in_another_shape_than_the_yielded_parameter_is_rejected(
     repeated = script_that_yields("{**weights, 'bias': np.repeat(weights['bias'], 2)}")
     assert run_verify(tmp_path, repeated, repeated) == 2
     assert "--weights has 'bias' in the shape (2,), but " in (message := capsys.readouterr().err)
-    assert "old.py:step yields 'bias' in (4,)." in " ".join(message.split())
+    assert "old.py:step yields 'bias' in the shape (4,)." in " ".join(message.split())
 
 
 def test_a_map_of_tensors_of_other_shapes_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

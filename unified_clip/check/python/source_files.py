@@ -58,8 +58,6 @@ OFF = "argument.leave_off"
 LINE = re.compile(r"^Line (\d+)")
 
 ADVICE = re.compile(r"^Port |^Then change |by hand")
-"""Matches a sentence of `port` that advises how to change the code."""
-
 ONE_BOUND = (
     "The call has only one bound, so the clamped value might be the coefficient of a hand-written clip. Compare the "
     "code with the clip configuration by hand, and add the call to check.ignore with a reason."
@@ -91,7 +89,7 @@ def read(
     """Return the clips of frameworks and of unified_clip in Python files.
 
     configurations: The Python files that are read as configurations of trainers.
-    precisions: For each Python file, the mixed precision in each Accelerate file near the Python file.
+    precisions: {Python file: {Accelerate file near the Python file: its mixed precision}}.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source, edit=False)
     uses: list[ClipUse | None] = []

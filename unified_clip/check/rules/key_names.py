@@ -45,10 +45,7 @@ def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
 
 
 def allowed(values: Sequence[NamedValue]) -> list[Rule]:
-    """Return the rules that agree with the names and values of all clip keys in a file.
-
-    A key such as `grad_clip` allows every rule.
-    """
+    """Return the rules that are possible for all clip keys in a file. For `grad_clip`, every rule is possible."""
     texts = [RULES.get(str(each.value).lower(), ()) for each in values if not is_number(each.value)]
     names = [_by_name(each.name, has_text=any(texts)) for each in values if is_number(each.value)]
     return [rule for rule in ANY_RULE if all(rule in rules for rules in (*texts, *names))]

@@ -30,8 +30,8 @@ class FirstUpdate(NamedTuple):
 class Bounds:
     """Bounds for first updates.
 
-    In SGD, Adam and similar optimizers, a larger gradient never moves its element less than a smaller gradient. A
-    gradient of twice the size moves its element at most twice as far.
+    In SGD, Adam and similar optimizers, a larger gradient causes an equal or larger update. A gradient of twice the
+    size causes at most twice the update.
     """
 
     def __init__(self, known: Collection[FirstUpdate]) -> None:
@@ -111,8 +111,8 @@ class InitialWeights:
                 return Cause(
                     "other initial weights",
                     f"after step 1, {names_text(names)} of the {side} step {verb} from --weights by more than one "
-                    f"update. Check that the {side} step loads the weights under their names, and does not change "
-                    "the weights before the first step",
+                    f"update. Check that the {side} step loads each weight into the right parameter, and does not "
+                    "change the weights before the first step",
                 )
         return untransposed({name: self._pairing.shapes[0][name] for name in orders}, orders)
 

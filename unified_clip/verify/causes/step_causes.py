@@ -111,7 +111,7 @@ def _other_gradients(
             advice = "The losses agree. Compare the code that changes gradients between the loss and the clip"
             if 0 < (most := max((each.relative for each in row.parameters.tensors), default=0.0)) < SMALL:
                 advice = (
-                    f"The losses agree, and the gradients differ by at most {most:.2g} relatively. Compare the "
+                    f"The losses agree. The relative difference of the gradients is at most {most:.2g}. Compare the "
                     "constants in the formulas, such as the eps of normalization layers and of paddle.norm"
                 )
     return Cause("other data or loss", f"at step {row.step}, {begin} before the clip{losses}. {advice}")

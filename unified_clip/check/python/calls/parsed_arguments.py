@@ -37,7 +37,7 @@ CONFIG_FILES = ("config_files", "default_config_files", "fromfile_prefix_chars")
 def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
     """Return whether the value of an expression such as `args.max_grad_norm` certainly comes from the command line.
 
-    owner: The class with the option as a field, or '' if a parser defines the option.
+    owner: The class that has the option as a field, or '' if a parser defines the option.
     """
     classes = with_derived(source, {owner} if owner else set())
     if any(_sets(source, node, read, classes) for node in source.nodes) or "configargparse" in source.packages:
@@ -217,7 +217,7 @@ def _has_options(source: Source, value: ast.AST, classes: Collection[str]) -> bo
 def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
     """Return whether an expression reads the command line, or is a call such as `Args()`.
 
-    classes: The classes with the option as a field. The collection is empty if a parser defines the option.
+    classes: The classes that have the option as a field, or none if a parser defines the option.
     """
     value = value.value if isinstance(value, ast.Subscript) else value
     if not isinstance(value, ast.Call):

@@ -175,10 +175,6 @@ class Timeline:
         return (is_named or any(map(is_scaler_name, call.args))) and not self._callees(call)
 
     def is_clip(self, call: ast.Call) -> bool:
-        """Return whether a call clips gradients, or has a name like a clip.
-
-        A call such as `tensor.clip_(-1, 1)` clips no gradients.
-        """
         if (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(last_name(call.func)) is not None:
             return True
         is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "clip_"

@@ -61,10 +61,6 @@ class _Steps:
         return None
 
     def _clip_of_optimizer(self, owner: str) -> int:
-        """Return the line where a clip is attached or passed to an optimizer, or 0.
-
-        For the attribute `state.opt`, also search for a clip that is attached to the variable `opt`.
-        """
         last = owner.rpartition(".")[2]
         if line := self.attached.get(owner) or self.attached.get(last):
             return line

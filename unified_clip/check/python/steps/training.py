@@ -32,7 +32,7 @@ class Training(NamedTuple):
     """What the code does, such as "builds an optimizer, optax.adamw"."""
 
     trainer: str = ""
-    """A library's class that clips all gradients of the file, such as "speechbrain.Brain". Otherwise ''."""
+    """The library's class that clips instead of this code, such as "speechbrain.Brain". Otherwise ''."""
 
 
 def first(path: Path, clipping: Callable[[], base_classes.Classes]) -> Training | None:

@@ -152,8 +152,8 @@ class Flow:
     ) -> dict[ast.expr, list[ast.Call | ast.IfExp]]:
         """Follow a value through the code, and return the calls and conditional expressions that use it.
 
-        The keys are `node`, and each call of a function that returns the value. The search follows variables, and items
-        of a tuple, list or dict.
+        The keys of the result are `node`, and each call of a function that returns the value. The search follows
+        variables, and items of a tuple, list or dict.
 
         ends: A function that returns whether the search stops at a node.
         """
