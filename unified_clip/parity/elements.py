@@ -33,7 +33,7 @@ class Number(ReportModel):
 
 
 class WorstElement(ReportModel):
-    """The element with the largest distance from the exact result, at the first stage that differs."""
+    """The element with the largest distance from the exact result."""
 
     stage: Stage
     """The first stage that differs."""

@@ -53,7 +53,7 @@ class UnifiedClipResult(Result):
     """The largest distance of a number from the exact number, in ULP."""
 
     cause: str
-    """The kind of the cause, or an empty string if the cause is unknown."""
+    """The kind of the difference's cause. The text is empty if no cause was found or needed."""
 
     stages: dict[Stage, Real]
     """The distance at each stage, in ULP. For the stage "coefficient", the distance is relative."""
@@ -76,7 +76,7 @@ class NativeResult(Result):
     """The relative distance from the exact norm."""
 
     gradients: Real | None
-    """The largest difference of an element, relative to the largest exact element of its gradient."""
+    """The largest difference in any gradient, relative to the largest element of the exact gradient."""
 
     finite_size: Real = 0.0
     """The largest relative difference of finite numbers, or 0 if finite numbers differ only by rounding."""
@@ -107,7 +107,7 @@ class NativeResult(Result):
     """
 
     problem: str
-    """The reason why the difference fails the run, or an empty string if the run does not fail."""
+    """The reason why the difference fails the run. For an allowed difference, the text is empty."""
 
     @property
     def is_users(self) -> bool:
@@ -220,7 +220,7 @@ class KnownDifferenceResult(ReportModel):
 
     title: str
     problem: str
-    """The reason why the entry fails the run. The text is empty if the run does not fail."""
+    """The reason why the entry fails the run. For an entry without a problem, the text is empty."""
 
     cases: list[str]
     entry: InstanceOf[KnownDifference] | None = Field(default=None, exclude=True)
@@ -263,8 +263,12 @@ class Change(ReportModel):
     before: str
     after: str
     worse: bool
-    """Whether the change fails the run. The run fails if a failure is new, is larger than in the baseline, or has
-    another verdict or cause. The run also fails if `failure` is not empty."""
+    """Whether the change fails the run, for one of these reasons:
+
+    - A failure is new, or larger than in the baseline.
+    - The verdict or the cause of a failure has changed.
+    - `failure` is not empty.
+    """
 
     failure: Literal["", "other bits of a known difference", "other error", "other bits", "not comparable"] = ""
     """Why the change fails the run although the new result is not wrong. For all other changes, the text is empty."""

@@ -214,8 +214,7 @@ def _has_number(gradient: Gradient) -> bool:
 
 
 def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[KnownDifferenceResult]:
-    """Look up the differences of the frameworks' functions in the list of known differences, and return a result for
-    each entry.
+    """Compare the results of the frameworks' functions with the list of known differences.
 
     If a framework failed in a case, all entries of the framework are left out, because some could look stale.
     """

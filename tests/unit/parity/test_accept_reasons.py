@@ -107,7 +107,8 @@ def unexplained(tmp_path: Path, reason: str = "numbers differ, and the cause is 
 def test_an_unknown_cause_needs_a_reason_of_the_user(tmp_path: Path) -> None:
     judged = unexplained(tmp_path)
     (note,) = build.notes_on_incomplete_entries(judged.known)
-    assert note.startswith("1 known difference with an unknown cause and without your reason: torch, clip: a. Write")
+    problem = "the cause is unknown, and `reason` does not explain the difference"
+    assert note.startswith(f"For 1 known difference, {problem}: torch, clip: a. Write")
     assert judged.exit_code == 0
     strict = build.with_strict(judged)
     assert strict.exit_code == 1

@@ -392,7 +392,7 @@ def test_tiles_count_the_verdicts_of_the_json(failed_report: Any, html: str) -> 
     assert 0 < kept < len(of_unified_clip)
     assert tiles[0] == ("", str(len(failed_report["cases"])), "cases")
     allowed = f"{kept} of {len(of_unified_clip)}"
-    assert tiles[2] == ("different", allowed, "results of unified_clip that the contract allows")
+    assert tiles[2] == ("different", allowed, "correct results of unified_clip")
     of_functions = [verdict for mode, verdict in results if mode == "native"]
     unlisted = f"{of_functions.count('different')} of {len(of_functions)}"
     assert 0 < of_functions.count("different") < len(of_functions)

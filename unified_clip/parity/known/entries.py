@@ -60,7 +60,7 @@ class NativeDeviation:
     function: str
     kind: DifferenceKind | Literal[""] = ""
     finite_size: float = 0.0
-    """For the kind "touched", rounding errors also count."""
+    """For the kind "touched", the size includes rounding errors."""
 
     norm: float | None = None
     gradients: float | None = None
@@ -233,11 +233,7 @@ def is_match(case: str, patterns: Iterable[str]) -> bool:
 
 
 def recorded_cause(difference: NativeDifference) -> str:
-    """Return the value of `cause` in an entry for the difference.
-
-    The value is the kind of the cause, the class of an error, or '' for kinds of differences that are not in
-    WITH_CAUSE.
-    """
+    """Return the value for the key `cause` in known.toml."""
     if difference.kind in ERRORS:
         return difference.detail.partition(":")[0]
     return (difference.cause_kind or UNKNOWN) if difference.kind in WITH_CAUSE else ""

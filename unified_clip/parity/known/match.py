@@ -1,4 +1,4 @@
-"""Look up the differences of the frameworks' functions in a suite's list of known differences."""
+"""Decide which entries of known.toml cover the results of a run."""
 
 from __future__ import annotations
 

@@ -75,8 +75,7 @@ def notes_on_incomplete_entries(known: Sequence[KnownDifferenceResult]) -> list[
     advice += "Run the command with --accept, or add the lines"
     texts = [
         f"In the list of known differences, {_entries_without_cause(len(no_cause))}. {advice}: {_first_few(no_cause)}",
-        f"{counted(len(no_reason), 'known difference')} with an unknown cause and without your reason: "
-        f"{_first_few(no_reason)}. {WRITE_REASON}",
+        f"For {counted(len(no_reason), 'known difference')}, {NO_REASON}: {_first_few(no_reason)}. {WRITE_REASON}",
     ]
     return [
         f"{text}. With --strict, the run fails."
@@ -241,7 +240,7 @@ def _verdict_sentence(report: ParityReport) -> str:
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
     exact = verdicts.count("equal")
     parts = [f"{counted(exact, 'result')} of unified_clip {_are(exact)} exact" if verdicts else NO_RESULTS]
-    parts += [f"{within} {'differs' if within == 1 else 'differ'} as the contract allows"] if within else []
+    parts += [f"{within} {'differs' if within == 1 else 'differ'} as docs/contract.md allows"] if within else []
     known = sum(len(entry.cases) for entry in report.known)
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
     if known or unlisted:

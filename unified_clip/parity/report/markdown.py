@@ -25,12 +25,12 @@ LEGEND = (
 )
 NATIVE_LEGEND = (
     "{whose}: the verdict. If the verdict is not `equal`, two numbers follow. The first number is the relative "
-    "difference of the norm from the exact norm in float64. The second number is the largest difference of an element, "
-    "relative to the largest exact element of its gradient. `close`: within rounding. `no norm`: the gradients are "
-    "equal, and the function returned no norm. `-`: the framework has no such function, or the function returns no "
-    "norm or no gradients."
+    "difference of the norm from the exact norm in float64. The second number is the largest difference in any "
+    "gradient, relative to the largest element of the exact gradient. `close`: within rounding. `no norm`: the "
+    "gradients are equal, and the function returned no norm. `-`: the framework has no such function, or the "
+    "function returns no norm or no gradients."
 )
-KNOWN_LEGEND = "Every difference of {whose} that is larger than rounding. Sizes are relative."
+KNOWN_LEGEND = "The entries of the suite's list of known differences. Sizes are relative."
 OWN_PAIRS = "Cases in which your functions for two frameworks differ by more than rounding. Sizes are relative."
 OWN_PAIRS_HEADER = ["case", "frameworks", "verdict", "size", "difference"]
 KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
@@ -177,7 +177,7 @@ def as_markdown(report: ParityReport, most: int = MAX_BYTES) -> str:
             [OWN_PAIRS],
             _markdown.rows(OWN_PAIRS_HEADER, own_pairs_rows(report)),
         ),
-        ("Known differences", [legend(KNOWN_LEGEND, report)], _markdown.rows(KNOWN_HEADER, known_rows(report))),
+        ("Known differences", [KNOWN_LEGEND], _markdown.rows(KNOWN_HEADER, known_rows(report))),
         ("Versions", [], versions),
         ("unified_clip", [LEGEND], _markdown.rows(header, rows(report, unified_clip))),
         (legend("{whose}", report), [legend(NATIVE_LEGEND, report)], _markdown.rows(header, native_rows(report))),

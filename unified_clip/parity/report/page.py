@@ -71,7 +71,6 @@ class PageRow:
 
     @property
     def cards(self) -> list[Card]:
-        """Equal results of unified_clip share a card."""
         alike: dict[object, list[tuple[int, Column, Result]]] = {}
         for number, column, result in self.not_equal:
             key = (result.verdict, result.detail, repr(result.details))
@@ -127,7 +126,7 @@ class PageView:
         tiles = [
             (str(len(self.rows)), "cases", ""),
             (str(len(self.report.frameworks)), "frameworks", ""),
-            (f"{kept} of {own.total()}", "results of unified_clip that the contract allows", quality),
+            (f"{kept} of {own.total()}", "correct results of unified_clip", quality),
             (f"{native['known']} of {native.total()}", known, "known"),
             (f"{native['different']} of {native.total()}", unlisted, "different" if native["different"] else "equal"),
             (str(problems), "problem" if problems == 1 else "problems", "different" if problems else "equal"),

@@ -29,7 +29,7 @@ def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = No
     tables = [
         (markdown.LEGEND, header, markdown.rows(report, markdown.unified_clip)),
         (markdown.legend(markdown.NATIVE_LEGEND, report), header, markdown.native_rows(report)),
-        (markdown.legend(markdown.KNOWN_LEGEND, report), markdown.KNOWN_HEADER, markdown.known_rows(report)),
+        (markdown.KNOWN_LEGEND, markdown.KNOWN_HEADER, markdown.known_rows(report)),
     ]
     where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
     if report.baseline is not None:

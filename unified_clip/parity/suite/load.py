@@ -26,8 +26,7 @@ class Suite:
     cases: Sequence[Case]
     frameworks: Mapping[str, FrameworkTable]
     known: Sequence[KnownDifference] | None = ()
-    """None if the suite has no list of known differences. Without a list, differences of the frameworks' functions
-    do not fail the run."""
+    """None if the suite has no list of known differences."""
 
     timeout: float = schema.TIMEOUT
     known_file: Path | None = None
