@@ -101,7 +101,7 @@ def test_the_setting_of_a_brain_is_unknown_and_counts_as_its_clip(check: Check) 
     brain = DERIVED.format("import speechbrain as sb", "sb.Brain")
     finding = only_finding(check({"a.py": f"{brain}\nRecipe(run_opts={{'max_grad_norm': 1.0}})\n"}, EACH))
     assert finding.kind == "unknown"
-    assert finding.does.startswith("SpeechBrain clips in its own loop:")
+    assert finding.does.startswith("SpeechBrain clips in its own loop. ")
 
 
 OWN_LOOP = """from transformers import Trainer, TrainingArguments

@@ -80,9 +80,9 @@ def interrupt(*_: object) -> None:
     ("options", "message"),
     [
         ([], "No file was changed"),
-        (["--write", "--force"], "2 files were changed"),
-        (["--mark", "--force"], "1 file was changed"),
-        (["--write", "--mark", "--force"], "3 files were changed"),
+        (["--write", "--force"], "Files changed: 2"),
+        (["--mark", "--force"], "Files changed: 1"),
+        (["--write", "--mark", "--force"], "Files changed: 3"),
     ],
 )
 def test_an_interrupt_while_the_report_is_printed_reports_what_was_written(
