@@ -71,7 +71,7 @@ WRITE_FILE = (
 
 ONLY_OWN = (
     "{engine} does not expose the gradients of a step, so code cannot clip them. Set the threshold in the "
-    "configuration of {engine} or of the trainer: docs/integrations/engines.md."
+    "configuration of {engine} or of the trainer, as docs/integrations/engines.md describes."
 )
 
 BESIDE_DEEPSPEED = (

@@ -171,7 +171,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
 
 
 def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:
-    """Return the clip that a Hydra file sets in the main configurations that might include the file.
+    """Return the clip of a file that Hydra's main configurations include.
 
     Return None if the effect is unknown or differs between the main configurations.
     """

@@ -129,7 +129,7 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
     unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
-    both_ways = '--map has both lines of "old name" = "new name" and lines of "new name" = "old name".'
+    both_ways = '--map mixes lines "old name" = "new name" with lines "new name" = "old name".'
     problem = f"--map has {unknown[0]!r}, which neither script yields." if unknown else both_ways
     of_old, of_new = (f"{run.script} ({names_text(sorted(run.shapes))})" for run in (old, new))
     raise VerifyError(f"{problem} Each line must contain a name of {of_old} and a name of {of_new}.", "UC604")
@@ -180,11 +180,7 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
             continue
         script, count = recording.run.script, len(other.lines)
         calls = f"{other.run.script} makes {count} clip call{'s' * (count > 1)}"
-        end = (
-            f"If {script} never clips, the steps differ, because {calls}"
-            if count
-            else "Without clips, nothing is compared"
-        )
+        end = f"If {script} never clips, the steps differ: {calls}" if count else "Without clips, nothing is compared"
         raise VerifyError(
             f"The recording of {script} has no clip calls on gradients. Recordings contain the calls of unified_clip "
             "and of the functions in docs/recording.md#the-frameworks-own-functions. Calls inside torch.compile or "

@@ -164,7 +164,7 @@ def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) ->
 
 
 def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
-    """Yield a clip call for each step of a run that clips without a clip function.
+    """Yield a clip call for each step of a run that clips by its own code.
 
     If one coefficient explains all gradients of each step, the calls clip by the total norm. Otherwise, the calls
     clip per tensor.

@@ -197,7 +197,6 @@ def _cells(row: StepComparison, max_ulp: float, with_losses: bool) -> list[str]:
 
 
 def _numbers(numbers: Sequence[float | None], which: Any) -> str:
-    """A coefficient is None if no coefficient explains the gradients."""
     known = [number for number in numbers if number is not None]
     if not known:
         return "none fits" if numbers else "-"

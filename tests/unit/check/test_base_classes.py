@@ -46,10 +46,10 @@ def test_a_class_whose_base_class_clips_needs_no_clip(check: Check, files: dict[
 
 
 @pytest.mark.parametrize(("imports", "base", "setting"), [
-    ("import speechbrain as sb", "sb.Brain", "speechbrain.Brain, which clips by max_grad_norm"),
-    ("from speechbrain.core import Brain", "Brain", "speechbrain.core.Brain, which clips by max_grad_norm"),
-    ("import transformers", "transformers.Trainer", "transformers.Trainer, which clips by max_grad_norm"),
-    ("from trl import SFTTrainer", "SFTTrainer", "trl.SFTTrainer, which clips by max_grad_norm"),
+    ("import speechbrain as sb", "sb.Brain", "speechbrain.Brain, which clips at max_grad_norm"),
+    ("from speechbrain.core import Brain", "Brain", "speechbrain.core.Brain, which clips at max_grad_norm"),
+    ("import transformers", "transformers.Trainer", "transformers.Trainer, which clips at max_grad_norm"),
+    ("from trl import SFTTrainer", "SFTTrainer", "trl.SFTTrainer, which clips at max_grad_norm"),
 ])  # fmt: skip
 def test_a_class_of_a_trainer_that_clips_by_default_has_a_note(
     check: Check, imports: str, base: str, setting: str

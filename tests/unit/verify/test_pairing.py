@@ -160,7 +160,7 @@ def test_a_map_of_known_names_in_two_directions_is_rejected_by_its_direction() -
     )
     pair = r"a name of old.py:step \('a' and 'b'\) and a name of new.py:step \('A' and 'B'\)"
     text = (
-        r'--map has both lines of "old name" = "new name" and lines of "new name" = "old name". '
+        r'--map mixes lines "old name" = "new name" with lines "new name" = "old name". '
         rf"Each line must contain {pair}"
     )
     with pytest.raises(VerifyError, match=text):

@@ -46,7 +46,6 @@ def clips_outside_python(path: Path) -> list[ClipUse]:
 
 
 def with_cells(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the clips. For a clip in a notebook, add the number of the cell, and set the line in the notebook file."""
     notebooks: dict[Path, Notebook] = {}
     for use in uses:
         if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":

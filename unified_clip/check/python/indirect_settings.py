@@ -81,7 +81,7 @@ class IndirectSetting(NamedTuple):
 def read(path: Path) -> list[ClipUse]:
     """Return the clips in a Python file that `unified-clip port` does not find.
 
-    Examples are setattr(args, "max_grad_norm", 1.0), command lines, and DeepSpeed's settings.
+    An example is setattr(args, "max_grad_norm", 1.0).
     """
     may_set = MAY_SET.search(python_source(path)) is not None or names_clip(path)
     if not may_set or (source := source_of(path)) is None:

@@ -71,7 +71,7 @@ def _of_call(source: Source, call: ast.Call, arguments: list[Path], file: Path, 
 
 
 def hydra_files(file: Path, line: int, column: int, sources: Sequence[Path]) -> list[Path]:
-    """Return the files that `hydra.main` reads, if the call at this place uses `cfg.trainer`.
+    """Return the main configurations of Hydra for a call that passes `cfg.trainer`. For another call, return [].
 
     Path() stands for a path that is only known at run time.
     """

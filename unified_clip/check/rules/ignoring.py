@@ -63,7 +63,7 @@ def applied(
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
-    """If an entry matches only the base file of an inherited clip, report the clip in the inheriting file."""
+    """If `check.ignore` has only the base file, report the clip in the file that inherits the clip."""
     if use.read is None or os.path.realpath(use.read) == os.path.realpath(use.path):
         return use
     is_base = any(_applies(rule, use, use.path, root) for rule in rules)

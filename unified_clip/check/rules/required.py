@@ -114,7 +114,7 @@ def each(
         limit = setting_of_base(code.trainer)
         is_compared = limit is not None and any({use.package, use.format} & {*limit.packages} for use in clips)
         if limit is not None and (limit.default or is_compared):
-            where = f"{code.trainer}, which clips by {limit.keyword}"
+            where = f"{code.trainer}, which clips at {limit.keyword}"
             advice = f"Also check the file or script that sets {limit.keyword}."
             text = f"{shown(file)}:{line} leaves its clip to {where}. {advice}"
             notes += [text] * (not is_compared)

@@ -18,9 +18,6 @@ def find(
 ) -> Iterator[Finding]:
     """Yield a finding for each entry of the table `check` that has no effect.
 
-    If `paths` do not contain the directory of `clip`, examine only the `check.ignore` entries that match a checked
-    file.
-
     used: The indices of the `check.ignore` entries that match a finding.
     """
     root = clip.resolve().parent

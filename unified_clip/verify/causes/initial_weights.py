@@ -66,7 +66,7 @@ class Bounds:
 
 
 def _is_decay(misfits: Float64s, parameter: FirstUpdate) -> bool:
-    """Return whether every misfit is a move towards 0. Fewer than three misfits can be chance."""
+    """Fewer than three misfits can be chance."""
     wrong = misfits != 0
     with np.errstate(divide="ignore"):
         parts = misfits[wrong] / parameter.to_zero[wrong]

@@ -207,8 +207,8 @@ def _uncleared_gradients(
         return None
     return Cause(
         "gradients are not cleared",
-        f"at step {step}, every gradient of the {side} step still contains the gradient of step "
-        f"{step - 1}. Clear the gradients of the {side} step after each step",
+        f"at step {step}, every gradient of the {side} script still contains the gradient of step "
+        f"{step - 1}. In the {side} script, clear the gradients after each step",
     )
 
 
@@ -300,5 +300,5 @@ def _decay_before_clip(pairing: StepPairing, recordings: Sequence[NormalizedReco
     old, new = (str(recording.run.script) for recording in recordings)
     decays = [[greatest_setting(step, "weight_decay") for step in each.optimizer_steps_at(1)] for each in recordings]
     known = (max(decays[0], default=None), max(decays[1], default=None))
-    evidence = "the gradients differ by this multiple of the weights"
+    evidence = f"the gradients differ by {abs(decay):.6g} times the weights"
     return regularizer_cause((old, new), known, decay > 0, abs(decay), list(factors), unknown, evidence)
