@@ -83,7 +83,6 @@ def in_root(eps: float) -> str:
 
 
 def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
-    """Return text such as ", or as with eps of about 0.001", or '' if no eps gives the same coefficients."""
     clipped = {(call.norms[number], coefs[number]) for number in call.counted if 0 < coefs[number] < 1}
     if call.by != "global" or len(clipped) != 1:
         return ""

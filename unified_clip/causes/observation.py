@@ -44,7 +44,7 @@ class Hypothesis(NamedTuple):
     eps: float | None = None
     threshold: float | None = None
     tolerance: float = 0.0
-    """The relative error of the coefficients."""
+    """The allowed relative error of the coefficients."""
 
     coefs: Sequence[float] = ()
     """If empty, the coefficients follow from `norms`."""
@@ -214,7 +214,7 @@ class Observation:
     # -- tests
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether the hypothesis explains what the correct settings do not explain."""
+        """Unlike `explains`, return False if the correct settings explain the results, too."""
         by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
         is_shown_by_norm = not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
         if not is_shown_by_norm and (self.gradients_match_norm or self.expected_fits(hypothesis.tolerance)):

@@ -73,8 +73,6 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The coefficients that explain one clipped gradient."""
-
     dtype: str
     low: float
     high: float

@@ -22,7 +22,7 @@ NARROW = ("bfloat16", "float16")
 NEAR_STEPS = 8
 
 MIN_ELEMENTS = 4
-"""With fewer elements, many different norms give the same results."""
+"""A call with fewer elements can match a cause by chance."""
 
 
 def rounding_noise(elements: int) -> float:
@@ -190,7 +190,7 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 
 
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
-    """Return {way: whether the squares must have been added up in 16 bits}."""
+    """The value is True if a way explains the results only with a norm that is added up in 16 bits."""
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)
     near = [nearest_float(exact * (1 + step * ulp(dtype) / 2), dtype) for step in steps]

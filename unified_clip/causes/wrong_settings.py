@@ -31,8 +31,8 @@ NARROW = 0.05
 """The largest width of a narrow interval, relative to the setting."""
 
 ONE_DIGIT = 0.005
-"""If the relative width of an interval is smaller, one call suffices to find a setting of one digit, such as 0.5. By
-chance, 2 % of such intervals contain a number of one digit."""
+"""The largest relative width of an interval that shows a setting of one digit, such as 0.5. By chance, 2 % of such
+intervals contain a number of one digit."""
 
 DIGITS = (1, 2, 3, 6, 17)
 
@@ -92,7 +92,7 @@ def or_simple_threshold(
 
 
 def _same_threshold(number: float) -> Cause:
-    return Cause("another threshold", f"as with a threshold of {number:.6g} in every case")
+    return Cause("another threshold", f"as with a threshold of {number:.6g} in all calls")
 
 
 class _Calls(NamedTuple):
@@ -273,7 +273,6 @@ def _clipped_norm(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float], digits: Sequence[int] = DIGITS) -> float | None:
-    """Return a number in the interval: a preferred number, or the rounded middle."""
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None

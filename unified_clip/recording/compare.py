@@ -55,8 +55,8 @@ class RecordingComparison:
     """How closely the runs agree in each number, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None
-    """The first two coefficients that differ because of eps, and the cause. None if the runs have the same eps, or if
-    eps changes no coefficient. `max_ulp` does not affect `other_eps`."""
+    """The first coefficient that differs because of eps, and the cause. None if the runs have the same eps, or if eps
+    changes no coefficient. `max_ulp` does not affect `other_eps`."""
 
     @property
     def runs(self) -> tuple[RecordedRun, RecordedRun]:
@@ -110,9 +110,9 @@ def compare(
         The reported differences, the causes of each difference, and the agreement of the runs.
 
     Raises:
-        RunError: A file cannot be read, or is not a recording. A run contains no successful clip call. The recordings
-            have no number in common. A name in `names` is in neither run. Some keys of `names` belong to the first
-            run, and other keys belong to the second run.
+        RunError: A file cannot be read, or is not a recording. A run contains no successful clip call. No numbers
+            can be compared. A name in `names` is in neither run. Some keys of `names` belong to the first run, and
+            other keys belong to the second run.
 
     Example:
         >>> import tempfile

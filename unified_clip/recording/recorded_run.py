@@ -79,7 +79,7 @@ class RecordedCall(RecordedTable):
     """Maps names to gradients. Empty if no norms were recorded."""
 
     gradients: str | None = None
-    """The name of the file beside the recording that contains the gradients before clipping."""
+    """The name of the file with the gradients before clipping, in the directory of the recording."""
 
     ranks: int | None = None
     rank: int | None = None
@@ -143,7 +143,7 @@ class RecordedCall(RecordedTable):
         return _listed(self.norm)
 
     def known_norms(self) -> list[float]:
-        """Return the norms of the gradients if the clip has no norm."""
+        """Return the norms of the clip. If there are none, return the norms of the gradients."""
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def used_norms(self) -> list[float]:

@@ -115,7 +115,7 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     "the same threshold everywhere": (
         lambda g, c: by_norm(math.hypot(*norms(g)), 0.3),
         "another threshold",
-        "as with a threshold of 0.3 in every case",
+        "as with a threshold of 0.3 in all calls",
     ),
 }
 """A wrong function, and the cause of all its differences."""

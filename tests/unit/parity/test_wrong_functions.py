@@ -371,7 +371,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     "the same threshold everywhere": (
         clip_by(lambda n, c: 1 / n if n else 1.0),
         {
-            ("another threshold", "as with a threshold of 1 in every case"),
+            ("another threshold", "as with a threshold of 1 in all calls"),
             ("", "as with a threshold of 1 instead of inf, but the other cases contradict this"),
         },
     ),

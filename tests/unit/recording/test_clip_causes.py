@@ -235,7 +235,7 @@ def test_gradients_that_are_not_finite_in_one_run(compare_runs: Any) -> None:
     nan_clip["parameters"]["b"]["norm"] = "nan"
     comparison = compare_runs([clip_line(1)], [nan_clip])
     assert cause_kinds(comparison) == ["not finite in one run"]
-    expected = "are not finite. They contain 2 NaN and 0 inf. These elements are in 'b'"
+    expected = "are not finite. They contain 2 NaN and 0 inf. Affected parameters: 'b'"
     assert comparison.findings[0].sentence == f"only the gradients of b.jsonl {expected}"
     assert compare_runs([nan_clip], [nan_clip]).first is None
     without_names = {**nan_clip, "parameters": dict(zip("012", nan_clip["parameters"].values(), strict=True))}

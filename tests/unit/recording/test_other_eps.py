@@ -75,7 +75,7 @@ def test_the_remedy_of_another_eps_keeps_the_rule(compare_runs: Compared, swap: 
         if line.startswith("To have the same eps of the clip")
     ]
     assert PER_TENSOR in advice
-    assert "change the function of b.jsonl" in advice
+    assert "call another function in b.jsonl" in advice
     assert "GradientClipByGlobalNorm" not in advice
     by_total_norm = [call(1, NORMS[0], eps, "global") for eps in (0.0, 1e-6)]
     comparison = compare_runs(*([each] for each in by_total_norm))
@@ -187,7 +187,7 @@ def test_a_loss_that_first_differs_by_rounding_has_two_steps(compare_runs: Compa
     (text,) = [line for line in sentences.report_lines(compare_runs(old, jump)) if line.startswith("loss")]
     assert text == (
         f"loss differs from step 1 on: 2.0 and {add_ulps(2.0, 1)}, by 1 ULP, which can be rounding. From step 2 on, it "
-        "differs by more than 64 ULP: 1.0 and 1.5, by at most 33 %."
+        "differs by more than 64 ULP: 1.0 and 1.5. The difference is at most 33 %."
     )
     close = with_losses(OLD, add_ulps(2.0, 1), add_ulps(1.0, 5))
     (text,) = [line for line in sentences.report_lines(compare_runs(old, close)) if line.startswith("loss")]
@@ -213,10 +213,10 @@ def test_rounding_of_a_small_norm_is_measured_at_the_size_of_the_total_norm(comp
     text = " ".join(sentences.report_lines(same))
     assert "up to 64 ULP of the total norm. The largest differences are 249" in text
     (cause,) = compare_runs(OLD[1:2], near).findings
-    assert "the first difference is 249 ULP of this norm, and 3.9 ULP of the total norm. " in cause.sentence
+    assert "the first difference is 249 ULP, which is 3.9 ULP of the total norm. " in cause.sentence
     assert "by up to 64 ULP. To allow such differences, pass --max-ulp 64." in cause.sentence
     (cause,) = compare_runs(OLD[1:2], far, max_ulp=64).findings
-    assert "2000 ULP of this norm, and 31 ULP of the total norm. " in cause.sentence
+    assert "2000 ULP, which is 31 ULP of the total norm. " in cause.sentence
     assert "--max-ulp" not in cause.sentence
 
 

@@ -24,8 +24,8 @@ def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
         norms = [combined_norm(each.known_norms(), 2) for each in (line, other)]
         if not all(norms) or 0.5 < norms[0] / norms[1] / line.loss_scale < 2:
             sentence = (
-                f"{run.name} clips gradients that contain the loss scale {line.loss_scale:.6g}. Before the clip, "
-                "divide the gradients by the loss scale, as scaler.unscale_(optimizer) does"
+                f"{run.name} clips gradients that are multiplied by the loss scale {line.loss_scale:.6g}. Before "
+                "the clip, divide the gradients by the loss scale, as scaler.unscale_(optimizer) does"
             )
             return Cause("clipping before unscaling", sentence)
     return None
@@ -328,7 +328,7 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
     rounding = {step.optimizer for step in steps if step.optimizer.startswith("keras.") and place_of(step) == BEFORE}
     if len(rounding) == 1 and len({step.optimizer for step in steps}) == 2:
         return (
-            f"If the settings are equal, compare their precision: {rounding.pop()} rounds its betas to float32 "
+            f"Equal settings can differ in precision: {rounding.pop()} rounds its betas to float32 "
             "before it computes the bias correction. This changes the first updates by about 1e-5 of their size. "
             "docs/my-loss-curve-differs.md has code that corrects the learning rate of the other optimizer"
         )
@@ -337,8 +337,8 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
     if "paddle" not in (pair.a.framework, pair.b.framework):
         return ""
     return (
-        "If the settings are equal, compare their precision: Paddle's optimizers can store momentum and weight decay "
-        "as float32. In the other run, pass float(np.float32(0.9)) instead of 0.9"
+        "Equal settings can differ in precision: Paddle's optimizers can store momentum and weight decay "
+        "as float32. In the run without Paddle, pass float(np.float32(0.9)) instead of 0.9"
     )
 
 

@@ -17,7 +17,7 @@ EXACT = 1e-13
 """The largest relative error of a coefficient in float64."""
 
 ROUNDED = NEAR * 2.0**-23
-"""The largest relative error of a framework's coefficient."""
+"""The largest relative error of a coefficient that a framework computes."""
 
 
 def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:

@@ -18,7 +18,6 @@ def largest_difference(pair: CallPair) -> float:
 
 
 def largest_share(pair: CallPair) -> float:
-    """Return the largest difference of a gradient's norm, divided by the total norm."""
     total = max(map(total_norm, (pair.a, pair.b)))
     return max((abs(a - b) / total for a, b in _beyond_noise(pair)), default=0.0)
 

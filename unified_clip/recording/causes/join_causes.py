@@ -1,4 +1,4 @@
-"""Join the differences of clip calls and optimizer steps, so that a report explains each difference once."""
+"""Report each difference between clip calls or optimizer steps only once."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
         names = [partners.get(name, name) if name.isdecimal() else name for name in bad]
         sentence = f"only the gradients of {run.name} are not finite"
         counts = "" if line.nan is None else f"They contain {line.nan} NaN and {line.inf} inf"
-        where = f"These elements are in {names_text(names)}" if names else ""
+        where = f"Affected parameters: {names_text(names)}" if names else ""
         return Cause("not finite in one run", joined(sentence, counts, where))
     return None
 
@@ -218,7 +218,7 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether one list of gradients can have the total norms of both calls."""
+    """Return whether the same gradients can have both total norms, one for each norm type."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -302,7 +302,7 @@ def _rounding(point: DivergencePoint) -> Cause | None:
         return None
     sentence = f"the first difference is {ulps:g} ULP"
     if ulps > ROUNDING:
-        sentence += f" of this norm, and {at_its_size:.2g} ULP of {SIZES[point.first.stage]}"
+        sentence += f", which is {at_its_size:.2g} ULP of {SIZES[point.first.stage]}"
     sentence += f". Frameworks that sum in different orders differ by up to {ROUNDING} ULP"
     if ulps <= GROWTH * ROUNDING:
         sentence += (

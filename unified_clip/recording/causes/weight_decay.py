@@ -21,7 +21,7 @@ FACTOR_ERROR = 0.01
 """The largest relative error of a weight decay that is computed from gradients."""
 
 CLOSE = 1.5
-"""A bound is close to the optimizer's weight decay if their quotient is below CLOSE."""
+"""The interval of possible weight decays must be within this factor of the optimizer's weight decay."""
 
 Norms = Mapping[str, tuple[float, float, float]]
 """{weight: norms of the weight, and of its gradient with and without weight decay}."""

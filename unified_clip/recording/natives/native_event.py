@@ -23,8 +23,6 @@ class CallTensors(NamedTuple):
 
 
 class NativeEvent:
-    """`coef` follows from the function's formula."""
-
     in_graph = False
     path: Path | None = None
     scalars: Sequence[Any] = ()

@@ -1,4 +1,4 @@
-"""Record clips and optimizer steps of optax and Keras on JAX, in every run of a compiled graph."""
+"""Record the clips and steps of optax, and of Keras on JAX, whenever a compiled graph runs."""
 
 from __future__ import annotations
 

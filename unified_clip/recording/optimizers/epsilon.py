@@ -58,8 +58,7 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Return the eps that has the same effect if it is added after the bias correction. `step.step` must be 1 at the
-    first step of training."""
+    """The first step of training must have the number 1."""
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:
         return eps
@@ -116,8 +115,7 @@ def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
 
 
 def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
-    """Return the relative tolerance for learning rates and effects of eps. Keras computes its bias correction with
-    betas in float32."""
+    """Keras computes its bias correction with betas in float32."""
     is_before = [place_of(step) == BEFORE for step in (left, right)]
     if is_before[0] == is_before[1]:
         return EQUAL

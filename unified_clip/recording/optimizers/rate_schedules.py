@@ -14,7 +14,7 @@ FASTEST = 64
 
 
 def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
-    """Return the rounding error of the largest learning rate. A schedule can subtract from that rate."""
+    """A schedule can subtract from the largest rate, so the error of this rate affects all rates."""
     rates = [step.settings.get("lr", 0.0) for run in (a, b) for step in run.optimizer_steps]
     numbers = [abs(rate) for rate in rates if not isinstance(rate, tuple)]
     return max(TINY, 2.0**-22 * max(numbers)) if numbers and len(numbers) == len(rates) else TINY

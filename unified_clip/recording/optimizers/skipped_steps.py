@@ -22,7 +22,7 @@ Skips = dict[int, int]
 """{optimizer step: number of skipped training iterations directly before it}."""
 
 SAME = 1e-3
-"""The norms of the same gradients differ relatively by at most SAME."""
+"""Norms with a smaller relative difference can be norms of the same gradients."""
 
 
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:

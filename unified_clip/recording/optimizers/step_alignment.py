@@ -16,7 +16,7 @@ from .clips_after_step import is_late
 from .clips_of_step import is_empty, with_calls
 
 Order = Sequence[int]
-"""Maps positions in the first run to positions in the second run."""
+"""For each call or step of the first run, the index of its partner in the second run."""
 
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 
@@ -168,7 +168,6 @@ def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
 
 
 def _clip_other_parameters(a: RecordedRun, b: RecordedRun, sizes: tuple[int, int]) -> bool:
-    """Return whether the first iterations clip different numbers of elements."""
     firsts = [clipped_size(next(iterations_of(run, size))) for run, size in zip((a, b), sizes, strict=True)]
     return 0.0 not in firsts and firsts[0] != firsts[1] and not any(map(math.isnan, firsts))
 

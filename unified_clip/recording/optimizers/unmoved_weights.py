@@ -43,8 +43,8 @@ def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -
 
 
 def _moved(before: CallPair, after: CallPair) -> tuple[int, int]:
-    """For each run, count the weights whose change between the two clips is larger than rounding. Return (1, 1) if a
-    run changes weights, but at most half of them by more than rounding."""
+    """For each run, count the weights that change by more than rounding. Return (1, 1) if rounding makes the counts
+    uncertain."""
     weights = [[both for _, *both in numbers(pair, "weight")] for pair in (before, after)]
     moved = [[distance(old[side], new[side]).relative for old, new in zip(*weights, strict=False)] for side in (0, 1)]
     counts = [sum(change > PRODUCT for change in side) for side in moved]

@@ -1,4 +1,4 @@
-"""Compare how two optimizers apply weight decay, momentum and repeated rows."""
+"""Compare how two optimizers use weight decay, momentum and sparse gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .names import ADAMW, LIBRARIES
 VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
 
 SUM_FIRST = frozenset({"sgd", "lion"})
-"""Keras' optimizers that sum repeated rows before the update."""
+"""Keras' optimizers that sum the repeated rows of a sparse gradient before the update."""
 
 ADDS_WEIGHT_DECAY = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
 """PyTorch's and Paddle's optimizers that add weight decay to the gradients."""
@@ -75,7 +75,6 @@ def _undecayed(step: OptimizerStep) -> Sequence[str]:
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return a cause if only one optimizer squares the sum of a sparse gradient's repeated rows."""
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
         return None

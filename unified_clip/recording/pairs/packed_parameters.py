@@ -82,7 +82,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Join `calls` if `others` is one call that clips per tensor. PyTorch's GRU has two biases, and Keras' has one."""
+    """PyTorch's GRU has two biases, and Keras' has one."""
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
         return calls
     whole, sizes = others[0], [each.elements for each in others[0].parameters.values()]
@@ -152,7 +152,7 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Compare the norms of stored rows if both runs clip sparse gradients by these norms, as TensorFlow does."""
+    """TensorFlow clips sparse gradients by the norms of their stored rows."""
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
 

@@ -36,7 +36,7 @@ def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> 
         beyond = agreement.beyond_rounding_at_step
         if beyond is not None and beyond > agreement.differs_at_step:
             text += f" From step {beyond} on, they differ by more than {ROUNDING} ULP."
-    return f"{text} Rounding noise of {names_text(agreement.noise)} does not count." if agreement.noise else text
+    return f"{text} Rounding noise of {names_text(agreement.noise)} is ignored." if agreement.noise else text
 
 
 def format_greatest(most: Distance, step: int | None, comparison: RecordingComparison, of: str = "") -> str:

@@ -94,7 +94,8 @@ def _format_logged(name: str, pairs: Sequence[NumberPair], comparison: Recording
         (later, c), (_, d) = pairs[beyond]
         return (
             f"{name} differs {start}, by {distances[differing].ulps:g} ULP, which can be rounding. From step {later} "
-            f"on, it differs by more than {ROUNDING} ULP: {c} and {d}, {at_most}."
+            f"on, it differs by more than {ROUNDING} ULP: {c} and {d}. "
+            f"The difference is at most {format_relative(most.relative)}."
         )
     if beyond < differing:
         return f"{name} differs by more than {comparison.max_ulp:g} ULP {start}, {at_most}."

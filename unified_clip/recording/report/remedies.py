@@ -6,9 +6,9 @@ from ...causes.cause import CauseKind
 from ..compare import RecordingComparison
 
 REMEDIES: dict[CauseKind, str] = {
-    "another threshold": "To have the same threshold, change the number in {new}. One side might multiply its "
-    "threshold by a factor, such as a loss scale or a learning rate. If the gradients of the other side are "
-    "multiplied by this factor, multiply their threshold, too.",
+    "another threshold": "To have the same threshold, change the number in {new}. One run might multiply its "
+    "threshold by a factor, such as a loss scale or a learning rate. If the gradients of the other run are multiplied "
+    "by this factor, multiply its threshold, too.",
     "per tensor for global": "To have the same rule, change the clip of {new}. "
     "PyTorch: `unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor. "
     "`clip_grad_norm_(model.parameters(), c)` clips by the total norm.",
@@ -20,10 +20,10 @@ REMEDIES: dict[CauseKind, str] = {
 }
 
 EPS_REMEDIES = {
-    "global": "To have the same eps of the clip, change the function of {new}. PyTorch: "
+    "global": "To have the same eps of the clip, call another function in {new}. PyTorch: "
     "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(parameters)` adds nothing to the total norm. "
     "`clip_grad_norm_(parameters, c)` adds 1e-06.",
-    "each": "To have the same eps of the clip, change the function of {new}, but keep the clip per tensor. PyTorch: "
+    "each": "To have the same eps of the clip, call another function in {new}, but keep the clip per tensor. PyTorch: "
     "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm. A loop of "
     "`clip_grad_norm_([p], c)` adds 1e-06.",
 }

@@ -64,8 +64,8 @@ def describe_run(run: RecordedRun) -> str:
     if run.incomplete_line:
         text += " The last line is incomplete."
     if run.recorded > len(run.lines):
-        rest = "The calls of a loop are merged. Calls without gradients, and steps that one run skips, are left out."
-        text += f" Compared: {counted(len(run.lines), 'call')}. {rest}"
+        text += f" Compared: {counted(len(run.lines), 'call')}. Calls in a loop over parameters are merged. "
+        text += "Calls without gradients, and steps that one run skips, are left out."
     return f"{text} {_about_ranks(run)}" if run.others else text
 
 

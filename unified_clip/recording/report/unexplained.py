@@ -44,7 +44,7 @@ ALIKE: Sequence[set[CauseKind]] = (
     {"scaled gradients", "clipping before unscaling", "gradient accumulation", "weight decay before the clip"},
     {"inexact norm", "rows", "given norm", "16 bits"},
 )
-"""Causes that change the same numbers. If a report contains one of them, the others stay possible."""
+"""If a report has a cause of a set, the other causes of this set are not ruled out."""
 
 ABOUT_PARAMETERS = {
     "left out",
