@@ -311,7 +311,9 @@ def test_delete_stays_an_argument_if_no_base_file_sets_the_dict(name: str, base:
 
 def test_delete_of_a_whole_wrapper_without_a_base_file_is_rejected() -> None:
     text = "optim_wrapper = dict(_delete_=True, clip_grad=dict(max_norm=1))"
-    with pytest.raises(ConfigError, match=r"optim_wrapper\._delete_: no base file sets this dict, so _delete_ makes training fail"):
+    with pytest.raises(
+        ConfigError, match=r"optim_wrapper\._delete_: no base file sets this dict, so _delete_ makes training fail"
+    ):
         read("mmengine", text)
 
 
