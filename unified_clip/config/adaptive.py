@@ -42,7 +42,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def meaning(self) -> Self:
-        """The normalized table, which is equal for all tables with the same effect."""
+        """Tables with the same effect have equal meanings."""
         rule = self.make()
         if not isinstance(rule, AGC):
             return self

@@ -41,8 +41,8 @@ class CheckRules(ConfigModel):
 
     require: list[Name] = Field(
         default=[],
-        description='files that must have a clip. With ["nlp/**", "vision/**"], each of the two directories must have '
-        f"at least one clip. {GLOB}",
+        description='patterns such as ["nlp/**", "vision/**"]. For each pattern, at least one file must have a clip. '
+        f"{GLOB}",
     )
     each: list[Name] = Field(
         default=[],

@@ -244,7 +244,7 @@ class ClipConfig(OutcomeProperties, Settings):
                 docs/distributed.md). Every rank of the process group must clip.
 
         Raises:
-            TypeError: `names` has an unsupported type. The configuration has patterns, but a gradient has no name.
+            TypeError: `names` has an unsupported type.
 
         Example:
             >>> import numpy as np
@@ -270,8 +270,8 @@ class ClipConfig(OutcomeProperties, Settings):
             parameters: The parameters, in the order of `grads` or with the same keys. Only the rule agc needs them.
 
         Raises:
-            TypeError: An entry is not a gradient. The configuration has patterns, but an entry has no name. The
-                adaptive rule agc gets no `parameters`.
+            TypeError: An entry of `grads` is not a gradient. The configuration selects parameters by name, but a
+                gradient has no name. The adaptive rule agc gets no `parameters`.
             ValueError: The step is below 0 or has several elements. Ranks make different calls. The rule adagc gets
                 more or fewer gradients than in the previous call.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
@@ -291,8 +291,9 @@ class ClipConfig(OutcomeProperties, Settings):
             TypeError: An entry is neither None nor a floating-point tensor. The configuration selects parameters by
                 name, but a parameter has no name. The adaptive rule agc needs parameters, but `parameters` contains
                 only gradients.
-            ValueError: The step is below 0 or has several elements. Gradients overlap or cannot be written. Ranks make
-                different calls. The rule adagc gets more or fewer gradients than in the previous call.
+            ValueError: The step is below 0 or has several elements. Two gradients overlap in memory. A gradient is
+                read-only or an expanded view. Ranks make different calls. The rule adagc gets more or fewer gradients
+                than in the previous call.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.clip_(parameters, step=step)
@@ -347,8 +348,8 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: The optimizer is not from PyTorch or Keras, has no hooks, or wraps other optimizers. The version
                 of Keras is not supported. The optimizer is from Keras, but an argument for PyTorch is set.
-            ValueError: A configuration is already attached, or the optimizer clips by itself. The configuration has
-                patterns, but a parameter has no name.
+            ValueError: A configuration is already attached, or the optimizer clips by itself. The configuration selects
+                parameters by name, but a parameter has no name.
             RuntimeError: FSDP1 shards the parameters, but `ownership` is missing.
         """
         spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
@@ -394,7 +395,8 @@ class ClipConfig(OutcomeProperties, Settings):
                 sharded, or None if each device has complete updates, as after `pmean`.
 
         Raises:
-            TypeError: The optimizer is not an optax.GradientTransformation. A compiled graph uses nonfinite = "raise".
+            TypeError: The optimizer is not an optax.GradientTransformation. The clip is compiled, but nonfinite is
+                "raise".
             ValueError: The setting nonfinite is "skip", and `optimizer` is None.
         """
         return integration("optax_transforms").transformation(self, optimizer, process_group)

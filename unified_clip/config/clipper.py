@@ -35,8 +35,7 @@ WINDOW = 100
 class Clipper:
     """Clip the gradients of one model by a configuration.
 
-    `names` can also be a function that returns the name of a `Leaf`. If a clip call can lack parameters,
-    `unmatched` is the advice in warnings about patterns.
+    `names` can also be a function that returns the name of a `Leaf`.
     """
 
     recorded_as = "ClipConfig"

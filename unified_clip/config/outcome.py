@@ -108,7 +108,10 @@ class ClipOutcome:
 
     @property
     def norm_clipped(self) -> float | None:
-        """The total norm after the clip. None for skipped steps, and for unknown norms, as with the rule "value"."""
+        """The total norm after the clip.
+
+        None for skipped steps, and if the norm is not computed, as with the rule "value".
+        """
         if self.skipped:
             return None
         if self._is_zeroed:

@@ -134,7 +134,7 @@ def _pair(a: Dense, b: Dense, position: int, distance: float, sides: Sides) -> s
     index = [int(each) for each in np.unravel_index(position, a.array.shape)]
     part = ("", ", the real part", ", the imaginary part")[1 + index.pop() if a.dtype in PARTS else 0]
     values = [f"{side} is {_number(tensor, position)}" for side, tensor in zip(sides, (a, b), strict=True)]
-    size = f"{distance:.10g} ulp apart" if math.isfinite(distance) else "a NaN beside a number"
+    size = f"{distance:.10g} ulp apart" if math.isfinite(distance) else "only one is NaN"
     return f"{index}{part}: {', '.join(values)}, {size}"
 
 

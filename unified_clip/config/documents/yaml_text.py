@@ -72,7 +72,7 @@ class _Yaml(yaml.SafeLoader):
     def whole_number(self, node: yaml.ScalarNode) -> int:
         digits = str(self.construct_scalar(node)).replace("_", "")
         if len(digits) > MAX_DIGITS:
-            raise _marked(f"{TOO_LONG.format(len(digits))} Then remove a tag such as !!int, too.", node)
+            raise _marked(f"{TOO_LONG.format(len(digits))} Remove a tag such as !!int from the text.", node)
         return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
 
 

@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
         "--recorded",
         type=Path,
         metavar="RUN.jsonl",
-        help="a recorded run. Also print the share of its norms that the configurations clip",
+        help="a recorded run. Also print how many of the run's norms would be clipped",
     )
     parser.add_argument("--step", type=int, metavar="N", help="the step for a schedule (default: 0)")
     add_format(parser, "text", "json", old=["json"])

@@ -46,7 +46,7 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 
 
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
-    """Write a gradient to a file, and return its entry. A tensor that is mapped from another file is not copied."""
+    """Return the position of a gradient. Write the gradient to `file`, except if it is a memory map of another file."""
     if gradient is None:
         return None
     if isinstance(gradient, Sparse):

@@ -182,7 +182,7 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return a key such as "db", or "db@source" if the package `source` is not the default."""
+    """Return the key that overrides an entry, such as "db" or "db@source"."""
     group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
     package = _final_package(node.package, entry.relative_package)
     default = tuple(filter(None, group.split("/")))

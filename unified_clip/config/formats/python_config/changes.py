@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Set
 
 BASES = "_base_"
-"""The paths of base files are assigned to this name. In expressions, this name is the data of these files."""
+"""A file assigns the paths of its base files to `_base_`. Expressions such as `_base_.model` read these files."""
 
 ROOTS = {"optim_wrapper", "optimizer_config", BASES}
 """The names of values that affect clipping."""

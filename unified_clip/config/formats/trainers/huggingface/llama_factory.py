@@ -56,7 +56,7 @@ class LlamaFactory(HuggingFace):
     def _v1(self, document: Document) -> Imported:
         if document.has("dist_config") and str(document.get("dist_config", "name")) == "deepspeed":
             raise document.wrong(
-                ["dist_config"], "DeepSpeed clips by its own configuration. Import that configuration."
+                ["dist_config"], "DeepSpeed's own configuration sets the clip. Import that configuration."
             )
         threshold = self.read_threshold(document, ["max_grad_norm"], 1.0, zero="zeros", null="error")
         notes = default_note(document, ["max_grad_norm"], "LLaMA-Factory clips at 1.0")

@@ -68,7 +68,7 @@ class Optax(PythonFormat):
         clip = source.only([(name, source.call(node)) for name, node in names if name in CLIPS])
         notes = [ADAFACTOR] if any(name == "adafactor" for name, _ in names) else []
         if clip is None:
-            return Imported({"rule": "none"}, ["The file does not clip by optax.", *notes])
+            return Imported({"rule": "none"}, ["The file uses no clip of optax.", *notes])
         name, call = clip
         notes += _PlaceCheck(source).notes(call)
         others = ["eps", "axis"] if name == "adaptive_grad_clip" else []

@@ -200,7 +200,7 @@ def _check_set_gradient_clip(source: Source, call: ast.Call, version: Version | 
     if len(call.args) > 1 or (call.keywords and {keyword.arg for keyword in call.keywords} - {"clip"}):
         raise source.wrong(
             call,
-            "this call of set_gradient_clip clips only some parameters, or only one program. Write a clip "
-            "configuration. To clip only some parameters, add `include`.",
+            "this call of set_gradient_clip limits the clip by param_list or program. Write a clip configuration. To "
+            "clip only some parameters, add `include`.",
         )
     return ["set_gradient_clip applies to static programs of Paddle 1.x only. An optimizer's grad_clip= overrides it."]
