@@ -331,7 +331,7 @@ def test_unreduced_arrays_on_explicit_axes_are_rejected(clip: Callable[[list[Any
         (lambda g: uc.get_total_norm(g, process_group=[0]), TypeError,
          "process_group, ownership, check_numel and check_replicas are for distributed gradients"),
         (lambda g: jax.jit(lambda g: uc.get_total_norm(g, process_group=[0]))(g), TypeError,
-         r"process_group is \[0\], which is not supported in traced code. Pass names of axes of shard_map"),
+         r"process_group is \[0\], which is not supported in traced code. Pass axis names of shard_map"),
         (lambda g: uc.get_total_norm(g, check_numel=True), TypeError,
          "process_group, ownership, check_numel and check_replicas are for distributed gradients"),
     ],

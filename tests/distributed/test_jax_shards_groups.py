@@ -123,7 +123,7 @@ def test_a_group_without_the_processes_of_an_array_is_rejected(four_ranks: World
 def test_an_axis_whose_processes_form_no_groups_is_rejected(four_ranks: World) -> None:
     *on_mesh, outside = four_ranks.attempt(jax_groups.along_a_mesh_without_groups)
     for failure in on_mesh:
-        assert "but the sets of processes along these axes overlap" in str(failure)
+        assert "but these axes split the processes into overlapping groups" in str(failure)
     assert "process 3 has no device on the mesh of the gradients" in str(outside)
 
 
@@ -151,7 +151,7 @@ def test_an_error_reaches_the_processes_of_the_group(four_ranks: World) -> None:
 @pytest.mark.parametrize("group", ["indices", "a mesh"])
 def test_traced_code_accepts_only_names_of_axes(four_ranks: World, group: str) -> None:
     for failure in four_ranks.attempt(jax_groups.traced, group):
-        assert "which is not supported in traced code. Pass names of axes of shard_map" in str(failure)
+        assert "which is not supported in traced code. Pass axis names of shard_map" in str(failure)
 
 
 def test_a_new_job_has_new_groups(monkeypatch: pytest.MonkeyPatch) -> None:

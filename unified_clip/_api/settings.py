@@ -36,7 +36,7 @@ class ClipSettings:
 
 
 SETTINGS = ClipSettings()
-"""All frameworks share these clips."""
+"""All frameworks share these settings."""
 
 
 def check_clip(clip: Any) -> None:

@@ -1,4 +1,4 @@
-"""Find the gradients in a caller's argument. If all are plain, one pass collects them."""
+"""Find the gradients in a caller's argument."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class DistributedSpec:
             if owner not in (None, REPLICATED, DISTINCT) and not callable(owner):
                 raise ValueError(
                     f"ownership is {self.ownership!r}. Pass {REPLICATED!r}, {DISTINCT!r}, None, or a function of a "
-                    "parameter. Or pass a dict from patterns of names to these values, as in "
+                    "parameter. Or pass a dict with one of these values for each name pattern, as in "
                     "{'*.experts.*': 'distinct'}"
                 )
         if not isinstance(self.check_numel, int | None):
@@ -50,13 +50,12 @@ class DistributedSpec:
         return list(self.ownership.values()) if isinstance(self.ownership, Mapping) else [self.ownership]
 
     def ownership_of(self, leaf: Leaf) -> Any:
-        """If `ownership` has patterns of names, the first matching pattern decides."""
         if not isinstance(self.ownership, Mapping):
             return self.ownership
         if leaf.name is None:
             raise ValueError(
-                f"ownership has patterns of names, and {leaf.place} has no name. Pass model.named_parameters(), or "
-                "(name, gradient) tuples"
+                f"ownership selects parameters by name, but {leaf.place} has no name. Pass model.named_parameters(), "
+                "or (name, gradient) tuples"
             )
         return next((owner for pattern, owner in self.ownership.items() if fnmatchcase(leaf.name, pattern)), None)
 

@@ -28,7 +28,7 @@ In any order, 4095 additions of non-negative float64 numbers lose about 4095 * 2
 """
 
 COMPENSATED_ERROR_SHIFT = 80
-"""The relative error of a sum of two float64 numbers is below 2**-80 (see `_native/kernels.cpp`)."""
+"""If a sum is stored as two float64 numbers, its relative error is below 2**-80 (see `_native/kernels.cpp`)."""
 
 LIMBS = 138
 """The number of 32-bit words in a sum, as in `_native/accumulator.hpp`.

@@ -149,8 +149,8 @@ class CollectedPath(Path, Protocol):
     def part(self, group: range) -> CollectedPath: ...
 
 
-def not_adaptive(device: str) -> TypeError:
-    return TypeError(f"adaptive thresholds are not supported on devices of {device}. Use a fixed threshold")
+def not_adaptive(framework: str) -> TypeError:
+    return TypeError(f"adaptive thresholds are not supported in traced code of {framework}. Use a fixed threshold")
 
 
 class DevicePrimitives(Protocol):

@@ -98,7 +98,7 @@ class Norm(NamedTuple):
     group: range
     path: Path
     n: Scalar
-    """The norm, a vector with one norm for each tensor, or None if the group is clipped by value."""
+    """One norm, or a vector with one norm per tensor. None if the group is clipped by value."""
 
     threshold: Scalar | tuple[Any, Any] = math.inf
     """The threshold, or (low, high) if the group is clipped by value."""

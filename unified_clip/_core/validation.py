@@ -268,8 +268,8 @@ def bounds_of_shards(backend: Backend, bounds: Sequence[Tensor]) -> None:
         shape = backend.shape(bound)
         if shape is None or any(length != 1 for length in shape):
             raise ValueError(
-                f"a bound has shape {list(shape or ())}, and the gradient is distributed. Pass numbers, or clip "
-                "each rank's local tensor with this rank's shard of the bounds"
+                f"a bound has shape {list(shape or ())}, and the gradient is distributed. Pass numbers. Or clip "
+                "the local tensor on each rank, and pass only the bounds for that local tensor"
             )
 
 

@@ -196,7 +196,7 @@ class Consensus:
         if self.max_over_ranks(2 if has_elements[0] else int(has_elements[1])) == 1:
             raise ValueError(
                 "no rank owns any gradient, because ownership returned False for every gradient. Exactly one rank of "
-                "the process group must own each element. Check the rank numbers that you pass, such as data_rank. "
+                "the process group must own each element. Check the arguments of ownership, such as data_rank. "
                 "No gradient was changed."
             )
 
@@ -283,7 +283,7 @@ class Consensus:
             raise ValueError(differences.describe(self._texts()))
 
     def _texts(self, rejects: bool = False) -> list[tuple[list[int], dict[str, Any]]]:
-        """Return at most MAX_TEXTS tuples (global ranks, text). Ranks that reject the call come first."""
+        """Return (global ranks, description of their call) for at most MAX_TEXTS calls, rejected calls first."""
         own = self._call.text()
         marks = self.all_gather(digest(json.dumps(own).encode()) >> 2 << 1 | rejects)
         ranks: dict[int, list[int]] = {}
@@ -294,7 +294,7 @@ class Consensus:
         return [([self.ranks[at] for at in members], text) for members, text in zip(order, texts, strict=True)]
 
     def exchange(self, texts: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-        """Return all texts on all ranks. For each text, one rank passes the text, and the other ranks pass None."""
+        """Send texts to all ranks. At each index, one rank passes a text, and the other ranks pass None."""
         own = [b"" if text is None else json.dumps(text).encode() for text in texts]
         own = [content + b" " * (-len(content) % 4) for content in own]
         lengths = self.all_reduce_sum([len(content) // 4 for content in own])

@@ -129,4 +129,4 @@ def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
             "these gradients the dtypes of the first call"
         )
     if stays != size or tags != TAG * size or not all(map(equal_summands, digests)):
-        raise ValueError(f"the ranks made different calls at call {number} of this process group. {REMEDY}")
+        raise ValueError(f"call {number} of this process group differs between ranks. {REMEDY}")

@@ -307,10 +307,10 @@ def test_explain_says_that_the_threshold_adapts() -> None:
 
 
 @pytest.mark.parametrize("operation", ["vector", "indices", "floor", "sort", "total", "pack", "unpack"])
-def test_a_device_without_the_operations_is_named(operation: str) -> None:
+def test_traced_code_without_the_operations_is_named(operation: str) -> None:
     method = getattr(DevicePrimitives, operation)
     arguments = [None] * (len(inspect.signature(method).parameters) - 1)
-    with pytest.raises(TypeError, match="adaptive thresholds are not supported on devices of toy"):
+    with pytest.raises(TypeError, match="adaptive thresholds are not supported in traced code of toy"):
         method(SimpleNamespace(name="toy"), *arguments)
 
 

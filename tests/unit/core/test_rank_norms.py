@@ -150,7 +150,7 @@ def test_invalid_declarations_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"ownership is 'owned'. Pass 'replicated', 'distinct', None, or a"):
         DistributedSpec(ownership="owned")
     with pytest.raises(
-        ValueError, match=r"pass a dict from patterns of names to these values, as in \{'\*\.experts\.\*': 'dist"
+        ValueError, match=r"pass a dict with one of these values for each name pattern, as in \{'\*\.experts\."
     ):
         DistributedSpec(ownership={"*": "owned"})
     with pytest.raises(TypeError, match=r"check_numel is '5'. Pass a bool, a whole number, or None"):

@@ -146,8 +146,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
                 )
             if self._axes is None and spec.is_given:
                 raise TypeError(
-                    f"process_group is {spec.process_group!r}, which is not supported in traced code. Pass names of "
-                    "axes of shard_map, or leave process_group out"
+                    f"process_group is {spec.process_group!r}, which is not supported in traced code. Pass axis "
+                    "names of shard_map, or leave process_group out"
                 )
             return None
         if jax.process_count() == 1:

@@ -66,7 +66,7 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Multiply and divide by the same factor, so that XLA does not repeat the computation for each product."""
+    """Multiply and divide by the same factor. Otherwise, XLA would compute the scalar again for each use."""
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)
 
@@ -137,7 +137,7 @@ def _nearest(
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
-    """Return the exact sums of |g|**p, split into windows. Windows can have more than 16 bits."""
+    """Return the exact sums of |g|**p. A window (see `WINDOWS`) can have more than 16 bits."""
 
     def window(_: None, units: tuple[Scalar, Scalar]) -> tuple[None, Scalar]:
         return None, _stacked([[jnp.sum(_window(_powers(g, p), *units)) for g in group] for group in groups], owned)

@@ -154,7 +154,7 @@ def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
         )
     if any(beside(rank) != own for rank in own):
         raise ValueError(
-            f"process_group names {', '.join(map(repr, axes))}, but the sets of processes along these axes "
-            "overlap. Pass a list of process indices"
+            f"process_group names {', '.join(map(repr, axes))}, but these axes split the processes into "
+            "overlapping groups. Pass a list of process indices"
         )
     return tuple(sorted(own))

@@ -67,7 +67,7 @@ def append_gradient_clip_ops(backend: Backend, params_grads: Iterable[Any]) -> p
 def _clip_of(parameter: Any) -> classes.GradientClip | None:
     if in_to_static_mode():  # a graph would keep the clip of its first call
         raise TypeError(
-            "the clip of a parameter is unknown in a graph of to_static. In the graph, call an instance such as "
+            "append_gradient_clip_ops is not supported in a graph of to_static. In the graph, call an instance such as "
             "GradientClipByNorm(...). Or call append_gradient_clip_ops outside the graph"
         )
     return _clip_in_program(parameter) if _is_static(parameter) else settings.SETTINGS.clip_of(parameter)
@@ -98,7 +98,7 @@ def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
     if clip is not None and program is not building:
         raise ValueError(
             f"parameter {name!r} does not belong to the program that is built now. Clip its gradient under "
-            "paddle.static.program_guard of the parameter's program"
+            "paddle.static.program_guard(<program of the parameter>)"
         )
     return clip
 

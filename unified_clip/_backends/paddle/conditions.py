@@ -82,7 +82,7 @@ def check_mode(tensors: Iterable[Any]) -> None:
         if isinstance(tensor, paddle.pir.Value) and tensor.block.program is not building:
             raise ValueError(
                 "a value of a static program can be clipped only while that program is built. Clip the value "
-                "in static mode, under paddle.static.program_guard of the value's program"
+                "in static mode, under paddle.static.program_guard(<program of the value>)"
             )
 
 

@@ -46,7 +46,7 @@ def is_for_xla() -> bool:
 def computed_once(scalar: Scalar) -> Scalar:
     """In a graph for XLA, multiply and divide by the same factor.
 
-    Otherwise, XLA would repeat the computation of the scalar for each product that needs it.
+    Otherwise, XLA would compute the scalar again for each use.
     """
     if not is_for_xla():
         return scalar

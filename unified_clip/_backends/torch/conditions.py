@@ -157,8 +157,8 @@ def is_inference(tensor: Tensor) -> bool:
 
 
 def is_strided(tensor: Any) -> bool:
-    """Return whether a tensor is dense. In a graph, return True for every plain tensor, because hooks cannot read
-    `layout`."""
+    """Return whether a tensor is dense. In a graph, types in `PLAIN` count as dense, because traced hooks cannot
+    read `layout`."""
     return (torch.compiler.is_compiling() and type(tensor) in PLAIN) or bool(tensor.layout == torch.strided)
 
 

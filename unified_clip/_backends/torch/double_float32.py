@@ -300,8 +300,7 @@ def _powers(numbers: Tensor, p: float) -> DoubleFloat32:
 
 
 def _magnitudes(tensor: Tensor) -> Tensor:
-    """Return |g| of complex numbers with an error of at most 1 ULP, or NaN for a NaN part. Real tensors stay
-    unchanged."""
+    """Return |g| of complex numbers with an error of at most 1 ULP. Return real tensors unchanged."""
     if not tensor.is_complex():
         return tensor
     parts = torch.view_as_real(tensor.resolve_conj())

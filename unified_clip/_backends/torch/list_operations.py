@@ -93,7 +93,7 @@ def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
 
 
 def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Write]:
-    """The caller must round the bounds, and must not pass 0, because PyTorch might replace -0 by 0."""
+    """Pass bounds that are rounded to the tensors' dtype. Do not pass 0: PyTorch might replace -0 by 0."""
     return [
         Write(functools.partial(torch._foreach_clamp_min_, tensors, low)),
         Write(functools.partial(torch._foreach_clamp_max_, tensors, high)),

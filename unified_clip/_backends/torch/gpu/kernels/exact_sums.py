@@ -1,4 +1,4 @@
-"""The kernels that compute exact sums. A sum is an integer in windows of 24 bits.
+"""The kernels that compute exact sums. A sum is a long integer, stored in windows of 24 bits.
 
 A magnitude is significand * 2**exponent * unit. The unit is half of the smallest positive number in the norm's dtype.
 So the windows can represent every |g|**p, and every midpoint between neighbouring norms.

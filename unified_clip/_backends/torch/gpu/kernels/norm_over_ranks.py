@@ -112,7 +112,7 @@ def round_words(
     error: tl.constexpr, order: tl.constexpr, wide: tl.constexpr, flags: tl.constexpr, tags: tl.constexpr,
     tag: tl.constexpr, pieces: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the root of the sum in `words`. If the ranks made different calls, the norm is NaN.
+    """Store the norm in `norms`. If the ranks made different calls, store NaN.
 
     For p = inf, store 0, which `round_largest` replaces by the norm.
     """
@@ -142,7 +142,7 @@ def round_words(
 
 @triton.jit
 def _pair(words: tl.tensor) -> tl.tensor:
-    """Return the sum in the words, as two float64 numbers with a relative error of at most 2**-90."""
+    """Return the sum as two float64 numbers. The relative error is at most 2**-90."""
     zero = tl.zeros([], tl.float64)
     high, low = zero, zero
     for limb in range(FIRST_WIDE_LIMB, END_WIDE_LIMB):
@@ -155,7 +155,7 @@ def _pair(words: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _norm(words: tl.tensor, order: tl.constexpr) -> tl.tensor:
-    """Return the root of the sum in the words, as a float64 number with a relative error of at most 2**-50."""
+    """Return the norm in float64. The relative error is at most 2**-50."""
     carry, top = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
     for limb in range(FIRST_LIMB, END_LIMB):
