@@ -27,7 +27,7 @@ ADAPTERS = {
 def resolve(argument: Any) -> tuple[Backend, Any]:
     """Return (backend of the first tensor, argument). New iterators replace the iterators that this call consumes.
 
-    NumPy arrays decide only if there is no other tensor, because every framework accepts NumPy arrays.
+    Ignore NumPy arrays if there is another tensor, because every framework accepts NumPy arrays.
     """
     if isinstance(argument, Iterator):
         argument = _Peeked(argument)

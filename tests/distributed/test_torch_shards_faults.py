@@ -172,7 +172,7 @@ def test_gradients_that_no_rank_counts_are_an_error(worlds: Worlds) -> None:
 
 def test_equal_sums_of_ranks_that_all_count_are_a_warning(worlds: Worlds) -> None:
     """Warnings are errors in these processes."""
-    message = "the 2 ranks own gradients with exactly the same sum, .* as with DistributedDataParallel, the norm is"
+    message = "the 2 ranks own gradients with exactly the same norm, .* as with DistributedDataParallel, the norm is"
     for case in ("copies declared as distinct, unchecked", "copies declared as distinct, by a function"):
         check_rejected(worlds(2).run(faults.run_case, case), "ClipWarning", message)
     norm = reference.norm(faults.ARRAYS * 2, 2.0)

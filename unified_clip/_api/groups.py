@@ -62,7 +62,7 @@ def clip(
     patterns: object = None,
     step: int | None = None,
 ) -> Outcome:
-    """Clip each group by its rule. The groups cover all gradients, in order.
+    """Clip each group by its rule. Each gradient is in exactly one group.
 
     `patterns` and `step` must be equal on all ranks.
     """

@@ -1,1 +1,1 @@
-"""The rule of clipping, and the interfaces of frameworks. No module here imports a framework or NumPy."""
+"""The code that all frameworks share, and the interfaces of backends. No module here imports a framework or NumPy."""

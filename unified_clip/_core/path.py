@@ -178,11 +178,11 @@ class DevicePrimitives(Protocol):
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """For each row, return the sum of its group. `groups` is a result of `Sparse.row_groups`."""
+        """For each row, return the sum of all rows in the same group. `groups` is a result of `Sparse.row_groups`."""
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """For each row, return the maximum of its group. No number is negative."""
+        """For each row, return the maximum of all rows in the same group. No number is negative."""
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...

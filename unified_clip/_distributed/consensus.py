@@ -1,8 +1,8 @@
 """Compare the calls of all ranks in the all-reduce that sums the norm.
 
-Ranks send only integers. Their sums do not depend on the order, so the norm has the same bits for every distribution of
-the gradients. Ranks also send digests of the values that must match. If digests differ, the ranks exchange readable
-texts, and all ranks raise an error.
+Ranks send only integers. The order of additions does not change a sum of integers, so the norm has the same bits for
+every distribution of the gradients. Ranks also send digests of the values that must match. If digests differ, the ranks
+exchange readable texts, and all ranks raise an error.
 """
 
 from __future__ import annotations

@@ -340,7 +340,7 @@ def _power_norm(
     total, dtype = consensus.power_sum(here, own.norm_dtype)
     if is_only_declared and 0 < here.total * consensus.group.size == total.total and consensus.group.size > 1:
         validation.warn_at_call(
-            f"the {consensus.group.size} ranks own gradients with exactly the same sum, although ownership "
+            f"the {consensus.group.size} ranks own gradients with exactly the same norm, although ownership "
             "declares that ranks own different gradients. If these gradients are copies, as with "
             "DistributedDataParallel, the norm is too large: leave process_group and ownership out. To check the "
             "declaration, pass check_numel"

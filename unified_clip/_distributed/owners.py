@@ -29,8 +29,8 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
     if ownership == REPLICATED and rank not in ranks:
         raise ValueError(
             f"ownership is {REPLICATED!r}, but the gradient at {leaf.place} is only on the ranks {sorted(ranks)}: "
-            f"rank {rank} has no copy. Pass ownership={DISTINCT!r} if ranks also pass gradients that only "
-            "other ranks have"
+            f"rank {rank} has no copy. Pass ownership={DISTINCT!r} if your list is meant to have gradients "
+            "of other ranks"
         )
     if ownership == DISTINCT:
         return True

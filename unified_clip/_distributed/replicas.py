@@ -102,7 +102,7 @@ class SharedSet(NamedTuple):
         return digest(self.identities)
 
     def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
-        """Yield (number, place) for each gradient with a place. The number identifies the gradient on all ranks."""
+        """Yield (number, place), without gradients whose place is None. The number is equal on all ranks."""
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
             if (place := places(index)) is not None:
@@ -179,7 +179,7 @@ def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
     return _describe(
         sets,
         exchange,
-        "from their copies",
+        "differ from their copies",
         "Copies have drifted apart. Restore all ranks from one checkpoint, or broadcast the parameters from one copy. "
         "Look for a rank that skips a reduction of gradients",
         "a copy of the gradient",
@@ -191,11 +191,11 @@ def describe_terms(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
     """All ranks have to call this function."""
     remedy = "Set the same Partial gradients on each of these ranks, in the same order. Set zeros where a rank has none"
     noun = "a Partial gradient"
-    return _describe(sets, exchange, "in shape, dtype or placements from those", remedy, noun, remedy)
+    return _describe(sets, exchange, "differ in shape, dtype or placements from those", remedy, noun, remedy)
 
 
 def _describe(
-    sets: Sequence[ReplicaSet], exchange: Exchange, from_others: str, remedy: str, noun: str, remedy_of_number: str
+    sets: Sequence[ReplicaSet], exchange: Exchange, difference: str, remedy: str, noun: str, remedy_of_number: str
 ) -> str:
     contents: dict[int, dict[int, list[Position]]] = {}
     for index in range(exchange.max_over_ranks(len(sets))):
@@ -209,12 +209,12 @@ def _describe(
     compared = drifted[:MAX_SETS]
     senders = [positions[0] for copies in compared for positions in copies[:2]]
     texts = iter(exchange.exchange([sets[index].text() if rank == exchange.rank else None for rank, index in senders]))
-    sentences = [_describe_set(copies, (next(texts), next(texts)), from_others, exchange) for copies in compared]
+    sentences = [_describe_set(copies, (next(texts), next(texts)), difference, exchange) for copies in compared]
     return f"the {'. The '.join(sentences)}. {remedy}. No gradient was changed."
 
 
 def _describe_set(
-    copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]], from_others: str, exchange: Exchange
+    copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]], difference: str, exchange: Exchange
 ) -> str:
     most, differing = (text["contents"] for text in texts)
     compared = [{key: entry[1] for key, entry in entries.items()} for entries in (differing, most)]
@@ -225,7 +225,7 @@ def _describe_set(
         _ranks(positions, text, exchange) for positions, text in ((copies[1], texts[1]), (copies[0], texts[0]))
     )
     missing = [key for key in keys if key not in differing or key not in most]
-    sentences = [f"gradients at {', '.join(places[:4])}{more} on {where} differ {from_others} on {elsewhere}"]
+    sentences = [f"gradients at {', '.join(places[:4])}{more} on {where} {difference} on {elsewhere}"]
     if not keys:
         sentences.append("Only their order differs")
     if missing:

@@ -1,4 +1,4 @@
-"""Load the compiled kernels of eager calls on a CPU. `_compute/kernels.py` has the same functions in NumPy.
+"""Load the compiled kernels. `_compute/kernels.py` has the same functions in NumPy.
 
 UNIFIED_CLIP_NATIVE=0 disables the kernels. With UNIFIED_CLIP_NATIVE=1, missing kernels are an error, also during
 installation.

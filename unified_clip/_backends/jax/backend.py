@@ -41,7 +41,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return host.kernels_in_graphs() and kernel_custom_call.register()
 
     _axes: tuple[str, ...] | None = None
-    """The `shard_map` axes in the caller's `process_group`, or None if it names no axes."""
+    """The result of `declared_axes`, or None for `process_group="auto"`."""
 
     def with_spec(self, spec: DistributedSpec) -> Self:
         if isinstance(spec.process_group, str) and spec.process_group == "auto":

@@ -201,7 +201,6 @@ class JaxShards(LocalShards):
         return list(_local_shards(self.values[index]).values())
 
     def _first_copies(self, index: int) -> list[Tensor]:
-        """Return the shards whose first device in the process group belongs to this process."""
         value = self.values[index]
         if self._is_within_group(value):
             return [shard.data for shard in value.addressable_shards if shard.replica_id == 0]

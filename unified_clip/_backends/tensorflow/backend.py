@@ -47,7 +47,6 @@ from .arithmetic import (
 from .device_path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
-"""IndexedSlices have another base class."""
 
 
 class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):

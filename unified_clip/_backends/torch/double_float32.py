@@ -142,7 +142,7 @@ def compensated_sum(numbers: DoubleFloat32) -> DoubleFloat32:
 
 
 def power_below(number: DoubleFloat32) -> DoubleFloat32:
-    """Return the largest power of two that is not above a number, clamped to [2**-126, 2**126], without a
+    """Return the largest power of two that is at most `number`, clamped to [2**-126, 2**126]. The result has no
     derivative."""
     exponent = number.hi.detach().view(torch.int32) & EXPONENT
     return _from_float32(exponent.clamp(1 << 23, 253 << 23).view(torch.float32))

@@ -1,4 +1,4 @@
-"""The device path over gradients on one GPU, which the compiled kernels collect in one pass."""
+"""The device path for gradients on one GPU. The compiled kernels collect these gradients in one pass."""
 
 from __future__ import annotations
 
