@@ -291,9 +291,8 @@ class ClipConfig(OutcomeProperties, Settings):
             TypeError: An entry is neither None nor a floating-point tensor. The configuration selects parameters by
                 name, but a parameter has no name. The adaptive rule agc needs parameters, but `parameters` contains
                 only gradients.
-            ValueError: The step is below 0 or has several elements. Two gradients overlap in memory. A gradient is
-                read-only or an expanded view. Ranks make different calls. The rule adagc gets more or fewer gradients
-                than in the previous call.
+            ValueError: The step is below 0 or has several elements. Gradients overlap or are read-only. Ranks make
+                different calls. The rule adagc gets more or fewer gradients than in the previous call.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.clip_(parameters, step=step)
@@ -395,8 +394,7 @@ class ClipConfig(OutcomeProperties, Settings):
                 sharded, or None if each device has complete updates, as after `pmean`.
 
         Raises:
-            TypeError: The optimizer is not an optax.GradientTransformation. The clip is compiled, but nonfinite is
-                "raise".
+            TypeError: The optimizer is not an optax.GradientTransformation. A compiled clip has nonfinite "raise".
             ValueError: The setting nonfinite is "skip", and `optimizer` is None.
         """
         return integration("optax_transforms").transformation(self, optimizer, process_group)
