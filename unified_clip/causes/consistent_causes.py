@@ -125,7 +125,7 @@ class _Call:
         return self.call.explains(Hypothesis(), self.slack)
 
     def can_judge(self, other: _Call) -> bool:
-        """Return whether this call can disprove a cause of the other call."""
+        """Return whether this call can disprove a cause of `other`."""
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
         # frameworks have separate code for sparse gradients and for repeated gradients
@@ -162,7 +162,6 @@ def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]
 
 
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
-    """If no cause fits all lists, find one for lists of one gradient, or for longer lists."""
     diagnosis = _diagnose_among(this, everything, failing)
     rest = [each for each in everything if each.is_single != this.is_single and each.is_regular]
     if diagnosis.cause or not rest or not all(each.is_correct for each in rest):
@@ -268,7 +267,6 @@ def _mistake(hypothesis: Hypothesis) -> tuple[str, str, bool]:
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Find the left-out gradients of `source` in `target`."""
     here, there, left = source.call, target.call, hypothesis.about
     same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]
     if len(same) != len(left):

@@ -45,7 +45,7 @@ QUOTIENT = "as with the coefficient {}(1, norm / threshold) instead of min(1, th
 TWICE = "as if the coefficient were applied twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""The indices are the ways of `_float32_norm`."""
+"""A text for each `way` of `_float32_norm`."""
 
 
 def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:

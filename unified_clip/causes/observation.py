@@ -57,7 +57,6 @@ class Hypothesis(NamedTuple):
 
 
 def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | None:
-    """Return None if the kinds differ, or if the kind is ''."""
     fitting = [each for each in fitting if not each.is_rare] or fitting
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
@@ -83,7 +82,7 @@ class Observation:
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
     after: Sequence[Dense | None]
-    """A call that only measures the norm has no results."""
+    """Empty if the call only measures the norm."""
 
     by: By
     threshold: float = 0.0

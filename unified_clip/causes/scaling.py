@@ -12,13 +12,13 @@ from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.types import Dense
 
 EXACT = 2.0**-46
-"""The relative error of a division in float64."""
+"""The allowed relative error of a division in float64."""
 
 CLOSE = 2.0**-20
-"""The relative error of a few roundings to float32."""
+"""The allowed relative error after a few roundings to float32."""
 
 TWICE_ROUNDED = 2.0**-23
-"""The relative error of a product that is rounded to float32, and then to 16 bits."""
+"""The allowed relative error of a product that is rounded to float32, and then to 16 bits."""
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:

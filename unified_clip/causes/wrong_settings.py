@@ -22,10 +22,10 @@ ROUNDING = 1e-5
 """A coefficient above 1 + ROUNDING proves that the call does not limit coefficients to 1."""
 
 MIN_LISTS = 2
-"""A wrong factor on all norms is reported only after at least this number of lists."""
+"""At least this number of gradient lists must show the same wrong factor of the norm."""
 
 MIN_CALLS = 2
-"""If at least this number of calls have narrow intervals, a setting can have any number of digits."""
+"""A setting with many digits is reported only if at least this number of calls have narrow intervals."""
 
 NARROW = 0.05
 """The largest width of a narrow interval, relative to the setting."""
@@ -234,9 +234,9 @@ def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
-    """Return (largest quotient of an unchanged gradient, smallest quotient of a scaled gradient).
+    """The quotient of a gradient is norm**a / threshold**b, and `powers` is (a, b).
 
-    The quotient is norm**a / threshold**b, and `powers` is (a, b).
+    Return (largest quotient of an unchanged gradient, smallest quotient of a scaled gradient).
     """
     unchanged, scaled, tolerance = -math.inf, math.inf, IN_FLOAT32 + rounding_noise(call.elements)
     for number in call.counted:

@@ -255,8 +255,7 @@ class RecordedRun(RecordedTable):
     """The name of the run in printed sentences."""
 
     recorded: int
-    """The number of clip calls in the file. `lines` can be shorter, because all calls of a loop are merged into one
-    call."""
+    """The number of clip calls in the file. A comparison merges some calls in `lines`, and leaves some out."""
 
     others: tuple[tuple[RecordedCall, ...], ...] = ()
     """The clip calls of all processes except the first one."""

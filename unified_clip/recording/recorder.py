@@ -43,7 +43,7 @@ def record(
             their norms. Recording norms reads all gradients once more.
         gradients_every: Every N steps, store the gradients before clipping as safetensors files beside `path`.
         names: The names of the parameters: a list of names in order, a dict of name to parameter, or a model with
-            `named_parameters()`. The names of a dict or model also apply to a list of one gradient for each
+            `named_parameters()`. With a dict or a model, you can also clip a list with one gradient for each
             parameter, in the same order. If `names` is None, the names come from the call: the keys of a dict, or
             (name, gradient) tuples. Parameters of Paddle and TensorFlow have their own names. Gradients without a name
             get their position as a name.

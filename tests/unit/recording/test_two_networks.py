@@ -470,7 +470,8 @@ def test_weights_of_another_call_of_the_same_step_are_named_without_a_claim_abou
     new = [*first, clip(2, "critic", (3.0, 5.0)), clip(2, "maker", weights={"maker.a": 9.0})]
     (cause,) = write_and_compare(tmp_path, old, new).findings
     assert cause.kind == "another optimizer"
-    assert "'maker.a' differ. Another call of this step clips these weights. At step 1, the gradients" in cause.sentence
+    expected = "'maker.a' differ. Another call of this step clips their gradients. At step 1, the gradients"
+    assert expected in cause.sentence
     assert "have not changed since" not in cause.sentence
 
 

@@ -267,12 +267,12 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
         sentence = f"{place}{names_text(others)} have other elements" if others else ""
         return Cause("other initial weights", sentence) if sentence else None
     if later.a.step == pair.a.step:
-        place += f"{names_text(different)} differ. Another call of this step clips these weights"
+        place += f"{names_text(different)} differ. Another call of this step clips their gradients"
     else:
         place += f"{names_text(different)} differ at step {later.a.step}, and have not changed since step {pair.a.step}"
     if not before:
         return Cause(
-            "other initial weights", f"{place}. No earlier call clips these weights: compare their initial values"
+            "other initial weights", f"{place}. No earlier call clips their gradients: compare the initial weights"
         )
     step = before[-1].a.step
     gradients = [(a, b) for name, a, b in numbers(before[-1], "gradient") if name in different]
@@ -281,7 +281,7 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
         return Cause(
             "another optimizer", f"{sentence}: compare the optimizers of these parameters, including all settings"
         )
-    advice = f"The clip of these weights at step {step} differs, too: look for the cause in this clip first"
+    advice = f"The clip of their gradients at step {step} differs, too: look for the cause in this clip first"
     return Cause("other gradients", f"{place}. {advice}")
 
 

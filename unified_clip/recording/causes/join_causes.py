@@ -101,7 +101,6 @@ def effective(
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Keep one of two causes: "scaled gradients", or different numbers of backward passes."""
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
     explanations = [(point.first, cause) for point in at_step for cause in explained[point.first]]

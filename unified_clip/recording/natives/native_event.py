@@ -1,4 +1,4 @@
-"""Record the calls of the frameworks' clip functions, without tensors."""
+"""Record the calls of the frameworks' clip functions."""
 
 from __future__ import annotations
 

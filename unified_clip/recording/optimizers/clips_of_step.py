@@ -55,7 +55,6 @@ EMPTY: Mapping[str | None, tuple[str, str]] = {
 
 
 def changes_by_hand(run: RecordedRun) -> str:
-    """Return a description of the user's code that might change gradients, or ""."""
     clipped = {line.step for line in run.lines}
     are_for_logs = any(step.hooks and step.step in clipped for step in run.optimizer_steps)
     for step in run.optimizer_steps:

@@ -38,8 +38,8 @@ def pair_numbers(a: Sequence[Numbered], b: Sequence[Numbered]) -> Iterator[Numbe
 def undivided_losses(
     runs: Sequence[RecordedRun], pairs: Sequence[NumberPair]
 ) -> tuple[RecordedRun, int, list[NumberPair]] | None:
-    """Return (run, number of backward passes in a step, pairs with undivided losses) if only this run divides its
-    losses."""
+    """Return (run, count, pairs). Only `run` divides its losses by `count`, the number of backward passes in a step.
+    The returned pairs contain the losses without this division."""
     counts = {len(step.losses) for run in runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1
     if count < 2:

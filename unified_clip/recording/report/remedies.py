@@ -49,7 +49,6 @@ def step_of_other_eps(comparison: RecordingComparison) -> int | None:
 
 
 def _rules_at(comparison: RecordingComparison, step: int) -> set[str]:
-    """A loop over the gradients has the rule "each"."""
     lines = [pair.a for pair in comparison.pairs if pair.a.step == step]
     is_loop = len(lines) > 1 and all(len(line.parameters) == 1 for line in lines)
     return {"each" if is_loop or line.rule == "each" else "global" for line in lines}
