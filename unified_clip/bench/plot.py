@@ -99,7 +99,7 @@ def growth(data: Mapping[str, Any], path: Path) -> None:
             axes.set(xscale="log", yscale="log", xlabel=title)
             axes.grid(color="#eeeeee")
             axes.set_axisbelow(True)
-        figure.axes[0].set_ylabel("milliseconds, clipped, float32 (lower is better)")
+        figure.axes[0].set_ylabel("milliseconds to clip float32 (lower is better)")
         handles = [Line2D([], [], color=COLOURS[name], label=name) for name in frameworks]
         handles += [
             Line2D([], [], color="black", ls=line, label=label)

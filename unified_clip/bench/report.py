@@ -14,7 +14,7 @@ NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
 
 SLACK = 0.5
-"""A load average of other processes up to SLACK hardly changes the results."""
+"""A smaller load average hardly changes the results."""
 
 BUSY = (
     "The machine was busy, so the times and ratios are unreliable. Bench used {threads} of {cpus} processors, and "

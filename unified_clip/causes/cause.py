@@ -44,7 +44,6 @@ class Cause(NamedTuple):
 
 
 def joined(*sentences: str) -> str:
-    """Join sentences without a final period. Leave out empty ones."""
     return ". ".join(filter(None, sentences))
 
 

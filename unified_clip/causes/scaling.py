@@ -38,7 +38,7 @@ def combined_norm(norms: Sequence[float], p: float) -> float:
 
 
 def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
-    """Return min(1, threshold / (n + eps)). An infinite threshold returns 1, even if the norm is NaN."""
+    """Return min(1, threshold / (n + eps))."""
     if threshold == math.inf:
         return 1.0
     if n == threshold == 0:

@@ -67,7 +67,7 @@ def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 MOST_GROWTH = 1000
-"""The largest factor by which a difference of weights grows in the gradients of another network."""
+"""Gradients can differ by up to MOST_GROWTH times the difference of the weights."""
 
 UNNAMED = "the other clip calls"
 

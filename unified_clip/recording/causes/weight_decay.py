@@ -93,7 +93,7 @@ def _regularized(pair: CallPair, norms: Norms) -> Iterator[Sequence[str]]:
 
 
 def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms: Norms) -> Iterator[float]:
-    """Other data can also cause larger losses, so yield only weight decays with at most two digits."""
+    """Yield only round weight decays, such as 0.01. Other results are probably an effect of other data."""
     added = math.fsum(own.losses) - math.fsum(step.losses)
     error = max(EXACT, LOSS_ERROR * abs(math.fsum(own.losses)) / added) if added > 0 else 0.0
     for names in _regularized(pair, norms):

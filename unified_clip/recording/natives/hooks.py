@@ -73,7 +73,7 @@ class Hooks:
             (on if is_on else off)()
 
     def add_imported(self, *ended: str) -> None:
-        """Add the hooks of all imported frameworks. Python still marks the modules in `ended` as incomplete."""
+        """Add the hooks of all imported frameworks. The import of the modules in `ended` has just ended."""
         if self._missing is None:
             return
         for name in list(self._missing):

@@ -126,7 +126,6 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients, or None if the exact norm is the same."""
     if not observed.rows or call.rule not in ("global", "each"):
         return None
     stored = [observed.rows[index][0] if index in observed.rows else each for index, each in enumerate(observed.before)]

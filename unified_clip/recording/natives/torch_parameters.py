@@ -60,7 +60,7 @@ MOST_SEARCHES = 8
 
 
 class ModelNames:
-    """The names of parameters in the user's models, if an optimizer trains them."""
+    """The names of the parameters that optimizers train."""
 
     def __init__(self) -> None:
         self._names: MutableMapping[Any, str | None] = WeakIdKeyDictionary()

@@ -1,4 +1,4 @@
-"""Find where each optimizer adds its eps, and which eps of PyTorch's Adam has the same effect."""
+"""Compare the places where two optimizers add eps."""
 
 from __future__ import annotations
 

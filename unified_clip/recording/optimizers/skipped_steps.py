@@ -135,7 +135,7 @@ def _skips_without_calls(run: RecordedRun, other: RecordedRun) -> Skips:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Remove the clip calls that only `run` makes in skipped iterations, if both runs skip them."""
+    """If both runs skip the same iterations, remove the clip calls of `run` in these iterations."""
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))
     are_as_many = len(run.optimizer_steps) == len(other.optimizer_steps)

@@ -12,7 +12,7 @@ from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT, distance
 
 MOST_NETWORKS = 6
-"""The largest number of networks with equal shapes."""
+"""The largest number of earlier calls with which a call is compared."""
 
 
 SAME = 0.01

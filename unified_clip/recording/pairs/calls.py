@@ -129,7 +129,7 @@ class MissingCalls(NamedTuple):
     """The calls with a partner in the other run."""
 
     later: frozenset[int]
-    """The positions in this step of the pairs after the first missing call."""
+    """The pairs after the first missing call, as positions in `partners`."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:

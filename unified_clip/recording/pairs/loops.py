@@ -90,7 +90,7 @@ def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCa
 
 
 def _count_parts(lines: Sequence[RecordedCall], tensors: int) -> int:
-    """If the first n calls together clip `tensors` gradients, return n. Otherwise, return 0."""
+    """Return how many calls, from the first on, clip exactly `tensors` gradients together, or 0."""
     counts = list(itertools.accumulate(map(_tensor_count, lines)))
     count = counts.index(tensors) + 1 if tensors in counts else 0
     return count if count_mergeable(lines[:count], _tensor_count) == count else 0

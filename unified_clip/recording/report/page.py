@@ -82,7 +82,7 @@ def _plots(report: ComparisonReport) -> Iterator[tuple[str, str, Markup]]:
             yield name, f"{name} at each step.", plot
     for name, curve in report.distances.items():
         if plot := run_plots.distances(f"distance of {name}", curve, marked_steps):
-            words = f"The relative difference of {name} at each step. Rounding errors begin near 10⁻⁷ and grow slowly."
+            words = f"Relative difference of {name} between the runs. Rounding errors begin near 10⁻⁷ and grow slowly."
             yield f"Distance of {name}", words, plot
     if plot := run_plots.numbers("learning rate", [run.learning_rate for run in report.runs], marked_steps):
         yield "Learning rate", "The learning rates of the optimizer's parameter groups at each step.", plot
