@@ -20,7 +20,7 @@ class Ignore(ConfigModel):
     path: Name = Field(description=f"the files in which to ignore findings. {GLOB}")
     clip: Name | None = Field(
         default=None,
-        description="part of the name of the clip in the finding, such as clip_grad_value_. The wildcard * matches "
+        description="the name of the clip, such as clip_grad_value_, or a part of the name. The wildcard * matches "
         "any text. By default, the entry applies to all clips in the files",
     )
     threshold: Threshold | None = Field(
@@ -50,8 +50,8 @@ class CheckRules(ConfigModel):
     )
     explicit: list[Name] = Field(
         default=[],
-        description="files that must set the trainer's clip key, even if the trainer's default has the same effect. "
-        f"{GLOB}",
+        description="files that must set the trainer's clip key, even if the trainer's default agrees with this "
+        f"configuration. {GLOB}",
     )
     nearest: list[Name] = Field(
         default=[],

@@ -376,11 +376,10 @@ class ClipConfig(OutcomeProperties, Settings):
                 `names`. Without `names`, patterns are compared with Paddle's names, such as "linear_0.b_0".
 
         Raises:
-            TypeError: `names` has an unsupported type, or has parameters of another framework. The program is static,
-                but the threshold is not constant, or nonfinite is "raise" or "skip".
+            TypeError: `names` has an unsupported type, or has parameters of another framework. In a static program, the
+                threshold is not constant, or nonfinite is "raise" or "skip".
             ValueError: During a clip, a parameter is not in `names`, but a pattern or the rule adagc needs its name.
-            RuntimeError: The optimizer has parameter groups, but the configuration has `adaptive`, or nonfinite is
-                "raise" or "skip".
+            RuntimeError: For an optimizer with parameter groups, `adaptive` is set, or nonfinite is "raise" or "skip".
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)
 

@@ -35,7 +35,7 @@ WINDOW = 100
 class Clipper:
     """Clip the gradients of one model by a configuration.
 
-    `names` can also be a function that returns the name of a `Leaf`.
+    `names` can be a function that returns the name of a `Leaf`.
     """
 
     recorded_as = "ClipConfig"

@@ -51,8 +51,8 @@ def fingerprints_of(array: Any, dtype: str) -> Fingerprints | None:
 def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
     """Return the sum of the elements and the sum of their cubes, for a real matrix.
 
-    Two matrices with the same norm and sums probably have the same elements. For example, frameworks store the gates of
-    a GRU in different orders.
+    Two matrices with the same norm and sums probably have the same elements. The orders can differ, because frameworks
+    store the gates of a GRU in different orders.
     """
     if dtype in COMPLEX or array.ndim != 2:
         return None
@@ -100,7 +100,7 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
 
 
 def _cosines_and_sines(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """Element k of the flattened weight has the factor cos(sqrt(7) k). cos(x + y) = cos(x) cos(y) - sin(x) sin(y)."""
+    """Element k of the flattened weight is multiplied by cos(sqrt(7) k). cos(x + y) = cos(x) cos(y) - sin(x) sin(y)."""
     angles = math.sqrt(7) * stride * np.arange(length)
     yield np.cos(angles)
     yield sign * np.sin(angles)

@@ -61,7 +61,6 @@ class _Difference(NamedTuple):
 
 
 def _common_factor(differing: Sequence[_Difference]) -> float:
-    """Return the factor that most gradients share, or NaN if no two gradients share a factor."""
     factors = np.sort([each.factor for each in differing if not math.isnan(each.factor)])
     if not factors.size:
         return math.nan

@@ -33,8 +33,8 @@ class UnreadableError(CodedError, code="UC701"):
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """For a complex dtype, the last axis of `array` has the real and the imaginary part. For bfloat16, `array` has the
-    bits."""
+    """For a complex dtype, the last axis of `array` has the real and the imaginary part. For bfloat16, `array` has
+    uint16 elements."""
 
     dtype: str
     array: npt.NDArray[Any]
@@ -50,7 +50,7 @@ class Dense:
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def bits(self) -> npt.NDArray[Any]:
-        """Return the bit patterns of the elements. All NaN elements have one bit pattern."""
+        """Return the bit patterns of the elements. Every NaN gets the same bit pattern."""
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
         if not is_nan.any():

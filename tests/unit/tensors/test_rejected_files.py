@@ -421,7 +421,7 @@ def test_a_small_file_that_claims_much_is_not_converted(torch_files: Path, tenso
 
 @pytest.mark.nightly
 def test_no_file_reads_another_file(tensorflow_files: Path) -> None:
-    assert "'w' has its numbers in another file, 'secret'. Save the numbers in this file" in refused(
+    assert "'w' has its numbers in another file, 'secret'. Save all numbers in one file" in refused(
         tensorflow_files, "external.h5"
     )
     assert "'w' is a link to another file, 'vast.h5'" in refused(tensorflow_files, "linked.h5")

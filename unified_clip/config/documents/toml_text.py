@@ -16,7 +16,7 @@ from .parse_error import NOT_VALID, ParseError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return (data, ()), because TOML forbids duplicate keys."""
+    """TOML forbids duplicate keys, so the tuple of duplicates is empty."""
     try:
         return tomllib.loads(text), ()
     except tomllib.TOMLDecodeError as error:

@@ -184,7 +184,7 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Return the number of characters and values in a node. In `sizes`, None marks an outer node."""
+    """Count the characters and values in a node after its aliases are expanded."""
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):
         size = 1 + len(node.value)

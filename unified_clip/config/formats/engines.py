@@ -1,4 +1,4 @@
-"""Training engines, such as DeepSpeed, that restrict clipping in training code."""
+"""Training engines, such as DeepSpeed, that prevent some clips in training code."""
 
 from __future__ import annotations
 

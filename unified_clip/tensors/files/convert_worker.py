@@ -191,12 +191,12 @@ def _extract(source: str, out: Path) -> Path:
 def _read_dataset(name: str, dataset: Any) -> Gradient:
     if dataset.external:
         elsewhere = dataset.external[0][0]
-        raise UnreadableError(f"{name!r} has its numbers in another file, {elsewhere!r}. Save the numbers in this file")
+        raise UnreadableError(f"{name!r} has its numbers in another file, {elsewhere!r}. Save all numbers in one file")
     if dataset.chunks:
         _check_chunks(name, dataset)
     # a small file may claim to have huge data: reserve no memory for it
     elif dataset.id.get_storage_size() < dataset.nbytes:
-        raise UnreadableError(f"the numbers of {name!r} are missing or in another file. Save all numbers in this file")
+        raise UnreadableError(f"the numbers of {name!r} are missing or in another file. Save all numbers in one file")
     return from_numpy(dataset[()])
 
 

@@ -15,7 +15,7 @@ WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump
 
 
 def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Document:
-    """Return the top-level names and their values. `names` has the values from base files."""
+    """Return the variables at the top level of a file. `names` has the variables of the base files."""
     reader = _Reader(dict(names or {}))
     body = parse_tree(text, name).body
     for statement in body:

@@ -197,7 +197,6 @@ class _PlaceCheck:
         return isinstance(node, ast.Name) and node.id in self.source.imports
 
     def _reads(self, names: set[str], *, of_imports: bool = False) -> list[ast.Name | ast.Attribute]:
-        """Return every read of these variables and attributes. With `of_imports`, also return `module.name`."""
         loads: list[ast.Name | ast.Attribute] = []
         for node in self.source.nodes:
             match node:

@@ -58,7 +58,7 @@ class MMEngine(OwnFormat):
         return super().recognises(document) and self.names_own_key(document)
 
     def names_own_key(self, document: Document) -> bool:
-        """Return whether the text names a key of the trainer. `exec(code)` sets unknown keys in any training script."""
+        """A training script with `exec(code)` might set any key, so search the text for a key of the trainer."""
         keys = [*(keys[-1] for keys in self.own_keys), *self.inheritance.keys, "read_base"]
         return any(key in document.text for key in keys)
 
