@@ -107,7 +107,7 @@ class Tree:
     """Count and limit the entries of nested data. A list that contains itself would never end."""
 
     def __init__(self, file_size: int = 0) -> None:
-        """Without repeated references, a file has at most one entry per byte."""
+        """A file of n bytes has at most n entries, unless the file refers to one object several times."""
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
         self._name_limit = 100 * DEFAULT_ENTRIES + file_size

@@ -122,7 +122,7 @@ class Backend(Protocol):
         return []
 
     def products(self, tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-        """A single coefficient is for all tensors. Return None if `from_capsules` or `list_from_host` is as fast."""
+        """`coefs` has one number, or one number for each tensor. Return None to let the host path multiply."""
         return None
 
     def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:

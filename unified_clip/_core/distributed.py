@@ -167,7 +167,7 @@ Measure = Callable[[Sequence[Tensor]], PartialSums]
 
 class Shards(Protocol):
     values: list[Tensor]
-    """The local tensors of the gradients, in the same memory.
+    """The local tensors, which share memory with the gradients.
 
     `GradientList` replaces a sparse tensor by a dense tensor of the stored rows.
     """

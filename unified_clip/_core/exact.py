@@ -59,7 +59,7 @@ class Accumulator:
 
     total: int = 0
     blocks: int = 0
-    """The number of block sums in `total`. Each has a relative error below 2**-BLOCK_ERROR_SHIFT."""
+    """The number of block sums in `total`. The relative error of a block sum is below 2**-BLOCK_ERROR_SHIFT."""
 
     compensated: int = 0
 

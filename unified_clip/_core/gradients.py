@@ -1,4 +1,4 @@
-"""The gradients of one call, checked one by one or collected in one pass."""
+"""The list of the gradients that one call clips."""
 
 from __future__ import annotations
 

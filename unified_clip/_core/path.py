@@ -110,7 +110,7 @@ class Path(Protocol):
         """Write zeros if the condition `keep` is false."""
 
     def unchanged(self) -> list[Tensor]:
-        """Return the tensors. Copy tensors that can be overwritten."""
+        """Return the tensors, or copies if the caller can overwrite the tensors."""
 
     def as_norm(self, n: Scalar) -> Tensor:
         """Return a 0-d tensor in `norm_dtype`."""

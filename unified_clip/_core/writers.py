@@ -137,7 +137,7 @@ class InPlace:
     def _share(self, gradients: Changed, group: range) -> None:
         """Write sparse results to `.grad`.
 
-        For dense results, increase autograd's version counters of tensors with the same memory.
+        For dense results, increase autograd's version counters of tensors that share the written memory.
         """
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])

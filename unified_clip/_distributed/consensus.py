@@ -1,4 +1,4 @@
-"""Compare the calls of all ranks in the all-reduce that sums the norm.
+"""Compute norms over all ranks, and check that the ranks make the same call.
 
 Ranks send only integers. The order of additions does not change a sum of integers, so the norm has the same bits for
 every distribution of the gradients. Ranks also send digests of the values that must match. If digests differ, the ranks
@@ -58,7 +58,7 @@ class Call:
     replicas: Sequence[ReplicaSet] = ()
 
     terms: Sequence[ReplicaSet] = ()
-    """The `Partial` gradients. This all-reduce compares the layouts of these gradients."""
+    """The `Partial` gradients. Ranks compare the layouts of these gradients."""
 
     shared: SharedGradients = field(default_factory=SharedGradients)
     remarks: Callable[[], Mapping[str, str]] = dict
@@ -107,7 +107,7 @@ class Consensus:
     ) -> tuple[Scalar, str] | None:
         """Return (norm over all ranks, dtype of the norm). Return None if the host reads the norm.
 
-        find_terms: Returns the `Partial` gradients, or None if this rank lacks a partial sum.
+        find_terms: Returns the `Partial` gradients, or None if the host sums them.
         before: The `Consensus` of the call's first norm, or None for the first norm.
         """
         group, arguments = self.group, self._call.arguments
@@ -325,7 +325,7 @@ class Consensus:
 
 
 def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessGroup]]) -> None:
-    """Raise this error also on the ranks that wait for this rank. `find_groups` returns their process groups."""
+    """Raise this error also on the waiting ranks. `find_groups` returns the process groups of these ranks."""
     if hasattr(error, "raises_alone"):
         return
     try:

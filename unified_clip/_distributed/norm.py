@@ -319,8 +319,7 @@ def _norm(
 ) -> tuple[float, str]:
     """Return (p-norm over all ranks, dtype of the norm).
 
-    is_only_declared: Whether `ownership` alone decides which gradients this rank owns. If so, equal sums cause a
-    warning.
+    is_only_declared: Whether `ownership` alone decides which gradients this rank owns.
     """
     if p in (1, 2):
         return _power_norm(own, consensus, int(p), with_terms, is_only_declared)

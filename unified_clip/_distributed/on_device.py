@@ -19,7 +19,7 @@ from .digests import PIECES
 from .integers import equal_summands
 
 FLAGS = WORDS + 1 + 3 + 3 * PIECES
-"""FLAGS is the index of a flag for "norms can stay on the rank's GPU". The next flag is for "this norm stays"."""
+"""The index of the flag "norms can stay on the GPU". The next index has the flag "this norm stays on the GPU"."""
 
 TAGS = FLAGS + 2
 
@@ -31,7 +31,7 @@ WINDOWS = 178
 
 REMEDY = (
     "Set UNIFIED_CLIP_TRITON=0, and restart all ranks from the same checkpoint. Then all ranks raise an error "
-    "that describes the difference"
+    "that shows how their calls differ"
 )
 
 MIXED = f"ranks make different calls. On ranks that leave their norm on the GPU, the norm is NaN. {REMEDY}"

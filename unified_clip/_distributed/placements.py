@@ -101,11 +101,11 @@ class DistributedGradients(LocalShards):
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Return whether this rank owns a plain tensor, by the framework's attributes. None means unknown."""
+        """Read from the parameter's attributes whether this rank owns a plain tensor. None means unknown."""
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
-        """Return all ranks that have a copy of a plain tensor, by the framework's attributes. None means unknown."""
+        """Read from the parameter's attributes which ranks have a copy of a plain tensor. None means unknown."""
         return None
 
     # -- for all frameworks

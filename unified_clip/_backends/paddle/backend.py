@@ -127,7 +127,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Only the type decides, because some gradients also have stop_gradient=False."""
+        """Do not read `stop_gradient`, which is also False for some gradients."""
         return isinstance(parameter, PARAMETER)
 
     def check_hook(self, gradient: Any) -> None:

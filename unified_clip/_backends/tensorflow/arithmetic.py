@@ -58,8 +58,8 @@ def computed_once(scalar: Scalar) -> Scalar:
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
     """Return True under a `tf.distribute` strategy, where the norm must have the same bits as without the strategy.
 
-    Return False for XLA, because XLA would compute the exact sum of every norm. Return False for eager GPU tensors,
-    because `tf.cond` would wait for the GPU.
+    Return False for XLA, because XLA would compute the slow exact sum for every norm. Return False for eager GPU
+    tensors, because `tf.cond` would wait for the GPU.
     """
     if not tf.distribute.has_strategy():
         return False

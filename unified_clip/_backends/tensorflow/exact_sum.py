@@ -1,7 +1,7 @@
 """Correctly rounded norms in graphs of a `tf.distribute` strategy.
 
-Usually, the roots of both ends of the error interval round to the same float32 number, which is the norm. Otherwise,
-integer operations compute the exact sum, and compare it with the midpoint between the two rounded roots.
+Usually, the lowest and the highest possible sum have the same rounded norm. Otherwise, integer operations compute the
+exact sum, which decides between the two rounded norms.
 """
 
 from __future__ import annotations

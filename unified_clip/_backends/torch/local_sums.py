@@ -1,4 +1,4 @@
-"""Sum the powers of one rank's tensors on a device, for a norm over ranks.
+"""Compute the sum of |g|**p over the gradients of one rank.
 
 The device adds up blocks in float64, and the host adds up the block sums as integers.
 """

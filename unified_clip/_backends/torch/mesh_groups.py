@@ -40,7 +40,7 @@ def group_of_mesh(mesh: Any) -> Any:
 
 
 def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
-    """Return the process group over which the DTensors are sharded or `Partial`, as a list.
+    """Return a list with the process group over which the DTensors are sharded or `Partial`.
 
     If all DTensors are replicated, the list is empty. If the placements do not determine the group, return None.
     """

@@ -1,4 +1,4 @@
-"""Read the local tensors, placements and process groups of DTensors. Lists can also have plain tensors."""
+"""Read the local tensors, placements and process groups of DTensors."""
 
 from __future__ import annotations
 
@@ -251,7 +251,6 @@ class TorchShards(DistributedGradients):
         return [self._sums[index] for index in self._deferred]
 
     def terms_on_device(self, measure: Measure) -> Terms | None:
-        """Return None if a rank of the process group lacks partial sums, or if an element has more than 32 bits."""
         bucket, *further_buckets = self._buckets
         values = [self.values[index] for index in bucket.members]
         if (
