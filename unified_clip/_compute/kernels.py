@@ -135,7 +135,7 @@ def _exact_sum(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
 
 
 def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield the elements in chunks. All chunks use the same buffer. Zeros fill the last block."""
+    """Yield chunks of elements in the same buffer. Zeros extend the last chunk to a multiple of BLOCK."""
     buffer = np.empty(CHUNK)
     filled = 0
     for view, dtype in parts:

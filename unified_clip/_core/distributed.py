@@ -1,4 +1,4 @@
-"""Distributed gradients: the caller's declaration, and the interface of shards."""
+"""The caller's settings for distributed gradients, and the interface of `Shards`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _covers(pattern: str, narrower: str) -> bool:
 
 
 INFERRED = DistributedSpec()
-"""The settings of a call with default arguments. Gradients are complete on this rank, or have placements."""
+"""The settings of a call with default arguments."""
 
 
 def declared(

@@ -18,7 +18,7 @@ class Scalars(Protocol):
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
 
     def is_true(self, condition: Any) -> bool:
-        """Return whether a condition is true everywhere. For a condition on a device, return False."""
+        """Return whether all elements are true. The device path always returns False."""
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 

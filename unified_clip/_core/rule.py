@@ -62,7 +62,7 @@ class AdaptiveThreshold:
 
 
 class OwnThresholds:
-    """A separate threshold for each tensor, or for each unit of a tensor."""
+    """A separate threshold for each tensor, or for each slice of a tensor."""
 
     __slots__ = ()
 
@@ -150,7 +150,7 @@ def measure(
 ) -> list[Norm]:
     """Return one `Norm` for the group, or several if the rule clips per tensor.
 
-    Norms on devices come first. Writes on devices can fail, so they must run before writes on the host.
+    Norms on devices precede norms on the host. Writes on devices can fail, so they must run first.
     scalars: If false, a `Norm` can have a vector with one number per tensor.
     """
     if rule.kind == "value":

@@ -107,8 +107,7 @@ class Consensus:
     ) -> tuple[Scalar, str] | None:
         """Return (norm over all ranks, dtype of the norm). Return None if the host reads the norm.
 
-        find_terms: Returns the `Partial` gradients, or None if the host sums them.
-        before: The `Consensus` of the call's first norm, or None for the first norm.
+        before: None for the first norm of a call. For later norms, the `Consensus` of the first norm.
         """
         group, arguments = self.group, self._call.arguments
         is_checked = arguments.get(ELEMENTS) is not None or bool(arguments.get(replicas.CHECK))

@@ -9,12 +9,12 @@ ELEMENTS = "the number of gradient elements"
 
 PARAMETERS = "the number of parameters"
 
-CALL = "the number of calls over this process group"
+CALL = "the number of calls that use this process group"
 
 REMEDY = (
-    "Pass ownership='replicated' if every rank has a copy, or 'distinct' if ranks have different parameters or shards. "
-    "Or pass a function that gets a parameter and returns whether this rank owns the parameter (see "
-    "unified_clip.ownership)"
+    "Pass ownership='replicated' if every rank has a copy of all parameters, or 'distinct' if ranks have different "
+    "parameters or shards. Or pass a function that gets a parameter and returns whether this rank owns the parameter "
+    "(see unified_clip.ownership)"
 )
 
 

@@ -87,11 +87,11 @@ class LocalShards(ABC):
         return []
 
     def owned_terms(self) -> list[int]:
-        """Return the indices of the results of `sum_terms` that this rank owns."""
+        """Return which results of `sum_terms` this rank owns, as list indices."""
         return []
 
     def sum_terms(self) -> list[Tensor]:
-        """Return the sums of all `terms`, also those that other ranks own. All ranks have to call this method."""
+        """Return the sums of the gradients in `terms`. All ranks have to call this method."""
         return []
 
     def terms_on_device(self, measure: Measure) -> on_device.Terms | None:

@@ -24,7 +24,7 @@ FLAGS = WORDS + 1 + 3 + 3 * PIECES
 TAGS = FLAGS + 2
 
 TAG = 1
-"""The tag of the sum, equal to `consensus.ADDS`."""
+"""Must be equal to `consensus.ADDS`."""
 
 WINDOWS = 178
 """The length of the last all-reduce: an integer that flags NaN and inf, and the 177 windows of an exact sum."""

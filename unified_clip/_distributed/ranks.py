@@ -85,7 +85,7 @@ class Ranks(Sequence[int]):
 
 
 def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ranks, rank: int) -> bool | None:
-    """Return whether `rank` has the first copy of its elements in a process group.
+    """Return whether `rank` is the first of the group's ranks that have the same elements.
 
     Return None if a rank of the group is not on the mesh, or if an element of the tensor is on no rank of the group.
     is_copied: For each dimension of the mesh, whether the tensor is copied along this dimension.

@@ -151,5 +151,9 @@ def test_calls_are_counted_per_group_so_a_skipped_call_is_found(p: float) -> Non
         return errors
 
     for first, second in run_ranks(3, run)[0]:
-        assert "the number of calls over this process group: 1 on ranks 0, 2; 2 on rank 1. A rank skipped a" in first
-        assert "the number of calls over this process group: 2 on ranks 0, 2; 3 on rank 1. A rank skipped a" in second
+        assert (
+            "the number of calls that use this process group: 1 on ranks 0, 2; 2 on rank 1. A rank skipped a" in first
+        )
+        assert (
+            "the number of calls that use this process group: 2 on ranks 0, 2; 3 on rank 1. A rank skipped a" in second
+        )

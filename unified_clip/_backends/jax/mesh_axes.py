@@ -16,10 +16,11 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
     """`declared` is None if the caller does not pass process_group."""
     manual = sorted(_manual_axes())
     if unknown := [axis for axis in declared or () if axis not in manual]:
-        axes = f"the axes of shard_map are {', '.join(map(repr, manual))}" if manual else "shard_map has no axes here"
+        listed = ", ".join(map(repr, manual))
+        problem = f"the axes of shard_map are {listed}" if manual else "this call is not inside shard_map"
         raise ValueError(
-            f"process_group names {', '.join(map(repr, unknown))}, but {axes}. Pass the names of the axes over which "
-            "the gradients are sharded"
+            f"process_group names {', '.join(map(repr, unknown))}, but {problem}. Pass the names of the axes over "
+            "which the gradients are sharded"
         )
     if not manual:
         return ()

@@ -60,7 +60,7 @@ def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool,
 
 
 def barrier(tensor: Tensor) -> Tensor:
-    """The barrier makes XLA compute the tensor before its products."""
+    """Make XLA compute the tensor before operations that use the result."""
     return gen_xla_ops.xla_optimization_barrier([tensor])[0]
 
 

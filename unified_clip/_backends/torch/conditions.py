@@ -171,7 +171,7 @@ def is_complex(tensor: Any) -> bool:
 
 
 def is_neg(tensor: Any) -> bool:
-    """`torch._foreach_` operations ignore that a tensor stores its values with the opposite sign."""
+    """In-place `torch._foreach_` operations do not support tensors that PyTorch negates lazily."""
     return not torch.compiler.is_compiling() and bool(tensor.is_neg())
 
 

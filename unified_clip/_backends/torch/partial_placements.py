@@ -27,7 +27,7 @@ class Bucket(NamedTuple):
     """Maps the index of each gradient to (parameter, gradient)."""
 
     def agreement(self, here: int) -> ReplicaSet:
-        """Return the number, shapes and dtypes of the gradients, which the ranks compare before the sum."""
+        """The ranks compare this `ReplicaSet` before they sum the gradients."""
         key = digest((self.ranks.key, self.device, self.sizes)) >> 2 << 1 | 1
         number = len(self.ranks)
         layouts = [(leaf, _layout(leaf, gradient)) for leaf, gradient in self.members.values()]

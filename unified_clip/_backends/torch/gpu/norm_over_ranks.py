@@ -49,8 +49,8 @@ def norm_over_ranks(
 ) -> tuple[Scalar, Tensor]:
     """Return (norm over all ranks, result of the first all-reduce), both on the device.
 
-    The first all-reduce sums `request.numbers`. The last all-reduce sums the exact sums if the norm is in doubt, else
-    zeros. For p = inf, the last all-reduce takes the maximum of the magnitudes.
+    The first all-reduce sums `request.numbers`. The last all-reduce sums the exact sums if the norm could be rounded
+    wrongly, else zeros. For p = inf, the last all-reduce takes the maximum of the magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}
@@ -110,9 +110,9 @@ def _sent(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _in_windows(own: Accumulator, p: int, wide: bool) -> list[int]:
-    """Split a sum into windows of 24 bits. The last bit of the first window has the value u**p.
+    """Split a sum into windows of 24 bits.
 
-    The number u is 2**-1075 for a float64 norm, and 2**-150 for a float32 norm.
+    The last bit of the first window is 2**(-1075 * p) for a float64 norm, and 2**(-150 * p) for a float32 norm.
     """
     total = own.total << 2 >> UNIT + 2 - (1075 if wide else 150) * p
     return [total >> (24 * window) & (2**24 - 1) for window in range(WINDOWS - 1)]

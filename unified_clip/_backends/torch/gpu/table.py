@@ -63,8 +63,8 @@ The relative error of the second number is about 2**-40.
 NARROW_ERROR = 2.0**-35
 """The same as ERROR, for sums that are stored as two float32 numbers.
 
-The second number of a lane is the sum of CHUNK / LANES rounding errors of at most 2**-24. Each addition of two lanes
-has a relative error of at most 3 * 2**-48.
+Each lane adds CHUNK / LANES numbers. The second number is the sum of the rounding errors, each at most 2**-24. Each
+addition of two lanes has a relative error of at most 3 * 2**-48.
 """
 
 MAX_CHUNKS = 2**20

@@ -5,8 +5,8 @@ has the addresses of all tensors, so one launch handles many tensors. Programs d
 number does not change the sums.
 
 For a float64 norm (`wide`), each sum is stored as two float64 numbers. For other norms, each sum is one float64 number,
-or two float32 numbers on a GPU with slow float64. A norm is in doubt if the error of the sum could change the
-rounded norm. Then `add_exactly` computes the exact sum in windows of 24 bits, and `decide` rounds the norm.
+or two float32 numbers on a GPU with slow float64. If the error of the sum could change the rounded
+norm, `add_exactly` computes the exact sum in windows of 24 bits, and `decide` rounds the norm.
 """
 
 from .exact_sums import STATE, add_exactly, decide, flag

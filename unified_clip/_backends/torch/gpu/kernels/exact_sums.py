@@ -16,7 +16,7 @@ from .shared import RUNTIME, chunk_at, magnitude_bits
 STATE: Any = tl.constexpr(180)
 """The length of the state of a norm, in int64 numbers:
 
-- whether the norm is in doubt
+- whether the norm could be rounded wrongly
 - the bits of the largest magnitude
 - LAST minus the exponent of the smallest positive magnitude
 - 177 windows, which are enough for the sum of 2**36 squares of the largest float64 number
@@ -76,7 +76,7 @@ def add_exactly(
     begin = first_chunk + tl.program_id(0).to(tl.int64)
     end = begin * 0 + end_chunk
     if not per_tensor:
-        end = tl.where(tl.load(states) != 0, end, begin)  # if the norm is not in doubt, read no chunk
+        end = tl.where(tl.load(states) != 0, end, begin)  # if the norm is certain, read no chunk
     for chunk in range(begin, end, tl.num_programs(0)):
         state = states + (tl.load(table + 3 * tensors + 2 * chunk) if per_tensor else chunk * 0) * STATE
         if tl.load(state) != 0:
@@ -133,7 +133,7 @@ def _rounds_up(
 def decide(
     states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.constexpr, over_ranks: tl.constexpr
 ) -> None:
-    """Round the norm from the windows, if the norm is in doubt.
+    """Compute the norm from the exact sum, if the stored norm could be rounded wrongly.
 
     over_ranks: Whether the windows contain the sum over all ranks.
     """

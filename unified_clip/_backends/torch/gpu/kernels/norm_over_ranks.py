@@ -21,7 +21,7 @@ from .sums import INFINITY, LARGEST, rounded_pair
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
-"""Bit EXPONENT + e of the words is the last bit of a float64 number with the exponent field e."""
+"""If a float64 number has the exponent field e, its last bit is bit EXPONENT + e of the sum."""
 
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)

@@ -119,7 +119,7 @@ def round_sums(
     width: tl.constexpr,
     wide: tl.constexpr,
 ) -> None:
-    """Store the norm of each group of chunks. If p is not inf, also store whether the norm is in doubt.
+    """Store the norm of each group of chunks. If p is not inf, also store whether the norm could be wrong.
 
     groups: Two numbers for each group: the index of the first chunk, and the index after the last chunk.
     """
@@ -159,14 +159,14 @@ def round_sums(
 def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
     n = tl.sqrt(total) if order == 2 else total
     low, high = (n * (1.0 - error)).to(tl.float32), (n * (1.0 + error)).to(tl.float32)
-    return low.to(tl.float64), (low != high) & (n < INFINITY)  # NaN is not in doubt
+    return low.to(tl.float64), (low != high) & (n < INFINITY)  # NaN is certain
 
 
 @triton.jit
 def rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
-    """Return (norm rounded to float64, whether the norm is in doubt).
+    """Return (norm rounded to float64, whether this norm could be rounded wrongly).
 
-    The norm is also in doubt if the error bound does not hold for the sum.
+    The second value is also true if the error bound does not hold for the sum.
     """
     high, low = two_sum(high, low)
     is_bounded = (high >= LEAST) & (high <= LARGEST)
