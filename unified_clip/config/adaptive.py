@@ -105,7 +105,7 @@ class AdaptiveStates:
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
     def set_places(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
-        """Set `gradients.places` for the rule `adagc`. Return False if the call needs a `Leaf` for each gradient."""
+        """Set `gradients.places` for the rule `adagc`. Return False if the places are unknown."""
         if not self.need_places:
             return True
         count = len(gradients.values)

@@ -47,7 +47,7 @@ def add_parsers(commands: Any) -> Any:
     export.add_argument(
         "--nearest",
         action="store_true",
-        help="replace an unsupported family or eps, and print how much the clip coefficients differ",
+        help="replace a family or eps that the trainer does not support, and print the effect on clip coefficients",
     )
     export.add_argument(
         "--as",

@@ -111,7 +111,6 @@ class Clipper:
         return self._clip_container(grads, step, parameters)[0]
 
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
-        """Return the adaptive states as tensors, for the initial state of an optimizer."""
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:

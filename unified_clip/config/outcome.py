@@ -155,12 +155,12 @@ class ClipOutcome:
 
     @property
     def nan(self) -> int | None:
-        """The number of NaN elements, or None if the norm is not finite and the clipper did not count them."""
+        """The number of NaN elements, or None if unknown. A clipper with `details=True` always counts them."""
         return self._count(0)
 
     @property
     def inf(self) -> int | None:
-        """The number of infinite elements, or None if the norm is not finite and the clipper did not count them."""
+        """The number of infinite elements, or None if unknown. A clipper with `details=True` always counts them."""
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:

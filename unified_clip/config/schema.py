@@ -122,7 +122,6 @@ class Clipping(ConfigModel):
         return None if self.min is None or self.max is None else (self.min, self.max)
 
     def as_clip_rule(self, threshold: Any) -> ClipRule:
-        """`threshold` is a number, or an object that computes the number later."""
         if self.rule == "value":
             bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
             return ClipRule("value", bounds=bounds) if bounds else ClipRule("value", threshold=threshold)
@@ -257,7 +256,7 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """Configurations with the same effect return equal tuples. The last entry of the tuple has the rules."""
+        """Configurations with the same effect return equal tuples."""
         parts = [
             ClipRule("global_norm", formula.PADDLE)
             if _is_off(part)

@@ -88,10 +88,7 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """Return one factor for each element: the product of a cosine for each axis.
-
-    `shape` begins at axis `first` of the weight. `places[axis]` is the position of an axis after a transposition.
-    """
+    """Return one factor for each element: the product of a cosine for each axis."""
     product: Float64s = np.ones(1)
     for axis, length in enumerate(shape, first):
         place = places[axis] + 1

@@ -176,8 +176,8 @@ class Format(ABC):
     ) -> float | None:
         """Return the threshold at a path of keys, or None if the value switches clipping off.
 
-        `zero`, `negative`, `null` and `infinite` are the effects of such values in the trainer. By default, a number
-        below 0 switches clipping off if 0 switches clipping off.
+        `zero`, `negative`, `null` and `infinite` are the effects of such values in the trainer. By default,
+        negative numbers have the effect "off" if `zero` is "off", and otherwise "error".
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if isinstance(value, list) and document.kind == "args":

@@ -31,7 +31,7 @@ from .trainers.huggingface.training_arguments import NO_TRAINER
 UNIFIED_CLIP = "unified_clip"
 
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
-"""If no format recognises a file, all these keys together identify the format."""
+"""Maps a format to keys. A file with all these keys has this format, unless another format recognises it."""
 
 BASE_KEYS = ("_BASE_", "_base_")
 WHOLE_CONFIGURATION = "Import the whole configuration that your program prints."
@@ -180,7 +180,7 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
         document = trainer.parse(text, name)
     else:
         problem = f"{name}: {trainer.title} reads {_in_words(trainer.kinds)}"
-        raise ConfigError(f"{problem}. Name a base file of that kind.", "UC103")
+        raise ConfigError(f"{problem}. Save the base file in this format.", "UC103")
     return replace(document, path=path)
 
 

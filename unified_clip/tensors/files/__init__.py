@@ -39,7 +39,7 @@ NEEDED = {
     "torch": "PyTorch is needed to read the file",
     "tensorflow": "TensorFlow is needed to read the file",
     "keras": "h5py, which comes with TensorFlow, is needed to read the file",
-    "function": "A module that the function needs is missing",
+    "function": "A module that your function needs is missing",
 }
 
 CONVERT = "unified_clip.tensors.files.convert_worker"

@@ -101,7 +101,7 @@ OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.c
 
 
 class CheckedFile:
-    """A file that rejects reads beyond its end. Python would first reserve memory for the bytes."""
+    """A file that rejects reads beyond its end. Otherwise, a wrong length could fill the memory."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size

@@ -19,8 +19,6 @@ configuration's folder and in its parents."""
 
 @dataclass(frozen=True)
 class NamedFile(Inheritance):
-    """Replaces the path of a file in a configuration by the keys of that file."""
-
     at: tuple[str, ...]
     advice: str
     suffixes: tuple[str, ...] = (".json",)
