@@ -68,7 +68,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--strict": {
         "action": "store_true",
-        "help": "also fail the run if a known difference has no `cause`. For an unknown cause, require `reason`. "
+        "help": "also fail the run if a known difference has no `cause`, or an unknown cause and no `reason`. "
         "With --baseline, also fail the run for failures of the earlier run, and for results that are missing now",
     },
     "--strict-bits": {

@@ -102,8 +102,8 @@ class NativeResult(Result):
     second_call: Literal["", "equal", "different", "failed"] = ""
     """The comparison of a second call with the first call. Without a second call, the text is empty.
 
-    A function is called again if its bits differ from the baseline. A user's function is also called again if its
-    failure has no known cause.
+    A function is called again if any bit of its result differs from the baseline. A user's function is also called
+    again if its failure has no known cause.
     """
 
     problem: str

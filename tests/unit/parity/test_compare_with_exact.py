@@ -101,7 +101,7 @@ def test_stages_are_compared_separately() -> None:
     result = dataclasses.replace(outcome(5.0, [1.5, 2.0 + 2.0**-22]), update=[dense([0.25, 0.0])])
     verdict = compare_with_exact(clip_case, oracle.expect(clip_case), result, HOST)
     assert verdict.stages == {"norm": 0.0, "coefficient": 2.0**-23, "tensors": 1.0, "update": 0.0}
-    assert verdict.detail == "coefficient off by 1.19e-07 relatively, tensors off by 1 ULP"
+    assert verdict.detail == "coefficient off by 1.19e-07 (relative), tensors off by 1 ULP"
 
 
 @pytest.mark.parametrize(

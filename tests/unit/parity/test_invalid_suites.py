@@ -190,7 +190,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             cases_toml(NORM, "dtypes = ['float16']").replace("[1.0]", "[1.0, 2.0], dtype = 'complex64'"),
-            "`dtypes` cannot convert 'a': 'gradient 0' has dtype complex64, not a real float. Remove `dtypes`, or ",
+            "`dtypes` cannot convert 'a': 'gradient 0' has dtype complex64, not a float dtype. Remove `dtypes`, or ",
         ),
         ("a = " + "[" * 100_000, "cases.toml: its lists or tables are nested too deep"),
         (cases_toml("1"), "calls 1: it is 1. Give a table"),

@@ -321,7 +321,7 @@ def test_an_entry_for_an_error_covers_only_its_class() -> None:
     error = {("torch", "long tensor"): NativeDeviation("torch.norm", "raises", detail="ValueError: empty")}
     assert judge_deviations([known_entry(kind="raises", cause="ValueError")], error) == ({"long tensor": "known"}, [])
     assert "has the cause 'TypeError'" in judge_deviations([known_entry(kind="raises", cause="TypeError")], error)[1][0]
-    other = NativeDeviation("clip.py:clip", "error", detail="TypeError: clip(); it should raise RuntimeError")
+    other = NativeDeviation("clip.py:clip", "error", detail="TypeError: clip(); the case expects RuntimeError")
     assert recorded_cause(other) == "TypeError"
 
 

@@ -365,7 +365,7 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
         (
             "unheard_of",
             r"grads\.py: A module .* is missing: No module named 'unheard_of'. Correct .* for .*\. Or add framework = "
-            r'"NAME" below the key `function`, and set python under \[frameworks\.NAME\]',
+            r'"NAME" below the key `function`, and set `python` under \[frameworks\.NAME\]',
         ),
         (
             "leaves",
@@ -450,7 +450,7 @@ def test_a_file_may_have_classes_that_python_looks_up_by_their_module(
 
 
 def test_the_remedy_for_a_python_of_the_suite_has_its_framework(grads: Path) -> None:
-    with pytest.raises(UnreadableError, match=r"nowhere cannot be started: .* set python under \[frameworks\.jax\]"):
+    with pytest.raises(UnreadableError, match=r"nowhere cannot be started: .* set `python` under \[frameworks\.jax\]"):
         files.call("grads.py:array", grads, grads, python="nowhere", framework="jax")
     python = grads / "python"
     python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'numpy'\" >&2\nexit 1\n")

@@ -38,7 +38,7 @@ def test_an_interpreter_without_the_framework_is_told(
     with pytest.raises(
         UnreadableError,
         match=rf"a\.pt: PyTorch is needed to read the file: No module named 'torch'\. "
-        rf"Install the package for {python}. Or set python under \[frameworks\.torch\] of the suite",
+        rf"Install the package for {python}. Or set `python` under \[frameworks\.torch\] of the suite",
     ):
         read(tmp_path / "a.pt", pythons={"torch": str(python)})
     with pytest.raises(UnreadableError, match=r"a\.pt: .*absent cannot be started: No such file"):

@@ -87,7 +87,7 @@ def compare_with_exact(
     distance = max((stages[stage] for stage in stages if stage != "coefficient"), default=0.0)
     if distance == 0:
         return Verdict("equal", stages=stages)
-    units: dict[Stage, str] = {"coefficient": "relatively"}
+    units: dict[Stage, str] = {"coefficient": "(relative)"}
     apart = [f"{stage} off by {size:.3g} {units.get(stage, 'ULP')}" for stage, size in stages.items() if size]
     verdict = Verdict("different", distance, ", ".join(apart), stages)
     if case.call.is_adaptive:

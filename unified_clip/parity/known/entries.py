@@ -94,7 +94,7 @@ class KnownDifference(schema.SuiteTable):
     function: Name
     kind: DifferenceKind
     cases: Annotated[list[Name] | dict[Name, Size], Field(min_length=1)]
-    """Names of cases, or a table with the size in each case. In a name, `*` matches any text."""
+    """Names of cases, or a table {case name: size of the difference}. In a name, `*` matches any text."""
 
     reason: Name
     size: Size = 0.0
@@ -135,7 +135,7 @@ class KnownDifference(schema.SuiteTable):
         if within > LARGEST_WITHIN:
             effect = f"the entry would accept differences up to {within:g} times its `size`"
             problem = f"{within:g} is above {LARGEST_WITHIN:g}, so {effect}"
-            remedy = "Lower `within`, and run the command with --accept to write an entry for each order of magnitude"
+            remedy = "Lower `within`, and run the command with --accept to update the sizes"
             raise ValueError(f"{problem}. {remedy}")
         return within
 
@@ -144,7 +144,7 @@ class KnownDifference(schema.SuiteTable):
         has_sizes = isinstance(self.cases, dict)
         names = [name for name in ("size", "not_finite") if getattr(self, name)]
         if has_sizes and self.size:
-            raise ValueError("`cases` already has the size in each case. Remove size")
+            raise ValueError("`cases` already contains sizes. Remove `size`")
         names += ["the sizes of `cases`"] if has_sizes else []
         if names and self.kind not in WITH_NUMBERS:
             raise ValueError(f"kind = {self.kind!r} does not allow {' or '.join(names)}. Remove {' and '.join(names)}")

@@ -69,7 +69,7 @@ def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
     if not expected:
         kind = "raises"
     elif ".py:" in outcome.name and expected not in outcome.raised:
-        kind, detail = "error", f"{detail}; it should raise {expected}"
+        kind, detail = "error", f"{detail}; the case expects {expected}"
     elif outcome.changed_inputs:
         kind, detail = "inputs", f"before it raises {detail}"
     return NativeDeviation(outcome.name, kind, detail=detail)

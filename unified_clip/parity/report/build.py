@@ -150,7 +150,6 @@ def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> s
 
 NUMBERS = re.compile(r"(?<=by )[\d.e+-]+( %| times)?|(?<=a threshold of )[\d.e+-]+|(?<=instead of )[\d.e+-]+")
 NAMES = re.compile(r"'[^']*'(, '[^']*')*( and ('[^']*'|\d+ others))?( (is|are)\b)?")
-"""`_joined` ignores NUMBERS in details, and NAMES in causes."""
 
 
 def _joined(problems: Iterable[tuple[Problem, str]]) -> list[Problem]:
@@ -221,7 +220,7 @@ def _stale(report: ParityReport, known: KnownDifferenceResult, suffix: str) -> P
 def _detail(report: ParityReport, framework: str, result: Result) -> str:
     if result.verdict != "missing" or framework in report.versions:  # only the package with its functions is missing
         return result.detail
-    remedy = f"set python under [frameworks.{framework}] of the suite to an interpreter that has {framework}"
+    remedy = f"set `python` under [frameworks.{framework}] of the suite to an interpreter that has {framework}"
     return f"{result.detail}. Install {framework}, or {remedy}"
 
 

@@ -205,8 +205,8 @@ def _breakable(name: str) -> Markup:
 def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[tuple[str, str, Markup]]:
     if plot := plots.plot_ulps(report):
         words = (
-            "Number of results by distance from the exact result, at the first stage that differs: norm, "
-            "coefficient, gradients or parameters. Bars are log-scaled."
+            "Distance from the exact result at the first stage that differs (norm, coefficient, gradients or "
+            "parameters). The bars count results, on a log scale."
         )
         yield "Distances from the exact results", words, plot
     if plot := plots.plot_norms(report):

@@ -49,8 +49,8 @@ def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[G
         halves = [[each and each.shape for each in part] for part in (gradients[: count // 2], gradients[count // 2 :])]
         if halves[0] != halves[1]:
             yield (
-                "this function needs a list of the gradients, followed by a parameter of the same shape for each "
-                "gradient. Add the parameters to the list, or correct their shapes"
+                "this function needs one list: all gradients, then their parameters in the same shapes. Add the "
+                "parameters, or correct their shapes"
             )
         return
     steps = arguments["steps"]

@@ -92,7 +92,7 @@ def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
     for name, gradient in gradients.items():
         if gradient is not None and gradient.dtype not in REAL:
             raise SuiteError(
-                f"{problem}: {name!r} has dtype {gradient.dtype}, not a real float. Remove `dtypes`, or move these "
+                f"{problem}: {name!r} has dtype {gradient.dtype}, not a float dtype. Remove `dtypes`, or move these "
                 "gradients to a [[cases]] table without `dtypes`"
             )
 

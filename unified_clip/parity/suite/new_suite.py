@@ -238,8 +238,8 @@ def notes(norms: Mapping[Path, float]) -> Iterator[str]:
 def _below(norms: Sequence[float]) -> str:
     """Return a threshold of about a third of the smallest norm.
 
-    The threshold's coefficient is not close to a bfloat16 or float16 number. So the suite detects a function that
-    wrongly rounds the coefficient to 16 bits.
+    Avoid thresholds whose clip coefficient is close to a bfloat16 or float16 number. So the suite detects a function
+    that wrongly rounds the coefficient to 16 bits.
     """
     thresholds = [f"{min(norms) / (3 + step / 20):.3g}" for step in range(20)]
     return min(thresholds, key=lambda text: sum(_is_short(float(text) / norm) for norm in norms))

@@ -91,5 +91,5 @@ CALLS = {
 - For `append_gradient_clip_ops`, a case first calls `set_gradient_clip` with a GradientClipByGlobalNorm.
 - With the style "steps", one list contains the gradients of all steps in order. Each step uses the state of the
   previous step.
-- With the style "units", one list contains all gradients, followed by the parameter of each gradient.
+- With the style "units", one list contains all gradients, then their parameters.
 """

@@ -13,10 +13,9 @@ MAX_FAILURES = 4
 """After this number of failures in a mode, a function is not called again in this mode."""
 
 MAX_FAILED_FUNCTIONS = 4
-"""After this number of functions that failed one after the other, no further case runs."""
+"""If this number of functions fail in a row, no further case runs."""
 
 FAILURE_WEIGHTS = {"timed out": 2}
-"""{kind of failure: number of failures that it counts as}. All other kinds count as one failure."""
 
 
 def failure_of(end: Exit, timeout: float) -> Failure | None:
@@ -51,7 +50,7 @@ class WorkerFailures:
             return f"because earlier cases of this function failed, the last one as follows: {self._last[function]}"
         if len(self._in_a_row) >= MAX_FAILED_FUNCTIONS:
             *_, last = self._in_a_row.values()
-            functions = f"{MAX_FAILED_FUNCTIONS} functions failed one after the other"
+            functions = f"{MAX_FAILED_FUNCTIONS} functions failed in a row"
             return f"because {functions}, the last one as follows: {last}"
         return ""
 

@@ -45,7 +45,7 @@ NEEDED = {
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
 
-SETTING = "Or set python under [frameworks.{}] of the suite"
+SETTING = "Or set `python` under [frameworks.{}] of the suite"
 
 
 @cache
