@@ -319,9 +319,9 @@ def test_a_state_of_another_adaptive_rule_is_an_error(saved: str | None, resumed
     update = jax.jit(clips[1].update) if jitted else clips[1].update
     message = "does not match the configuration's adaptive rules: "
     if saved is None or resumed is None:
-        message = "has no adaptive state, but the configuration has the rule "
+        message = "has no values for the configuration's rule "
     if resumed is None:
-        message = r"has 1 adaptive state, but the configuration has no adaptive rule\. "
+        message = r"has values for an adaptive rule, but the configuration has no such rule\. "
     with pytest.raises(ValueError, match=rf"^the optimizer's state {message}.*new optimizer state"):
         update(grads, state)
 

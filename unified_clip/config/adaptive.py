@@ -141,13 +141,14 @@ class AdaptiveStates:
         """Unpack the tensors from `to_packed`. A tensor in a graph or on a device stays packed."""
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
         if len(lengths) != len(self._rules) or not all(map(state.has_length, self._rules.values(), lengths)):
-            own, count = ", ".join(sorted(map(str, self._rules.values()))), len(lengths)
+            own = ", ".join(sorted(map(str, self._rules.values())))
             problem = f"the optimizer's state does not match the configuration's adaptive rules: {own}"
-            if not count:
-                problem = f"the optimizer's state has no adaptive state, but the configuration has the rule {own}"
+            if not lengths:
+                problem = f"the optimizer's state has no values for the configuration's rule {own}"
             elif not self._rules:
-                states = f"{count} adaptive state{'s' * (count > 1)}"
-                problem = f"the optimizer's state has {states}, but the configuration has no adaptive rule"
+                problem = (
+                    "the optimizer's state has values for an adaptive rule, but the configuration has no such rule"
+                )
             raise ValueError(
                 f"{problem}. Use the configuration that created this state, or start with a new optimizer state."
             )
@@ -170,7 +171,7 @@ class AdaptiveStates:
         return data
 
     def load(self, data: Any) -> None:
-        """Replace the current states by data from `save`. Change nothing if this raises an error."""
+        """Replace the current states by data from `save`. After an error, the current states are unchanged."""
         if not isinstance(data, dict):
             raise ValueError(
                 f"the key `adaptive` of the state is {data!r:.60}. Pass the dict that state_dict() returned."

@@ -55,8 +55,8 @@ class CheckRules(ConfigModel):
     )
     nearest: list[Name] = Field(
         default=[],
-        description="files in which the check accepts clips with a different family or eps. The option --nearest "
-        f"accepts these clips in all files. {GLOB}",
+        description="files in which the family and eps of a clip may differ from this configuration. With the option "
+        f"--nearest, they may differ in all files. {GLOB}",
     )
     off: list[Name] = Field(
         default=[],
@@ -65,7 +65,7 @@ class CheckRules(ConfigModel):
     )
     nonfinite: list[Name] = Field(
         default=[],
-        description=f"files in which the check accepts a different value of nonfinite. {GLOB}",
+        description=f"files in which nonfinite may differ from this configuration. {GLOB}",
     )
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(

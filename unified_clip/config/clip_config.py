@@ -206,8 +206,8 @@ class ClipConfig(OutcomeProperties, Settings):
         Args:
             name: "name" or "name@version" of the format.
             version: The version of the trainer. Default: the version in `name`, or the newest supported version.
-            nearest: Replace a family or an eps that the format does not support. A ClipWarning then reports how much
-                the clip coefficients differ.
+            nearest: If the format does not support the family or the eps, export a supported family and eps. A
+                ClipWarning then reports how much the clip coefficients differ.
 
         Raises:
             NotRepresentableError: The format does not support a setting. The message names the setting and a remedy.

@@ -281,13 +281,7 @@ INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family
 
 
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a group, with the keys that the group inherits from the configuration.
-
-    - A group with a different rule inherits only family and eps. If either rule is "value" or "none", the group
-      inherits nothing.
-    - A group that sets threshold, adaptive, min or max inherits none of these four keys.
-    - A group with its own `family` does not inherit eps.
-    """
+    """Return the data of a group, with the keys that the group inherits from the configuration."""
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))
     names: tuple[str, ...] = INHERITED
@@ -305,7 +299,7 @@ def is_off(settings: Settings) -> bool:
 
 
 def _is_off(part: Clipping) -> bool:
-    """Return whether a part never changes a gradient. An adaptive threshold is never off."""
+    """Return whether a part never changes a gradient."""
     if part.rule == "none":
         return True
     thresholds = part.threshold.values if isinstance(part.threshold, Piecewise) else [part.threshold]

@@ -40,7 +40,7 @@ class ParameterSelection:
         return None if name is None else _dotted(name)
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
-        """Return the gradients to clip with their names, in the order of `Settings.parts`."""
+        """Return the leaves of all gradients that are clipped, in the order of `Settings.parts`."""
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
         if self._uses_names and gradients and not self._checked:
@@ -70,7 +70,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """The gradients must have the order of `group_leaves`."""
+        """`gradients` must be sorted as `group_leaves` sorts them."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)

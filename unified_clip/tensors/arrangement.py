@@ -13,7 +13,7 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Fingerprints = Sequence[float]
-"""The fingerprints of the stored order, of the flattened weight, and of the remaining `axis_orders`."""
+"""One sum for the stored order of axes, one for the flattened weight, and one for each other order of `axis_orders`."""
 
 Order = Literal["same", "transposed", "reshaped", "other"]
 
@@ -88,7 +88,7 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """Return one factor for each element: the product of a cosine for each axis."""
+    """Return one factor for each element: the product of one cosine per axis."""
     product: Float64s = np.ones(1)
     for axis, length in enumerate(shape, first):
         place = places[axis] + 1

@@ -65,7 +65,7 @@ class ComparedResults:
     a: ExampleResult
     b: ExampleResult
     distance: float
-    """The largest difference between elements, relative to the largest magnitude of all elements. NaN and
+    """The largest difference between the results of `a` and `b`, divided by the largest magnitude. NaN and
     infinite differences count as inf. If `results` is None, different outcomes also count as inf."""
 
     sentence: str
@@ -134,7 +134,6 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 
 
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
-    """Clip an example by a configuration. All elements of parameters are 1."""
     clipper, gradients = Clipper(config), dict(example.gradients)
     parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # examples have names of their own

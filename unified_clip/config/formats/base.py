@@ -143,7 +143,7 @@ class Format(ABC):
         return data
 
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
-        """Raise ConfigError if `version` is None. A file that sets the key `unset` needs no version."""
+        """Raise ConfigError if `version` is None. `unset` is a key that the message advises to set."""
         if version is None:
             way = name_format(f"{self.name}@{self.newest}")
             advice = f"If your version is {self.newest}, {way}"
@@ -300,7 +300,9 @@ CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"
 
-EACH_OPTIMIZER = "Each optimizer clips only its own gradients. Attach the configuration to both optimizers."
+EACH_OPTIMIZER = (
+    "The generator and the discriminator are clipped separately. Attach the configuration to both optimizers."
+)
 SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each optimizer."
 
 

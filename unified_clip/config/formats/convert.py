@@ -95,10 +95,7 @@ def _parse_own(path: Path) -> Document:
 def write(
     config: Settings, to: str, version: str | None = None, *, nearest: bool = False, kind: str | None = None
 ) -> tuple[str, list[str]]:
-    """Export a configuration as text. Return the text, and notes for the user.
-
-    `nearest` replaces an unsupported family or eps.
-    """
+    """Export a configuration as text. Return the text, and notes for the user."""
     name, to_version = parse_name(to)
     if name == UNIFIED_CLIP:
         return documents.dump({"version": config.version, **config.data()}, kind or "toml"), []
@@ -216,7 +213,10 @@ def _detect(path: Path) -> Candidate:
 
 
 def recognising(path: Path) -> list[Candidate]:
-    """Return the formats that recognise a file, with the merged file. Leave out formats that others extend."""
+    """Return the formats that recognise a file, with the merged file.
+
+    If a format and its extension recognise the file, return only the extension.
+    """
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 
 

@@ -45,7 +45,7 @@ ADDS_AFTER = ("append", "extend")
 PASSES_ON = (ast.Starred, ast.IfExp, ast.keyword, ast.Lambda, ast.Call)
 UNKNOWN_PLACE = (
     "cannot infer whether this clip is the first transformation of the gradients. If it is the first, write it as the "
-    "first argument of optax.chain. Otherwise, the clip changes updates, which is not supported: keep optax's clip."
+    "first argument of optax.chain. Otherwise, keep optax's clip: a clip after another transformation is not supported."
 )
 
 
@@ -113,7 +113,7 @@ class _PlaceCheck:
         self.visited: set[ast.AST] = set()
 
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
-        """Return notes about the place of a clip. Inside of optax.chain, `alone` is False."""
+        """Inside of optax.chain, `alone` is False."""
         if node in self.visited:
             return []
         self.visited.add(node)

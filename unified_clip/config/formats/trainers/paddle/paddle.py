@@ -32,7 +32,6 @@ MODULES = {
     "GradientClipBy": "paddle.fluid.clip",
     "GradClipBy": "paddle.fluid.dygraph_grad_clip",
 }
-"""The module of a class, by the beginning of its name."""
 
 KEYWORDS = {
     "need_clip": "need_clip excludes parameters that this file does not name. Copy the file, remove need_clip from the "

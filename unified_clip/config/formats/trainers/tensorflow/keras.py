@@ -40,9 +40,9 @@ class Keras(Format):
     rules = tuple(KEYS)
     family = "tensorflow"
     needs_version = (
-        "the effects of clipnorm and of 0 depend on Keras's version. Up to 2.3.1, clipnorm limits the global norm. "
-        "From 2.4 on, clipnorm limits the norm of each tensor. From 2.4 to 2.10, 0 makes all gradients 0. In other "
-        "versions, 0 clips nothing. For tf.keras of TensorFlow 2.0 to 2.3, name the format keras@2.4"
+        "the effects of clipnorm and of a threshold of 0 depend on Keras's version. Up to 2.3.1, clipnorm limits the "
+        "global norm. From 2.4 on, clipnorm limits the norm of each tensor. From 2.4 to 2.10, 0 makes all gradients 0. "
+        "In other versions, 0 clips nothing. For tf.keras of TensorFlow 2.0 to 2.3, name the format keras@2.4"
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
