@@ -13,8 +13,9 @@ from ..tensors.norms import exact_norm
 from ..tensors.types import Dense, digest
 from . import hypotheses
 from .cause import Cause, CauseKind, instead, joined
-from .observation import CLEAR_FACTOR, NORM_TOLERANCE, Observation, common_cause
-from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm
+from .element_limits import element_limits, limit_cause
+from .observation import NORM_TOLERANCE, Observation, common_cause
+from .scaling import CLOSE, EXACT, tolerance_of
 from .sums import steps_in_16_bits
 from .wrong_settings import or_simple_threshold
 
@@ -34,7 +35,9 @@ def find_cause(call: Observation) -> Cause | None:
         if forms_differ(call) or (call.norm_is_expected and not call.wrong):
             return None
         cause = shown_in_tensors(call)
-        return cause or (None if call.by == "value" else _by_hypotheses(call))
+        if cause or call.by == "value":
+            return cause
+        return limit_cause(element_limits(call)) or _by_hypotheses(call)
 
 
 def forms_differ(call: Observation) -> bool:
@@ -44,8 +47,8 @@ def forms_differ(call: Observation) -> bool:
 
 def shown_in_tensors(call: Observation) -> Cause | None:
     """Return a cause that is visible in the results, such as wrong signs."""
-    last = (wrong_bounds,) if call.by == "value" else (by_value, by_value_and_norm)
-    checks = (beyond_range, wrong_nan, zeroed_gradients, wrong_signs, not_clipped, norm_after, *last)
+    last = wrong_bounds if call.by == "value" else by_value
+    checks = (beyond_range, wrong_nan, zeroed_gradients, wrong_signs, not_clipped, norm_after, last)
     return next(filter(None, (check(call) for check in checks)), None)
 
 
@@ -231,11 +234,7 @@ def wrong_signs(call: Observation) -> Cause | None:
 
 
 def _is_near(result: Float64s, right: Float64s, dtype: str) -> bool:
-    return np.allclose(result, right, rtol=_tolerance(dtype), atol=0.0, equal_nan=True)
-
-
-def _tolerance(dtype: str) -> float:
-    return max(CLOSE, 2.0 ** (3 - FORMATS[dtype].precision)) if dtype in FORMATS else 0.0
+    return np.allclose(result, right, rtol=tolerance_of(dtype), atol=0.0, equal_nan=True)
 
 
 def not_clipped(call: Observation) -> Cause | None:
@@ -295,34 +294,6 @@ def is_clipped_by_value(call: Observation) -> bool:
 
 def _clamped(call: Observation, values: Float64s) -> Float64s:
     return np.clip(values, -call.threshold, call.threshold)
-
-
-def by_value_and_norm(call: Observation) -> Cause | None:
-    sides = [(before.values(), result.values()) for _, before, _, result in call.sides()]
-    is_plain = call.by == "global" and not call.need_clip and call.passed_norm is None
-    if not is_plain or all(map(_has_one_coef, call.scalings.values())):
-        return None
-    largest = max(float(np.abs(result).max(initial=0.0)) for _, result in sides)
-    coef = max(float(np.abs(result[before != 0] / before[before != 0]).max(initial=0.0)) for before, result in sides)
-    bounds = [largest, largest / coef] if coef else []  # the clip by norm may change nothing
-    simple = (float(f"{bound:.{digits}g}") for bound in bounds for digits in range(1, 9))
-    bound = next((number for number in simple if _is_by_value_and_norm(call, number)), None)
-    if bound is None:
-        return None
-    return Cause("another rule", f"as if each element were limited to [-{bound:g}, {bound:g}] before the clip by norm")
-
-
-def _has_one_coef(scaling: Scaling) -> bool:
-    return scaling.low <= scaling.high * (1 + CLEAR_FACTOR * _tolerance(scaling.dtype))
-
-
-def _is_by_value_and_norm(call: Observation, bound: float) -> bool:
-    limited = {number: np.clip(before.values(), -bound, bound) for number, before, _, _ in call.sides()}
-    norm = combined_norm([float(np.linalg.norm(values.ravel(), call.p)) for values in limited.values()], call.p)
-    coef = coefficient(norm, call.threshold, call.eps)
-    return call.norm_fits([norm, call.expected_norm], NORM_TOLERANCE) and all(
-        _is_near(result.values(), coef * limited[number], result.dtype) for number, _, _, result in call.sides()
-    )
 
 
 def wrong_bounds(call: Observation) -> Cause | None:

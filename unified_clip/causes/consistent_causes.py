@@ -15,6 +15,7 @@ from ..tensors.types import Sparse
 from . import call_causes, hypotheses
 from .cause import Cause
 from .counted_gradients import twice, without
+from .element_limits import ElementLimit, element_limits, limit_cause
 from .eps import AND_WITH_EPS, OR_WITH_EPS
 from .observation import NAMES, Hypothesis, Observation, common_cause
 from .sums import NARROW
@@ -77,6 +78,10 @@ class _Call:
     def shows_cause(self) -> bool:
         shown = call_causes.swapped(self.call) or call_causes.shown_in_tensors(self.call)
         return shown is not None and shown.kind not in ALSO_HYPOTHESES
+
+    @cached_property
+    def limits(self) -> Sequence[ElementLimit]:
+        return element_limits(self.call)
 
     @cached_property
     def slack(self) -> float:
@@ -181,6 +186,8 @@ def _diagnose_among(this: _Call, everything: Sequence[_Call], failing: Sequence[
         return Diagnosis(cause)
     contradictions: list[str] = []
     precise = [each for each in others if each.dtypes == this.dtypes or each.dtypes.isdisjoint(NARROW)]
+    if cause_of_limits := _limit_cause(this, precise):
+        return Diagnosis(cause_of_limits)
     correct = [each.call for each in precise if each.is_correct]
     differing = [each.call for each in precise if not each.is_correct]
     for fitting in _fitting(this, is_alone=not others):
@@ -205,6 +212,11 @@ def _diagnose_among(this: _Call, everything: Sequence[_Call], failing: Sequence[
     if cause and not contradictions:
         contradictions = [f"{cause.sentence}, but the other cases contradict this"]
     return Diagnosis(None, next(iter(contradictions), ""))
+
+
+def _limit_cause(this: _Call, others: Sequence[_Call]) -> Cause | None:
+    possible = dict.fromkeys(limit for each in (this, *others) for limit in each.limits)
+    return limit_cause([limit for limit in possible if all(limit.explains(each.call) for each in (this, *others))])
 
 
 def _is_by_value(this: _Call, others: Sequence[_Call]) -> bool:

@@ -71,6 +71,10 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
     return np.where(np.abs(values) < 2.0**smallest, flushed, np.ldexp(1.0, exponents - target.precision + 1))
 
 
+def tolerance_of(dtype: str) -> float:
+    return max(CLOSE, 2.0 ** (3 - FORMATS[dtype].precision)) if dtype in FORMATS else 0.0
+
+
 @dataclass(frozen=True)
 class Scaling:
     dtype: str

@@ -86,8 +86,11 @@ def root_mean_square(gradient: np.ndarray[Any, Any]) -> float:
     return float(np.sqrt(np.mean(gradient.astype(np.float64) ** 2)))
 
 
-def by_value_and_norm(bound: float) -> Function:
-    return lambda grads, limit: RIGHT["minimum"]([np.clip(g, -bound, bound) for g in grads], limit)
+def limited(grads: Arrays, bound: float = 0.2) -> Arrays:
+    return [np.clip(g, -bound, bound) for g in grads]
+
+
+LIMITED = "as if each element were limited to [-0.2, 0.2]"
 
 
 def norm_in_float32(grads: Arrays) -> float:
@@ -220,11 +223,16 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
         },
     ),
     "by value and then by norm": (
-        by_value_and_norm(0.2),
-        {
-            ("another rule", "as if each element were limited to [-0.2, 0.2] before the clip by norm"),
-            ("", ""),  # every element is 0, because the threshold is 0
-        },
+        lambda grads, limit: RIGHT["minimum"](limited(grads), limit),
+        {("another rule", f"{LIMITED} before the clip by norm")},
+    ),
+    "by norm and then by value": (
+        lambda grads, limit: (limited(RIGHT["minimum"](grads, limit)[0]), total(grads)),
+        {("another rule", f"{LIMITED} after the clip by norm")},
+    ),
+    "by value, but with the norm before it": (
+        lambda grads, limit: ([g * clip_arrays(total(grads), limit) for g in limited(grads)], total(grads)),
+        {("another rule", f"{LIMITED} before the clip by norm, but not before the norm")},
     ),
     "mean of the squared norms": (
         lambda grads, limit: (
@@ -574,3 +582,12 @@ def test_the_suite_has_other_norms(all_cases: list[Case]) -> None:
         ("clip_grad_norm_", 21.5),
         ("clip_grad_norm_", 6.0),
     ]
+
+
+def test_one_limit_of_elements_explains_all_cases(init_cases: list[Case]) -> None:
+    def limited_by_norm(grads: Arrays, limit: float) -> tuple[Arrays, float]:
+        return limited(RIGHT["minimum"](grads, limit)[0], 0.1 * total(grads)), total(grads)
+
+    causes = find_causes(limited_by_norm, init_cases)
+    assert {kind for kind, _ in causes.values()} == {""}
+    assert any("[-0.939415, 0.939415] after" in text and "contradict this" in text for _, text in causes.values())
