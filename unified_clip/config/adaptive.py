@@ -131,7 +131,6 @@ class AdaptiveStates:
         return state.RuleThreshold(rule, current, limit)
 
     def resize(self, counts: Iterable[int]) -> States:
-        """Return the current states. A state of the rule `adagc` gets one entry for each gradient of the clip call."""
         return {
             name: tensor_thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each
             for (name, each), count in zip(self.current.items(), counts, strict=False)

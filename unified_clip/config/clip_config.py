@@ -288,9 +288,9 @@ class ClipConfig(OutcomeProperties, Settings):
             step: The step number, as an int or a tensor with one element. By default, calls are counted from 0.
 
         Raises:
-            TypeError: An entry is neither None nor a floating-point tensor. The configuration selects parameters by
-                name, but a parameter has no name. The adaptive rule agc needs parameters, but `parameters` contains
-                only gradients.
+            TypeError: An entry of `parameters` is neither None nor a floating-point tensor. The configuration selects
+                parameters by name, but a parameter has no name. The adaptive rule agc needs parameters, but
+                `parameters` contains only gradients.
             ValueError: The step is below 0 or has several elements. Gradients overlap or are read-only. Ranks make
                 different calls. The rule adagc gets more or fewer gradients than in the previous call.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
@@ -307,8 +307,8 @@ class ClipConfig(OutcomeProperties, Settings):
             step: The step number, as an int or a tensor with one element. By default, calls are counted from 0.
 
         Raises:
-            TypeError: An entry is not a (parameter, gradient) tuple. The configuration selects parameters by name, but
-                a parameter has no name.
+            TypeError: An entry of `params_grads` is not a (parameter, gradient) tuple. The configuration selects
+                parameters by name, but a parameter has no name.
             ValueError: The step is below 0 or has several elements. Ranks make different calls. The rule adagc gets
                 more or fewer gradients than in the previous call.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
@@ -334,9 +334,9 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             optimizer: A `torch.optim.Optimizer` or a `keras.optimizers.Optimizer`.
-            names: The model, its `named_parameters()`, or a dict from names to parameters. On PyTorch, patterns need
-                `names`, or an optimizer that was built from `named_parameters()`. On Keras, the name of a variable is
-                its path, with dots instead of slashes.
+            names: The model, its `named_parameters()`, or a dict from names to parameters. To select parameters by
+                name on PyTorch, pass `names`, or build the optimizer from `named_parameters()`. On Keras, the name of a
+                variable is its path, with dots instead of slashes.
             process_group, ownership, check_numel, check_replicas: Arguments for PyTorch gradients on several ranks (see
                 docs/distributed.md). Every rank of the process group must make every step.
 

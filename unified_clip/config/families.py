@@ -1,4 +1,4 @@
-"""The effect of a different `family` or `eps` on the coefficients."""
+"""Compare configurations that differ only in `family` or `eps`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INFINITE = (
 @dataclass(frozen=True)
 class FamilyDifference:
     relative: float
-    """The largest relative difference of the coefficients, rounded up to two digits."""
+    """The largest relative difference of the clip coefficients, rounded up to two digits."""
 
     differs_if_infinite: bool
     sentence: str

@@ -134,7 +134,7 @@ class ClipOutcome:
 
     @property
     def clipped(self) -> bool | None:
-        """Whether any gradient changed. None for skipped steps, and for clips by value with an unknown effect."""
+        """Whether any gradient changed. None for skipped steps, or if the effect of the rule "value" is unknown."""
         clipped = [part.clipped for part in self.parts.values()]
         return None if None in clipped and True not in clipped else any(clipped)
 
@@ -237,8 +237,8 @@ class OutcomeProperties:
         """Continue from a state that `state_dict` returned. The state can come from another framework.
 
         Raises:
-            ValueError: `state` is not from `state_dict`, has an unsupported version, or belongs to different adaptive
-                rules.
+            ValueError: `state` is not from `state_dict`, has an unsupported version, or has other adaptive rules than
+                the configuration.
         """
         self._clipper.load_state_dict(state)
 

@@ -116,13 +116,10 @@ class ParameterSelection:
         return self._part_by_name[name]
 
     def _check(self, names: Sequence[str]) -> None:
-        """Warn once about patterns and groups that match nothing.
-
-        With `unmatched`, a call with new names is not checked, because later calls can have more parameters.
-        """
+        """Warn once about patterns and groups that match nothing."""
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))
-        if not (new and self._unmatched and not self._all_names):
+        if not (new and self._unmatched and not self._all_names):  # later calls can have more parameters
             self.check_now()
 
     def check_now(self) -> None:

@@ -77,7 +77,7 @@ def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
 def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
     """Return the argument `step` of a clip call, or `counted` if it is None."""
     entry.break_graph(
-        "a clip configuration counts its calls, which a compiled graph cannot do. Clip outside the graph, or by a "
+        "a compiled graph cannot count the calls of a clip configuration. Clip outside the graph, or by a "
         "function of unified_clip.torch"
     )
     if step is None:

@@ -88,7 +88,7 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
         (
             {"rule": "value", "threshold": 1.0, "nonfinite": "raise"},
             "mmengine",
-            '`nonfinite = "raise"` with the rule value. Remove `nonfinite`. This changes the clip. Or clip in Python',
+            '`nonfinite = "raise"` with `rule = "value"`. Remove `nonfinite`. This changes the clip. Or clip in Python',
         ),
     ],
 )

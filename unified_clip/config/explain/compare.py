@@ -38,7 +38,7 @@ class ExampleResult:
     """If the step is skipped or an error is raised, `coef`, `norm_clipped` and `results` are None."""
 
     norm_clipped: float | None
-    """The 2-norm of all results, including excluded gradients."""
+    """The 2-norm of all gradients after the clip, including excluded gradients."""
 
     results: dict[str, list[float]] | None
     """The first three elements of the first three gradients."""
@@ -66,7 +66,7 @@ class ComparedResults:
     b: ExampleResult
     distance: float
     """The largest difference between the results of `a` and `b`, divided by the largest magnitude. NaN and
-    infinite differences count as inf. If `results` is None, different outcomes also count as inf."""
+    infinite differences count as inf."""
 
     sentence: str
 

@@ -213,7 +213,7 @@ def _detect(path: Path) -> Candidate:
 
 
 def recognising(path: Path) -> list[Candidate]:
-    """Return the formats that recognise a file, with the merged file.
+    """Return the formats that recognise a file.
 
     If a format and its extension recognise the file, return only the extension.
     """
@@ -299,7 +299,7 @@ def _advice(path: Path) -> str:
         first, *others = [trainer.name for trainer in with_key]
         any_of = f"{name_format('NAME')}, where NAME is one of {', '.join([first, *others])}"
         option = any_of if others else name_format(first)
-        advice = f"The file has a clip key of {titles}. If it is a file of that trainer, {option}."
+        advice = f"The file has a clip key of {titles}. If it is a file of {titles}, {option}."
     else:
         names = ", ".join([*FORMATS, UNIFIED_CLIP])
         advice = f"To name the format, {name_format('NAME[@VERSION]')}, where NAME is one of {names}."

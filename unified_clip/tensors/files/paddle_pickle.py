@@ -24,7 +24,7 @@ LONG = 1 << 16
 """Smaller objects are read instead of mapped. Pickle protocol 4 stores larger objects outside of its frames."""
 
 _Unpickler: Any = pickle._Unpickler
-"""The unpickler in Python, because a subclass of the unpickler in C cannot replace its methods."""
+"""Subclasses can replace methods such as `load_reduce` here, but not in `pickle.Unpickler`."""
 
 LONGEST_CODE = 16
 

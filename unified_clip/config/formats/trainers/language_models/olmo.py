@@ -33,8 +33,8 @@ class OLMo(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         if document.get(RATIO) is not None:
             problem = (
-                "this key limits the norm of each tensor to a multiple of its moving average. unified_clip does not "
-                "support this limit. Keep OLMo's own clip. Or remove this key to clip by max_grad_norm."
+                "this key limits the norm of each tensor to a multiple of the norm's moving average. unified_clip does "
+                "not support this limit. Keep OLMo's own clip. Or remove this key to clip by max_grad_norm."
             )
             raise document.wrong([RATIO], problem)
         if document.get(*WARMUP) is not None and document.get(*FACTOR) is not None:

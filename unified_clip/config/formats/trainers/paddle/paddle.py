@@ -97,7 +97,7 @@ class Paddle(PythonFormat):
                 raise source.wrong(node, f"{problem}. Import the name: from {module} import {node.attr}.")
         clip = source.only(clips)
         if clip is None:
-            return Imported({"rule": "none"}, ["The file does not clip by Paddle."])
+            return Imported({"rule": "none"}, ["The file contains no clip of Paddle."])
         name, call = clip
         notes += source.conditions(call)
         if has_groups(source):

@@ -117,7 +117,7 @@ class MMEngine(OwnFormat):
         threshold = self.export_threshold(settings)
         raises = {"error_if_nonfinite": True} if settings.nonfinite == "raise" else {}
         if raises and settings.rule == "value" and not is_off(settings):
-            problem = 'it does not support `nonfinite = "raise"` with the rule value.'
+            problem = 'it does not support `nonfinite = "raise"` with `rule = "value"`.'
             raise self.not_exported(f"{problem} Remove `nonfinite`. This changes the clip.{self.in_python}")
         if threshold is None:
             return {"max_norm": float("inf"), **raises} if raises else None

@@ -13,7 +13,7 @@ from ...base import ATTACH, Format, Imported, default_note, paths, words
 
 LAST_TWO = (
     "With agc, timm does not clip the last two parameters of the model, such as the head's weight and bias. Add their "
-    "names to exclude."
+    "names to `exclude`."
 )
 LAST_TWO_UNCLIPPED = (
     "with `clip_mode: agc`, timm never clips the last two parameters of the model. Set `rule` to "
