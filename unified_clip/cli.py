@@ -177,7 +177,7 @@ class _Version(argparse.Action):
 
 
 def _read_ported(path: Path) -> Any:
-    """`parity` gets this function, because its modules must not import `port`."""
+    """The modules of `parity` must not import `port`."""
     from .port.report import build
 
     return build.read(path)

@@ -152,8 +152,8 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
     nothing. Clips during the recording would change the later norms.
 
     Args:
-        records: The path of a file from `unified_clip.record`, or an iterable of norms. A norm is a number or the
-            attribute `last` of a clip.
+        records: The path of a file from `unified_clip.record`, or an iterable with the total norm of each step.
+            In place of a norm, you can pass the value of `clip.last` after the step.
         percentile: The percentage of steps that the threshold does not clip, above 0 and up to 100.
         skip: The number of steps to ignore at the start of the run, where norms are often larger.
 
@@ -214,8 +214,8 @@ def _norms(records: Any) -> Iterator[float]:
         norm = record if hasattr(record, "__float__") else getattr(record, "norm", record)  # Tensor.norm is a method
         if isinstance(norm, bool) or (not isinstance(norm, int | float) and not hasattr(norm, "__float__")):
             raise TypeError(
-                f"position {index} of records has the type {type(record).__name__}. Pass numbers, or the "
-                "attribute `last` of a clip."
+                f"position {index} of records has the type {type(record).__name__}. Pass the total norm "
+                "of each step, or clip.last after each step."
             )
         yield float(norm)
 

@@ -92,7 +92,7 @@ def test_it_is_plotted(tmp_path: Path, name: str) -> None:
         ((NORMS, 101.0), ValueError, r"percentile is 101\.0"),
         ((NORMS, "90"), ValueError, "percentile is '90'"),
         ((5.0,), TypeError, "records has the type float. Pass the path of a recorded file, or a list"),
-        ((["a"] * 30,), TypeError, "position 0 of records has the type str. Pass numbers"),
+        ((["a"] * 30,), TypeError, "position 0 of records has the type str. Pass the total norm of each step"),
     ],
 )
 def test_what_is_wrong_is_told(arguments: tuple[object, ...], error: type[Exception], message: str) -> None:

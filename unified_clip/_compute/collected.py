@@ -1,5 +1,3 @@
-"""The host path for lists of gradients that the compiled kernels collect."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -225,10 +225,7 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
 
 def forced_path(*own: str) -> str:
-    """Return UNIFIED_CLIP_PATH, or ''. Tests set this variable to run the device path on a CPU.
-
-    own: Additional values that are valid for the calling framework.
-    """
+    """Return UNIFIED_CLIP_PATH, or ''. Tests set this variable to run the device path on a CPU."""
     choice = os.environ.get("UNIFIED_CLIP_PATH", "")
     known = ("framework", *own)
     if choice not in ("", *known):

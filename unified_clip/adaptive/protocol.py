@@ -80,7 +80,7 @@ class ZClip:
 
     Args:
         alpha: The weight of the old mean and variance in the moving averages, from 0 to 1.
-        z_thresh: The largest z-score of a norm that is not clipped. The number is above 0.
+        z_thresh: The largest z-score, above 0, of a norm that is not clipped.
         warmup_steps: The number of norms in the warm-up, at least 1. These norms are not clipped, and they give the
             first mean and variance.
         mode: "percentile" clips to `mean + z_thresh * standard deviation`. "zscore" clips to the threshold that
@@ -262,7 +262,7 @@ class AGC:
         if len(shape) > 5:
             raise ValueError(
                 f"the convention 'optax' does not support parameters with {len(shape)} axes. In a configuration, add "
-                "the parameter's name to `exclude`. Without a configuration, leave the parameter out. Or set "
+                "the parameter's name to `exclude`. Without a configuration, do not pass the parameter. Or set "
                 "convention = 'timm', which has different units"
             )
         return axes[:1] if len(shape) < 4 else axes[:-1]

@@ -94,7 +94,7 @@ class ClipFunction:
 
     @property
     def clipped(self) -> str:
-        """The name of the parameter with the tensors to clip."""
+        """The name of the argument with the tensors to clip."""
         return self.tensor or self.parameters[0]
 
     @property

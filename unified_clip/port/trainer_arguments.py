@@ -14,7 +14,6 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 
 
 def clips_in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield the clips that a trainer's arguments or defaults switch on."""
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
     passed = keywords_of(call)
@@ -69,7 +68,7 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def clips_in_bases(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Find a base class such as TrainingArguments. A parser often sets its threshold at run time."""
+    """Find base classes such as TrainingArguments. A parser often sets the threshold at run time."""
     for base in node.bases:
         name = module.full_name(base.value)
         if (setting := setting_of(name)) is not None and (setting.default or name in setting.elsewhere):

@@ -17,8 +17,8 @@ ANY = "*"
 """This wildcard in a path matches any key or index."""
 
 BY_CODE = (
-    "If your own code reads this key, write a clip configuration with the key's value. For unified-clip config check, "
-    "add an entry to check.ignore, with the key's value as threshold."
+    "If your own code reads this key, write a clip configuration with the key's value. Or, for unified-clip config "
+    "check, add an entry to check.ignore, with the key's value as threshold."
 )
 """A program that extends the trainer might read a key that the trainer ignores."""
 

@@ -118,8 +118,6 @@ WRITERS: Mapping[str, Callable[[Report], str]] = {".txt": terminal.as_text, ".js
 
 
 class _Tables:
-    """The tables of a report. Clips refer to the entries by number."""
-
     def __init__(self) -> None:
         self.meanings: dict[Hashable, model.ClipMeaning] = {}
         self.comparisons: dict[Hashable, model.MeaningComparison] = {}

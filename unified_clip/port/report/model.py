@@ -110,7 +110,7 @@ class KnownDifferenceSummary(ReportModel):
     kind: str
     size: Real | None
     """The size of the difference: the relative error of the norm, if the function returns a norm. Otherwise, the size
-    is the largest error of an element, divided by the largest exact element."""
+    is the largest error of an element, relative to the largest element of the exact gradient."""
 
     by: str
     """The size of the difference as text, or the kind of the difference if the size is unknown."""
@@ -251,7 +251,7 @@ class Report(ReportModel):
     def legend(self) -> str:
         return (
             "If the function returns a norm, the size is the relative error of this norm. Otherwise, the size is the "
-            "largest error of an element, divided by the largest exact element. "
+            "largest error of an element, relative to the largest element of the exact gradient. "
             f"Errors below {self.rounding:g} are rounding, and are not listed."
         )
 

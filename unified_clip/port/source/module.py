@@ -187,7 +187,7 @@ class Module(SyntaxTree):
         return self._bound_value(node).node is not None
 
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
-        """Return the value that a statement binds to a node. If it binds nothing, `node` of the result is None."""
+        """Return the value that a statement binds to a target. Without a statement, the field `node` is None."""
         path: list[int | None] = []
         inner = node
         for outer in self.ancestors(node):
@@ -213,7 +213,7 @@ class Module(SyntaxTree):
     # -- the same expression elsewhere
 
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
-        """Return whether an expression has the same value at `place`. Equal calls count as equal values."""
+        """Return whether an expression has the same value at `place`. Assume that equal calls return equal values."""
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):
             if here is None or there is None or here[name] != there[name] or not self._is_constant(here[name], node):

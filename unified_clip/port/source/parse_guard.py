@@ -22,7 +22,7 @@ class UnreadableSourceError(Exception):
 
 
 def identifiers(content: bytes) -> set[str]:
-    """Return the names and short strings in source. Include `getattr` only if a call may look up a clip."""
+    """Return the names and short strings of a source file. Omit `getattr` if it cannot look up a clip."""
     try:
         with warnings.catch_warnings(action="ignore"):
             nodes = list(ast.walk(ast.parse(content)))
