@@ -30,8 +30,8 @@ LAYOUT = "\n\t"
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
     r"""Escape control characters and invisible characters in texts, except those in `keep`.
 
-    If `keep` is empty, escape also the starts of CI commands, such as `::error::`. `code` contains keys of dicts. Line
-    breaks and tabs in the values of these keys stay unchanged.
+    If `keep` is empty, escape also the starts of CI commands, such as `::error::`. Line breaks and tabs in
+    the value of a dict stay unchanged if the key is in `code`.
 
     Example:
         >>> print(safe("a\x1b[2J[ab]"))

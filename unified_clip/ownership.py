@@ -66,8 +66,8 @@ class _StagedOwnership:
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
     """Decide whether this rank owns a parameter that is on a part of a device mesh, or on no mesh.
 
-    Along the dimensions in `distinct`, every rank owns the parameters that it has. The parameter's mesh can lack other
-    dimensions of `root`. The ranks along these dimensions have copies of the parameter, and the first rank owns it.
+    Along a dimension in `distinct`, each rank has its own parameters, and owns them. If the parameter's mesh lacks
+    another dimension of `root`, the ranks along this dimension have copies. The first rank owns the parameter.
 
     Args:
         root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.
@@ -75,19 +75,18 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             stages: a string or a list.
         also_elsewhere: Parameters that this rank shares with an earlier pipeline stage, which owns them, such as a tied
             embedding. Pass a list, or a function that gets a parameter and returns True for these parameters.
-            `fully_shard` replaces parameters, so create the list after its call. Before you clip, sum the gradients of
-            the copies.
+            `fully_shard` replaces parameters, so call `fully_shard` before you create the list. Before you clip, sum
+            the gradients of the copies.
 
     Raises:
         TypeError: `root` is not a device mesh of PyTorch. `also_elsewhere` is a tensor, a model, a string or a list of
-            names. During a clip: the function `also_elsewhere` does not return a boolean.
+            names. The function `also_elsewhere` does not return a boolean.
         ValueError: `root` has no dimension names, or `distinct` contains a name that is not a dimension of `root`.
-            `root` does not include this rank. During a clip: the mesh of a parameter has ranks that `root` lacks. Or
-            the mesh has only some of the ranks along a dimension of `root`. The clip does not include a parameter of
-            the list `also_elsewhere`.
+            `root` does not include this rank. The mesh of a parameter has ranks that `root` lacks, or has only some of
+            the ranks along a dimension of `root`. The clip does not include a parameter of the list `also_elsewhere`.
 
     Example:
-        A pipeline with two stages, in which the last stage reuses the embedding, and FSDP2 on `mesh["dp"]`::
+        Two pipeline stages, with FSDP2 on `mesh["dp"]`. The last stage reuses the embedding::
 
             mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("pp", "dp"))
             tied = [] if mesh.get_local_rank("pp") == 0 else [stage.head.weight]
@@ -131,11 +130,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return not self.counts_elsewhere(parameter) and counts
 
     def ranks_with_copies(self, mesh: Ranks, ranks: Ranks) -> Ranks:
-        """Return all ranks that have a copy of a local tensor, for `check_replicas`.
-
-        mesh: The ranks of the parameter's mesh.
-        ranks: The ranks of this mesh that have a copy of the local tensor.
-        """
+        """Return `ranks`, and all ranks outside the parameter's `mesh` that have a copy of the same local tensor."""
         return self._copies.get(ranks, lambda _: self._everywhere(mesh, ranks))
 
     def _everywhere(self, mesh: Ranks, ranks: Ranks) -> Ranks:
@@ -190,8 +185,8 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     Raises:
         TypeError: `model` has no FSDP1 module.
         ValueError: Nested FSDP1 modules are on different ranks. The model has tensor-parallel parameters, but
-            `tensor_rank` is missing. Only some parameters in a flat parameter are tensor-parallel. During a clip: a
-            parameter is not in the model.
+            `tensor_rank` is missing. Only some parameters in a flat parameter are tensor-parallel. A clip
+            gets a tensor that is not a parameter of `model`.
 
     Example:
         On each rank, after `init_process_group`::
@@ -332,7 +327,7 @@ class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
             you clip, sum the gradients of the copies.
 
     Raises:
-        TypeError: `also_elsewhere` is a tensor, a model, a string or a list of names. During a clip: the function
+        TypeError: `also_elsewhere` is a tensor, a model, a string or a list of names. The function
             `also_elsewhere` does not return a boolean.
         ValueError: A clip does not include a parameter of the list `also_elsewhere`.
 

@@ -44,7 +44,7 @@ class Suggestion:
     """A suggested threshold, and the recorded norms."""
 
     threshold: float
-    """The threshold, rounded up to three significant digits."""
+    """The threshold, rounded upward to three significant digits."""
 
     percentile: float
     clipped: float

@@ -115,7 +115,7 @@ def collector(
     methods: Sequence[tuple[str, bool]] = (),
     recording: tuple[str, bool] = ("", True),
 ) -> Any | None:
-    """Return the collector of the compiled kernels, or None if there are no compiled kernels.
+    """Return an object that collects the tensors of a list in compiled code, or None if this is not possible.
 
     methods: Tuples (name of a tensor method, result of this method for plain tensors).
     recording: The name of a tensor attribute, and its value for tensors that record a derivative.

@@ -56,7 +56,7 @@ def relative_powers(
     log: Callable[[Tensor], Tensor],
     exp: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return (number / divisor)**p. For a number of 0, the derivative is 0."""
+    """Return (number / divisor)**p. At number = 0, the derivative is 0."""
     zero = numbers == 0
     below = log(where(zero, divisor, numbers)) - log(divisor)
     below = where((below > 0) & (numbers < math.inf), 0.0, below)  # only rounding yields a result above 0

@@ -27,7 +27,7 @@ NEAR = 2.0**-48, 2.0**-90
 
 
 SMALL = 2.0**-400
-"""Below this modulus, two float64 numbers cannot represent the square precisely."""
+"""The squares of larger moduli do not underflow."""
 
 
 class Scaled(NamedTuple):

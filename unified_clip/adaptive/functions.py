@@ -63,8 +63,8 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
         state: The state that `initial_state` or the last clip returned.
 
     Raises:
-        TypeError: `state` is inside a compiled graph of JAX or TensorFlow, where a state has no values. `state` is not
-            a tensor from `initial_state` or from a clip. `adaptive` is not a rule with a state.
+        TypeError: `state` is inside a compiled graph of JAX or TensorFlow, or is not a tensor from `initial_state` or
+            from a clip. `adaptive` is not a rule with a state.
         ValueError: `state` belongs to another rule.
 
     Example:

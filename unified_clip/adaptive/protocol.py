@@ -214,7 +214,7 @@ class AGC:
     """Limit the norm of each gradient unit (row or channel) to `clip_factor` times the norm of the parameter's unit.
 
     Args:
-        clip_factor: The threshold divided by the norm of the parameter's unit: a number of at least 0.
+        clip_factor: A number of at least 0.
         convention: The library that defines the units. A vector is one unit. In "timm" and "composer", each index of
             the first axis is a unit. In "optax", each index of the last axis is a unit. For three axes, "optax" uses
             each pair of indices of the last two axes.

@@ -86,7 +86,7 @@ def adagc(
 ) -> tuple[Real, State]:
     """Return (a vector with a threshold for each tensor, the new state).
 
-    If all thresholds are inf, the first item can be the number inf. `scale` is the clip coefficient in the warm-up.
+    If all thresholds are inf, the first item can be the number inf.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025, arXiv
     2502.11034.

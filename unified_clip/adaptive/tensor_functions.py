@@ -93,7 +93,7 @@ def clip_by_tensor_norm(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. clip_norm is not a number.
-            `adaptive` is not an `AdaGC` rule. `state` is not a state tensor.
+            `adaptive` is not an `AdaGC` rule. `state` is not a tensor from `initial_state` or a clip.
         ValueError: clip_norm is negative or NaN. `state` and `t_list` have different numbers of tensors.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
@@ -129,7 +129,7 @@ def clip_tensor_norm_(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. max_norm is not a number.
-            `adaptive` is not an `AdaGC` rule. `state` is not a state tensor.
+            `adaptive` is not an `AdaGC` rule. `state` is not a tensor from `initial_state` or a clip.
         ValueError: max_norm is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an expanded
             view. `state` and `parameters` have different numbers of tensors.
 

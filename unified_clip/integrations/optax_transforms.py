@@ -103,7 +103,7 @@ def last(state: Any) -> LastStep:
 
     Raises:
         ValueError: The state does not contain exactly one `ClipState`, or `vmap` has stacked the `ClipState`.
-        TypeError: The state is inside a graph, where arrays have no values.
+        TypeError: The state is inside `jit`, `scan` or `vmap`.
         RuntimeError: No step has been made.
 
     Example:
@@ -133,7 +133,7 @@ def rate(state: Any) -> float | None:
 
     Raises:
         ValueError: The state does not contain exactly one `ClipState`, or `vmap` has stacked the `ClipState`.
-        TypeError: The state is inside a graph, where arrays have no values.
+        TypeError: The state is inside `jit`, `scan` or `vmap`.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -160,7 +160,7 @@ def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
     Raises:
         ValueError: `settings` has other adaptive rules than the transformation. The state does not contain exactly one
             `ClipState`, or `vmap` has stacked the `ClipState`.
-        TypeError: settings is not a configuration. The state is inside a graph, where arrays have no values.
+        TypeError: settings is not a configuration. The state is inside `jit`, `scan` or `vmap`.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -186,7 +186,7 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
     Raises:
         ValueError: `data` is not a result of `state_dict`, or has other adaptive rules than `settings`. `state` does
             not contain exactly one `ClipState`, or `vmap` has stacked the `ClipState`.
-        TypeError: settings is not a configuration. `state` is inside a graph, where arrays have no values.
+        TypeError: settings is not a configuration. `state` is inside `jit`, `scan` or `vmap`.
 
     Example:
         >>> import jax.numpy as jnp, optax

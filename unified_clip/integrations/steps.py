@@ -66,7 +66,7 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
     """Return a clipper that never skips a step, because integrations skip steps themselves."""
     if not isinstance(settings, Settings):
         raise TypeError(
-            f"settings is {with_article(type(settings).__name__)}. Pass the ClipConfig that made the transformation."
+            f"settings is {with_article(type(settings).__name__)}. Pass the ClipConfig on which you called as_optax()."
         )
     if settings.nonfinite == "skip":
         settings = settings.model_copy(update={"nonfinite": "family"})

@@ -76,7 +76,6 @@ def possible_clips_named(module: Module, imports: Imports, node: Target, names: 
 
 
 def _of_wrapper(module: Module, node: Target, names: set[str], call: cst.Call | None) -> Iterator[FoundClip]:
-    """Find a framework's function in another module, as in `import lingvo.compat as tf`."""
     code, package = module.code(node), min(names).rpartition(".")[0]
     function, is_known = clip_function(code), package.partition(".")[0] in {*FRAMEWORKS, "numpy", "unified_clip"}
     if function is not None and function.rule in ("norm", "global_norm") and not is_known:

@@ -128,7 +128,7 @@ def test_a_step_that_may_be_of_the_same_optimizer_is_flagged(code: str) -> None:
     assert text == source + code
     assert site.verdict == "flagged"
     if "trainer.opt.step" in code:
-        assert "trainer.opt in line 10 might be the optimizer self.opt, and might" in site.reason
+        assert "Line 10 might make a step, because trainer.opt might be the optimizer self.opt." in site.reason
 
 
 def test_a_class_with_its_own_optimizer_does_not_count() -> None:

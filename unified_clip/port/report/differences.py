@@ -29,7 +29,7 @@ COMPUTED_BY = (
 
 
 def measured_as(name: str) -> str:
-    """Return the function in the parity suite that has the same result, or ''."""
+    """Return the function in the parity suite that has the same result as `name`, or ''."""
     measured = catalog.names("measured")
     if name not in measured:
         function = catalog.clip_function(name)

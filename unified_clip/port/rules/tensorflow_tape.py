@@ -151,9 +151,9 @@ class TapeRewrite:
         steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
             raise UnsureError(
-                "At the training steps, the threshold might be undefined or have another value. If the threshold never "
-                "changes, assign the threshold once to a variable at the top of the file. Otherwise, port this clip by "
-                "hand."
+                "At a training step, the threshold might be undefined, or differ from its value in this line. If the "
+                "threshold never changes, assign the threshold once to a variable at the top of the file. Otherwise, "
+                "port this clip by hand."
             )
         return ranges
 

@@ -35,7 +35,7 @@ def find_steps(module: Module, binding: Binding) -> list[PaddleStep]:
         if isinstance(node, cst.Call) or _step(module, binding, node) is not None:
             code, line = module.code(node), module.position(node)[0]
             raise UnsureError(
-                f"{code} in line {line} might be the optimizer {binding.text}, and might make a step. {BY_HAND}"
+                f"Line {line} might make a step, because {code} might be the optimizer {binding.text}. {BY_HAND}"
             )
     if not steps:
         raise UnsureError(f"This file does not call {binding.text}.step(). {BY_HAND}")
