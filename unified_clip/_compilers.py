@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from types import ModuleType
 
 COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.traced_bodies"}
-"""{compiler: the module that registers `entry.run` with the compiler}."""
 
 
 class CompilerImport:
-    """An import hook that registers `entry.run`. Importing a compiler takes about a second."""
+    """An import hook, because importing a compiler takes about a second."""
 
     def __init__(self, compiler: str) -> None:
         self.compiler = compiler

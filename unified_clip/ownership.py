@@ -158,7 +158,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             raise ValueError(
                 f"A parameter is on the ranks {ranks.tolist()}, but not on all ranks along "
                 f"{' and '.join(self._names[at] for at in along)}. Cannot infer the parameters of the other ranks. "
-                "Pass a mesh that has a dimension of exactly these ranks"
+                "Pass a mesh that has exactly these ranks along one dimension"
             )
         return [dim for dim in range(len(self._shape)) if dim not in (*along, *self._distinct)]
 

@@ -377,7 +377,7 @@ def set_gradient_clip(
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
         param_list: The parameters to which this clip applies. In static mode, names of parameters are also allowed.
-            None sets the default clip, for all parameters without a clip of their own.
+            With None, the clip applies to all parameters without a clip of their own.
         program: The static program in which to set the clip. None means the default main program in static mode, and no
             program in dynamic mode.
 

@@ -345,7 +345,7 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters to which this clip applies. None sets the default clip, for all parameters without a
+        param_list: The parameters to which this clip applies. With None, the clip applies to all parameters without a
             clip of their own.
         program: Only for `unified_clip.paddle`. Keep the default.
 

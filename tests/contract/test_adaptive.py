@@ -154,7 +154,7 @@ def test_functions_reject_states_of_other_rules(kit: Kit) -> None:
     state = functions.initial_state(functions.ZClip(), grads)
     remedy = r"Pass the state that initial_state\(\) or the last call returned for this rule\."
     for wrong, kind, message in [
-        (state, ValueError, r"the state has 3 numbers, but the state of EmaRatio\(.*\) has 2\. "),
+        (state, ValueError, r"the state has 3 numbers, but EmaRatio\(.*\) needs 2\. "),
         (kit.tensor([1.0, 2.0]), TypeError, r"the state has 1 axes and the dtype float32\. "),
         (kit.tensor([[1.0, 2.0]] * 2, "float64"), TypeError, r"the state has 2 axes and the dtype float(64|32)\. "),
         (None, TypeError, r"the state is None\. "),

@@ -1,4 +1,4 @@
-"""The arithmetic of the host path. It works on a `TensorList` of the compiled kernels, or on an `ArrayList` of NumPy.
+"""Arithmetic on CPU memory, by a `TensorList` of the compiled kernels or an `ArrayList` of NumPy.
 
 Both classes return the same bits. NumPy has no bfloat16, so arrays of uint16 contain the bits of bfloat16 numbers.
 """
@@ -135,7 +135,7 @@ def _exact_sum(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
 
 
 def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield chunks of elements in the same buffer. Zeros extend the last chunk to a multiple of BLOCK."""
+    """Yield the elements in chunks, which all use one buffer. Zeros extend the last chunk to a multiple of BLOCK."""
     buffer = np.empty(CHUNK)
     filled = 0
     for view, dtype in parts:

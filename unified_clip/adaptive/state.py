@@ -61,7 +61,7 @@ def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
         problem = f"the state is {_kind(data)}, not a dict with {keys}"
         if isinstance(data, Mapping):
             own = ", ".join(sorted(map(str, data))) or "(none)"
-            problem = f"the state has the keys {own}, but the state of {rule} has {keys}"
+            problem = f"the state has the keys {own}, but {rule} needs {keys}"
         raise ValueError(f"{problem}. Load the state of the same rule.")
     low = 0.0 if type(rule) in RULES.values() else -sys.float_info.max  # a user's rule may store negative numbers
     state: dict[str, Real] = {}
@@ -216,7 +216,7 @@ def _length(rule: Rule | AdaGC) -> int | None:
 
 def _check_length(rule: Rule | AdaGC, length: int | None, remedy: str) -> None:
     if not has_length(rule, length):
-        raise ValueError(f"the state has {length} numbers, but the state of {rule} has {_length(rule)}. {remedy}")
+        raise ValueError(f"the state has {length} numbers, but {rule} needs {_length(rule)}. {remedy}")
 
 
 def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:

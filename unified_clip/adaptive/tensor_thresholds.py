@@ -27,8 +27,8 @@ def resize(state: states.State, count: int) -> states.State:
     if known != count:
         raise ValueError(
             f"the state of the adaptive rule adagc has the norms of {known} tensors, but the call has {count} tensors. "
-            "Pass the same parameters in each step, including parameters without a gradient. If you load a state, load "
-            "the state of these parameters"
+            "Pass the same parameters in each step, including parameters without a gradient. A state that you "
+            "load must belong to the same parameters"
         )
     return state
 

@@ -35,8 +35,8 @@ def clip_(
         accelerator: The accelerator that prepared the model and the optimizer.
         clip: A configuration. To declare a process group or ownership, pass a clipper that `ClipConfig.clipper`
             returned.
-        parameters: `model.parameters()`, a single parameter or a dict {name: parameter}. If the configuration has
-            patterns of names, pass `model.named_parameters()`.
+        parameters: `model.parameters()`, a single parameter or a dict {name: parameter}. If the configuration selects
+            parameters by name, pass `model.named_parameters()`.
         step: The step for a schedule, counted from 0. The default is the number of earlier clips.
 
     Returns:
@@ -46,8 +46,8 @@ def clip_(
     Raises:
         ValueError: A configuration is attached to an optimizer of these parameters.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). FSDP1 shards the
-            gradients, and you declare no ownership.
-        TypeError: An entry of `parameters` is not a parameter. The configuration has patterns of names, but
+            gradients, but `ownership` is missing.
+        TypeError: An entry of `parameters` is not a parameter. The configuration selects parameters by name, but
             `parameters` has no names.
         NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
 

@@ -54,8 +54,8 @@ def transformation(
     skips = settings.nonfinite == "skip"
     if skips and optimizer is None:
         raise ValueError(
-            "nonfinite = 'skip' needs the optimizer, because a skipped step must not change its state. Use "
-            "clip.as_optax(optimizer) instead of optax.chain(clip.as_optax(), optimizer)."
+            "nonfinite = 'skip' needs the optimizer, because a skipped step must not change the state of the "
+            "optimizer. Use clip.as_optax(optimizer) instead of optax.chain(clip.as_optax(), optimizer)."
         )
     following = optax.with_extra_args_support(optimizer or optax.identity())
     spec = DistributedSpec(process_group)
@@ -181,7 +181,8 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
         state: The state of an optimizer, or an object that contains it. The function does not change `state`.
-        data: The result of `state_dict` of this module, of a clipper or of an optimizer's handle, on any framework.
+        data: The result of `state_dict` of this module, of a `Clipper` or of the object that `attach_to()` returned,
+            on any framework.
 
     Raises:
         ValueError: `data` is not a result of `state_dict`, or has other adaptive rules than `settings`. `state` does

@@ -53,7 +53,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         ValueError: The trainer, another `ClipCallback` or an attached configuration clips too. A checkpoint has other
             adaptive rules than the configuration. check_numel or check_replicas fails.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). FSDP1 shards the
-            gradients, and you declare no ownership.
+            gradients, but `ownership` is missing.
         NonFiniteNormError: The norm of a step is not finite, and the configuration has nonfinite="raise".
 
     Source: unified_clip, at `transformers.TrainerCallback.on_pre_optimizer_step`.

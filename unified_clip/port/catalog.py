@@ -103,7 +103,7 @@ class ClipFunction:
 
     @property
     def same_positions(self) -> int:
-        """The number of leading parameters with the same position in the replacement."""
+        """How many of the first parameters have the same position in the replacement."""
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 

@@ -139,7 +139,7 @@ def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> s
     call = module.enclosing(node, cst.Call)
     if call is not None and call.func is not node and module.code(call.func) in CHECKS:
         problem = f"This line tests whether an object is a {function.name}."
-        return f"{problem} Port the code that creates the object. Then change the class in this line."
+        return f"{problem} Port the code that creates the object. Then test for the class of the new object."
     return ""
 
 

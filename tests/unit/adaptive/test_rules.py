@@ -224,8 +224,8 @@ def test_a_state_of_an_adaptive_rule_needs_one_in_the_configuration() -> None:
         (saved() | {"adaptive": {}}, "the key `adaptive` of the state is empty, but this configuration has an "),
         (saved() | {"adaptive": None}, "the key `adaptive` of the state is None"),
         (saved(rule="percentile"), "the saved state has the rule 'percentile' for the group"),
-        (saved(state={"steps": 1}), "the state has the keys steps, but the state of "),
-        (saved(state={}), "the state has the keys (none), but the state of "),
+        (saved(state={"steps": 1}), "the state has the keys steps, but ZClip("),
+        (saved(state={}), "the state has the keys (none), but ZClip("),
         (
             saved(state=[1.0]),
             "the state is a list, not a dict with the keys mean, steps, var. Load the state of the same",

@@ -1,5 +1,4 @@
-"""Read the known differences of the frameworks' own functions. `python tools/port_differences.py` writes
-`differences.json`."""
+"""Read `differences.json`. `python tools/port_differences.py` writes this file."""
 
 from __future__ import annotations
 

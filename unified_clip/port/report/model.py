@@ -87,10 +87,10 @@ class MeaningComparison(ReportModel):
     """The number of this entry, from 1. Clips contain this number."""
 
     before: int
-    """The number of the clip's entry in `meanings`."""
+    """The `number` of the entry in `meanings` for the clip."""
 
     after: int
-    """The number of the replacement's entry in `meanings`."""
+    """The `number` of the entry in `meanings` for the replacement."""
 
     differences: list[SettingDifference]
     compared: list[ComparedExample]
@@ -118,7 +118,7 @@ class KnownDifferenceSummary(ReportModel):
     when: str
     why: str
     versions: str
-    """The framework's versions with this difference. An empty string means all versions."""
+    """The versions of the framework that have this difference. An empty string means all versions."""
 
     @property
     def owner(self) -> str:
@@ -141,10 +141,10 @@ class ReportedClip(ReportModel):
     """The full name of the replacement, or an empty string if there is no replacement."""
 
     meaning: int | None
-    """The number of the clip's entry in `meanings`, or null if no clip configuration has the same effect."""
+    """The `number` of the entry in `meanings` for the clip, or null if no clip configuration has the same effect."""
 
     becomes_meaning: int | None
-    """The number of the replacement's entry in `meanings`, or null if there is no replacement."""
+    """The `number` of the entry in `meanings` for the replacement, or null if there is no replacement."""
 
     same: bool | None
     """Whether `meaning` and `becomes_meaning` are equal, or null if one of these fields is null."""

@@ -89,7 +89,7 @@ class SyntaxTree:
         return self._wrapper.resolve(metadata.PositionProvider)[node]
 
     def code(self, node: cst.CSTNode) -> str:
-        """Return the code of a node without comments. Only strings keep their line breaks."""
+        """Return the code of a node on one line, without comments. Line breaks in strings remain."""
         return _on_one_line(self.tree.code_for_node(node).strip())
 
     def line(self, node: cst.CSTNode) -> str:
