@@ -45,6 +45,15 @@ SETTINGS = (
 )
 """Causes that do not depend on the dtype of the gradients."""
 
+OF_COEFFICIENT = (
+    "another condition",
+    "another eps of the clip",
+    "another threshold",
+    "coefficient",
+    "scaled gradients",
+)
+"""Causes that a single call cannot tell apart."""
+
 ROUNDING = ("float32", "")
 """Causes that depend on the order of a sum."""
 
@@ -164,6 +173,18 @@ def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]
         everything = {name: _Call(name, call) for name, call in calls.items()}
         failing = [everything[name] for name in differing]
         return {each.name: _diagnose(each, list(everything.values()), failing) for each in failing}
+
+
+def possible_kinds(call: Observation) -> set[str]:
+    """Return the kinds of all causes that fit a call. Further calls may contradict some of these causes."""
+    this = _Call("", call)
+    with np.errstate(all="ignore"):
+        kinds: set[str] = {this.cause.kind} if this.cause else set()
+        if this.is_regular:
+            kinds |= {each.kind for fitting in _fitting(this, is_alone=False) for each in fitting}
+            if all(each.low <= each.high * (1 + this.slack) for each in call.scalings.values()):
+                kinds |= {*OF_COEFFICIENT}
+    return kinds
 
 
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:

@@ -486,3 +486,21 @@ def test_a_function_that_is_not_deterministic_is_reported_if_its_cause_is_unknow
     assert status == 1
     assert "the cause is unknown" in printed
     assert why not in printed
+
+
+def test_a_chosen_case_of_a_known_difference_passes(run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    """A single case does not distinguish a wrong eps from a wrong threshold."""
+    with_eps = CLIP.replace("sum(np.sqrt((g.astype(np.float64) ** 2).sum()) for g in grads)", "total(grads)")
+    with_eps = with_eps.replace("max_norm / norm", "max_norm / (norm + 0.00123)")
+    with_eps += "\ndef total(grads):\n    return np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads))\n"
+    chosen = ("--case", "two: clip_by_global_norm(clip_norm=0.7)")
+    status, printed = run(with_eps, *chosen)
+    assert status == 1
+    assert "as with a threshold of" in printed
+    assert run(with_eps, "--accept")[0] == 0
+    assert 'cause = "another eps of the clip"' in (tmp_path / "known.toml").read_text(encoding="utf-8")
+    assert run(with_eps)[0] == 0
+    status, printed = run(with_eps, *chosen)
+    assert status == 0
+    assert run(with_eps.replace("0.00123", "0.00223"), *chosen)[0] == 1  # another size
+    assert run(with_eps.replace("for g in grads]", "for g in grads[:1]]"), *chosen)[0] == 1  # another cause

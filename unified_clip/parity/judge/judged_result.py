@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from ...causes.consistent_causes import consistent_causes
+from ...causes.consistent_causes import consistent_causes, possible_kinds
 from ...causes.observation import Observation
 from ..call_outcome import CallOutcome, Failure
 from ..elements import WorstElement
 from ..known import measure
-from ..known.entries import ANY, WITH_NUMBERS, KnownDifference, NativeDeviation
+from ..known.entries import ANY, UNKNOWN, WITH_NUMBERS, KnownDifference, NativeDeviation
 from ..modes import NATIVE
 from ..results import NativeResult, UnifiedClipResult
 from ..suite.case import Case
@@ -123,14 +123,31 @@ def worst_elements(
 Results = Mapping[tuple[str, str], JudgedResult]
 
 
-def choose_causes(cases: Sequence[Case], expected: Callable[[Case], Expected], results: Mapping[str, Results]) -> None:
-    for of_framework in results.values():
+def choose_causes(
+    cases: Sequence[Case],
+    expected: Callable[[Case], Expected],
+    results: Mapping[str, Results],
+    known: Sequence[KnownDifference] = (),
+) -> None:
+    """known: With `--case`, the known differences. The cause of an entry is chosen if it fits the chosen cases, because
+    the cases that do not run may rule out the other causes.
+    """
+    for framework, of_framework in results.items():
         for calls, differing in _by_function(cases, expected, of_framework):
             for name, diagnosis in consistent_causes(calls, differing).items():
                 native, cause = of_framework[NATIVE, name].native, diagnosis.cause
                 assert native
                 native.cause, native.cause_kind = (cause.sentence, cause.kind) if cause else ("", "")
                 native.contradiction = diagnosis.contradiction
+                if listed := _listed_causes(framework, name, native, known):
+                    possible = {native.cause_kind or UNKNOWN, UNKNOWN, *possible_kinds(calls[name])}
+                    kind = next((each for each in listed if each in possible), native.cause_kind)
+                    native.cause_kind = "" if kind == UNKNOWN else kind
+
+
+def _listed_causes(framework: str, case: str, native: NativeResult, known: Sequence[KnownDifference]) -> list[str]:
+    entries = [each for each in known if each.is_for(framework, case, native) and each.not_finite == native.not_finite]
+    return [cause for each in entries if each.bounds(case, native.finite_size) for cause in each.causes]
 
 
 def _by_function(
