@@ -1,7 +1,8 @@
 """Gradient clipping with the same semantics on PyTorch, TensorFlow, Paddle, JAX, MLX and NumPy.
 
-The functions of this module accept tensors of any framework, and import only that framework. Each framework also has
-its own module with the same functions: `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax`, `.mlx` and `.numpy`.
+The functions of this module accept tensors of any framework, and import only the framework of these tensors. Each
+framework also has a module with the same functions: `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax`, `.mlx` and
+`.numpy`.
 """
 
 import importlib

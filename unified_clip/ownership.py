@@ -66,8 +66,8 @@ class _StagedOwnership:
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
     """Decide whether this rank owns a parameter that is on a part of a device mesh, or on no mesh.
 
-    Along a dimension in `distinct`, each rank has its own parameters, and owns them. If the parameter's mesh lacks
-    another dimension of `root`, the ranks along this dimension have copies. The first rank owns the parameter.
+    The mesh of a parameter can have fewer dimensions than `root`. Along a missing dimension, the ranks have copies of
+    the parameter, and the rank at index 0 owns it. Along a dimension in `distinct`, every rank owns its parameters.
 
     Args:
         root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.
@@ -157,7 +157,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         if len(ranks) < math.prod(self._shape[at] for at in along):
             raise ValueError(
                 f"A parameter is on the ranks {ranks.tolist()}, but not on all ranks along "
-                f"{' and '.join(self._names[at] for at in along)}. Cannot infer the parameters of the other ranks. "
+                f"{' and '.join(self._names[at] for at in along)}. Cannot infer which parameters the other ranks have. "
                 "Pass a mesh that has exactly these ranks along one dimension"
             )
         return [dim for dim in range(len(self._shape)) if dim not in (*along, *self._distinct)]
@@ -236,7 +236,7 @@ def _ranks_of(group: Any) -> set[int]:
 
 
 def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[Any, bool]]:
-    """Yield each parameter, and whether a rank with this `tensor_rank` can own the parameter."""
+    """Yield each parameter, and False if a different tensor-parallel rank owns the parameter."""
     flat = handle.flat_param
     specs = flat._param_extensions  # None for a parameter that is not a DTensor on the tensor-parallel mesh
     if tensor_rank is None and any(spec is not None for spec in specs):

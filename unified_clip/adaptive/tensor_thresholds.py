@@ -71,7 +71,7 @@ class TensorThresholds(OwnThresholds):
 
 
 Slots = list[int] | None
-"""The index of each gradient in the state. None means that every tensor has a gradient."""
+"""For each gradient, the index in the list `norms` of the state. None means that every tensor has a gradient."""
 
 
 def _slots(gradients: GradientList, group: range) -> Slots:

@@ -92,7 +92,7 @@ def _check(optimizer: Any) -> None:
 
 
 class Attached(AbstractContextManager[Any, None]):
-    """A configuration that is attached to an optimizer. A `with` block detaches it at its end."""
+    """A configuration that is attached to an optimizer. The end of a `with` block detaches the configuration."""
 
     def __init__(self, settings: Settings, optimizer: Any, names: Any) -> None:
         self._settings, self._optimizer = settings, optimizer

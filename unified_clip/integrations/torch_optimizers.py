@@ -52,7 +52,7 @@ NOT_ADAPTIVE = (
 
 
 class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
-    """A configuration that is attached to an optimizer. A `with` block detaches it at its end.
+    """A configuration that is attached to an optimizer. The end of a `with` block detaches the configuration.
 
     For an adaptive threshold or a schedule, the optimizer's `state_dict` contains the step and the threshold's state.
     To restore them, attach the configuration before you call the optimizer's `load_state_dict`.

@@ -24,7 +24,7 @@ def find(module: Module) -> list[FoundClip]:
     replaced = set(_replaced(module))
     reason = (
         "This file replaces the clip function with an assignment, setattr or patch. Port the new function by hand. If "
-        "the new function has the same effect as the clip function, remove the new function instead."
+        "both functions have the same effect, remove the new function instead."
     )
     return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 

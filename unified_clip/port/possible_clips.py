@@ -139,7 +139,6 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
-    """Return whether a `getattr` call may return one of the clips."""
     calls = calls_of(module, call)
     gradients = Gradients(module)
     if any("clip" in keyword for call in calls for keyword in keywords_of(call)):

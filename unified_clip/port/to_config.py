@@ -44,7 +44,7 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Return whether this may be clipnorm= of Keras up to 2.3.1, which clips by the global norm."""
+    """Return whether the clip may be clipnorm= of Keras up to 2.3.1, which clips by the global norm."""
     is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
 

@@ -47,7 +47,7 @@ class ClipMeaning(ReportModel):
     """The effect of one or more clips: a text, a configuration, and results on example gradients."""
 
     number: int
-    """The number of this entry, from 1. Clips contain this number."""
+    """The number of this entry, from 1."""
 
     sentences: list[str]
     threshold: str
@@ -84,7 +84,7 @@ class MeaningComparison(ReportModel):
     """A comparison of a clip with its replacement: settings, and results on example gradients."""
 
     number: int
-    """The number of this entry, from 1. Clips contain this number."""
+    """The number of this entry, from 1."""
 
     before: int
     """The `number` of the entry in `meanings` for the clip."""
@@ -98,10 +98,10 @@ class MeaningComparison(ReportModel):
 
 
 class KnownDifferenceSummary(ReportModel):
-    """A known difference, larger than rounding, between the results of a framework's function and of unified_clip."""
+    """A known difference: a framework's function and unified_clip return different results."""
 
     number: int
-    """The number of this entry, from 1. Clips contain this number."""
+    """The number of this entry, from 1."""
 
     framework: str
     function: str

@@ -23,7 +23,7 @@ UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only documented ar
 ONE_BOUND = 'The call passes only one bound. Write the missing bound as min=-float("inf") or as max=float("inf").'
 
 ONLY_NAMED_FUNCTION = (
-    "This line names the function without a call, and the replacement has other parameters. First, port the code "
+    "This line does not call the function, and unified_clip's function has other parameters. First, port the code "
     "that calls the function. Then change the name here."
 )
 

@@ -12,8 +12,8 @@ from ..source.syntax_tree import keywords_of, method_of
 from .registry import RuleOrder, register
 
 ONLY_NAMED = (
-    "This line names the clip without a call, so its arguments are unknown. First, port the code that calls the clip. "
-    "Then change the name here."
+    "This line names the clip, but does not call it, so the arguments are unknown. First, port the code that calls "
+    "the clip. Then change the name here."
 )
 
 

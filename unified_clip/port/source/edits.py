@@ -180,7 +180,7 @@ def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
 
 
 def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
-    """Remove the statements `gaps` from a block, but keep their comments."""
+    """Remove statements from a block, but keep their comments."""
     body: list[Any] = []
     above: list[cst.EmptyLine] = []
     for statement in block.body:

@@ -29,7 +29,7 @@ PROJECT_DEPTH = 6
 @dataclass(frozen=True)
 class BoundValue:
     value: cst.BaseExpression | None
-    """The expression of the value. None means a value without an expression, such as a parameter or a function."""
+    """None means a value without an expression, such as a parameter or a function."""
 
     path: Sequence[int | None] = ()
     """The index path of the name in `value`, such as (1, 0) for `b` in `a, (b, c) = value`. In a loop, the first index

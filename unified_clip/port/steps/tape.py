@@ -122,16 +122,15 @@ class TapeSteps:
         if any(isinstance(value, cst.List | cst.Tuple | cst.Dict | cst.ListComp) for value in values):
             raise UnsureError(
                 "gradient() gets a list, tuple or dict of losses, but backward() accepts one loss. Inside the `with` "
-                "block of the tape, add the losses up in a variable with a new name, as in "
-                "total_loss = tf.add_n(losses), and pass this variable to gradient()."
+                "block of the tape, write total_loss = tf.add_n(losses). Then pass total_loss to gradient()."
             )
         self._check_apply(apply)
         self._check_list(source)
         if not AppliedGradients(self._module, source, variables).is_applied(apply):
             raise UnsureError(
-                "It is unclear whether the step applies all gradients, each to its own variable. If the step applies "
-                "each gradient to its own variable, do not change the list of gradients, and write "
-                f"apply_gradients(zip(gradients, {variables})). Otherwise, write the step in PyTorch by hand. "
+                "It is unclear whether the step applies all gradients, each to its own variable. If so, write "
+                f"apply_gradients(zip(gradients, {variables})), where gradients is the complete list of gradients. "
+                "Otherwise, write the step in PyTorch by hand. "
                 "Before step(), set .grad to None for parameters that the step does not update."
             )
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
@@ -153,9 +152,9 @@ class TapeSteps:
             )
         if any(name.startswith("horovod.") for name in used):
             raise UnsureError(
-                "Horovod averages gradients. If Horovod averages before the clip, write two calls in PyTorch: "
-                "optimizer.synchronize() before the clip, and step() inside `with optimizer.skip_synchronize():`. If "
-                "Horovod averages after the clip, use a plain optimizer in PyTorch. After the clip, call "
+                "Horovod averages gradients. If Horovod averages before the clip, call optimizer.synchronize() before "
+                "the clip in PyTorch. Then call step() inside `with optimizer.skip_synchronize():`. If Horovod "
+                "averages after the clip, use a plain optimizer in PyTorch. After the clip, call "
                 "hvd.allreduce_(parameter.grad) for each parameter."
             )
         tapes = [call for call in calls if method_of(call) == "GradientTape"]
