@@ -52,7 +52,7 @@ OF_COEFFICIENT = (
     "coefficient",
     "scaled gradients",
 )
-"""Causes that a single call cannot tell apart."""
+"""Causes that a single call does not distinguish."""
 
 ROUNDING = ("float32", "")
 """Causes that depend on the order of a sum."""
