@@ -414,7 +414,7 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or boolean
             dtype. A GradientClipByValue applies to a complex gradient. The call is in a graph of `to_static`.
         ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name in place of a
-            parameter. Or a parameter with a clip belongs to another static program.
+            parameter. Or a parameter with a clip does not belong to the current static program.
 
     Example:
         >>> import paddle

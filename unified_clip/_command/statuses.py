@@ -74,8 +74,8 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     },
     "config check": {
         SUCCESS: "every clip has the settings of the configuration",
-        DIFFERENT: "a clip differs from the configuration, is missing or cannot be read, or an entry of `check` has no "
-        "effect",
+        DIFFERENT: "a clip differs from the configuration, is missing or cannot be read, or an entry of the key "
+        "`check` has no effect",
         REJECTED: "the command or the configuration is invalid",
     },
     "port": {

@@ -31,8 +31,8 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
         A float64 vector, or on JAX an int32 matrix, because JAX without x64 has no float64.
 
     Raises:
-        ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`, `data` and `like` have
-            different numbers of tensors.
+        ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`, `data` is for a
+            different number of tensors.
         TypeError: `adaptive` is not a rule with a state. The state grows in each step, as for `Percentile` without a
             window.
 

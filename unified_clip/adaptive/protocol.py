@@ -1,4 +1,4 @@
-"""The protocol of an adaptive rule, and a class with the settings of each rule."""
+"""The protocol and the classes of adaptive rules."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def clip_by_tensor_norm(
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. clip_norm is not a number.
             `adaptive` is not an `AdaGC` rule. `state` is not a tensor from `initial_state` or a clip.
-        ValueError: clip_norm is negative or NaN. `state` and `t_list` have different numbers of tensors.
+        ValueError: clip_norm is negative or NaN. `state` is for a different number of tensors.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
 
@@ -131,7 +131,7 @@ def clip_tensor_norm_(
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. max_norm is not a number.
             `adaptive` is not an `AdaGC` rule. `state` is not a tensor from `initial_state` or a clip.
         ValueError: max_norm is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an expanded
-            view. `state` and `parameters` have different numbers of tensors.
+            view. `state` is for a different number of tensors.
 
     Example:
         >>> import numpy as np

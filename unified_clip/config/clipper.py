@@ -83,7 +83,7 @@ class Clipper:
         return copied
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step and the states of adaptive rules, in a form that JSON files can contain."""
+        """Return the step number and the states of adaptive rules, in a form that JSON files can contain."""
         with self._adaptive.lock:
             step, current = self._step, dict(self._adaptive.current)
         return {"version": STATE_VERSION, "step": step, "adaptive": self._adaptive.save(current)}

@@ -225,8 +225,8 @@ class OutcomeProperties:
         return rate
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step and the states of adaptive rules. The data can be stored in a JSON file, or in a checkpoint
-        of any framework.
+        """Return the step number and the states of adaptive rules. The data can be stored in a JSON file, or in a
+        checkpoint of any framework.
 
         The call waits until the device has computed the states.
         """

@@ -149,7 +149,7 @@ class Attached(AbstractContextManager[Any, None]):
         return int(_read(self._optimizer._iterations)) // (self._optimizer.gradient_accumulation_steps or 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step and the states of adaptive rules as plain data. Save the result together with the model."""
+        """Return the step number and the states of adaptive rules as plain data. Save the result with the model."""
         return self._clipper.data(self.step, list(map(_read, self._adaptive)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

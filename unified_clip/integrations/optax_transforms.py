@@ -149,7 +149,7 @@ def rate(state: Any) -> float | None:
 
 
 def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
-    """Return the step and the states of adaptive rules as plain data, for a JSON file or any checkpoint.
+    """Return the step number and the states of adaptive rules as plain data, for a JSON file or any checkpoint.
 
     You need this function only to move to another framework, because a checkpoint of JAX already contains the state.
 

@@ -22,7 +22,7 @@ from .names import checked_names
 UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)."
 
 SINGLE_GROUP = (
-    "If the optimizer has a single group, this step and the last step have gradients for different parameters. "
+    "If the optimizer has a single group, the cause is that this step and the last step clip different parameters. "
     "In this case, before each step, set the attribute `step` of the clip that as_paddle() returned."
 )
 

@@ -74,7 +74,7 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
 
 
 Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
-"""Takes the local shards and a flag for each. Returns whether any flag is true on any rank."""
+"""Takes tensors and a boolean for each tensor. Returns whether a boolean is true on any device."""
 
 
 def outcome_arrays(
@@ -84,7 +84,7 @@ def outcome_arrays(
     gradients: Iterable[tuple[Any, Any]],
     anywhere: Anywhere | None = None,
 ) -> OutcomeArrays:
-    """`np` is a module such as `jax.numpy`. Gradients that can be sharded need `anywhere`."""
+    """`np` is a module such as `jax.numpy`. Pass `anywhere` if gradients can be sharded."""
     _, norm, coef, finite, _ = traced
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)
     # isnan: TensorFlow computes a < b as not (a >= b), which is true for NaN

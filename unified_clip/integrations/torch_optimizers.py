@@ -47,7 +47,7 @@ NO_STEP = (
 
 NOT_ADAPTIVE = (
     "The checkpoint has the state of an adaptive threshold, but the attached configuration has no adaptive threshold. "
-    "Only the step is loaded. To continue from the state, attach the configuration of the checkpoint."
+    "Only the step number is loaded. To continue from the state, attach the configuration of the checkpoint."
 )
 
 

@@ -105,7 +105,7 @@ class KnownDifferenceSummary(ReportModel):
 
     framework: str
     function: str
-    """The name or pattern of the function in the parity suite's list of known differences. * matches any text."""
+    """The name of the function, or a pattern in which * matches any text."""
 
     kind: str
     size: Real | None

@@ -112,7 +112,7 @@ def _examples(meaning: ClipMeaning) -> Iterator[str]:
 
 
 def _known(report: Report) -> Iterator[Line]:
-    yield Line(0, Text("Known differences of the frameworks' own functions", "bold"))
+    yield Line(0, Text("Known differences between the frameworks' functions and unified_clip", "bold"))
     yield Line(2, Text(report.legend))
     for known in report.known:
         if known.kind in NUMBER_KINDS:

@@ -25,10 +25,9 @@ OFF_IN_KERAS = (
 )
 
 SEVERAL_LIMITS = (
-    "The call passes several of clipnorm, clipvalue and global_clipnorm. Keras 3 rejects this. Next to clipnorm or "
-    "global_clipnorm, TensorFlow 2.11 to 2.15 ignores clipvalue: remove clipvalue. Older versions and "
-    "optimizers.legacy apply both arguments: clip twice by hand, in the order that docs/porting/keras.md gives for "
-    "your version."
+    "The call passes several of clipnorm, clipvalue and global_clipnorm. Keras 3 rejects this. TensorFlow 2.11 to 2.15 "
+    "ignores clipvalue here: remove clipvalue. Older versions and optimizers.legacy apply both arguments: clip twice "
+    "by hand, in the order that docs/porting/keras.md gives for your version."
 )
 
 

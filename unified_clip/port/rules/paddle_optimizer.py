@@ -1,4 +1,4 @@
-"""Rules for `Adam(grad_clip=clip)` of Paddle. In PyTorch, the clip is a statement before each step."""
+"""Rules for `Adam(grad_clip=clip)` of Paddle."""
 
 from __future__ import annotations
 

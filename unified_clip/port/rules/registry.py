@@ -49,7 +49,7 @@ class RuleOrder(IntEnum):
 
 Matches = Callable[[FoundClip], bool]
 Apply = Callable[[FileRewrite, Any], None]
-"""The function of a rule. The second argument is a clip, or a list of clips for RuleOrder.STEPS."""
+"""The second argument is a clip, or a list of clips for RuleOrder.STEPS."""
 
 
 @dataclass(frozen=True)
