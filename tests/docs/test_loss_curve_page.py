@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_block_of_output_belongs_to_a_script() -> None:
-    assert PAGE.count("```text") == len(PRINTED) == 10
+    assert PAGE.count("```text") == len(PRINTED) == 11
     assert set(PRINTED) == CHANGES.keys() | SCRIPTS.keys() - {"data", "train", "port"}
 
 
@@ -105,6 +105,57 @@ def test_adam_with_the_formula_of_keras_has_the_same_numbers(folder: Path) -> No
     assert "rounds its betas to float32" in output
     sizes = map(int, re.findall(r"(?:by at most|differences are) (\d+) ULP", output))
     assert 150 < max(sizes) < 250  # it depends on the processor
+
+
+def test_rmsprop_with_the_formula_of_tensorflow_1_has_the_same_numbers(folder: Path) -> None:
+    if find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
+    old = SCRIPTS["tensorflow_1_script"]
+    for before, after in (
+        ("AdamOptimizer(0.01)", "RMSPropOptimizer(0.01, decay=0.99, epsilon=1e-5)"),
+        ("pairs = ", "gradients, variables = zip(*"),
+        (" - y)))\n", " - y))))\ngradients, _ = tf.clip_by_global_norm(gradients, 0.5)\n"),
+        (
+            "[(tf.clip_by_value(gradient, -0.5, 0.5), variable) for gradient, variable in pairs]",
+            "zip(gradients, variables)",
+        ),
+    ):
+        assert old.count(before) == 1
+        old = old.replace(before, after)
+    port = SCRIPTS["rmsprop_port"]
+    start = "torch.optim.RMSprop(model.parameters(), lr=0.01, alpha=0.99, eps=1e-5)"
+    wrong = port.replace("RMSprop(model.parameters(), lr=0.01, alpha=0.99, eps=1e-5)", start)
+    record(folder, {"rmsprop_old": old})
+    record(folder, {"rmsprop_port": port, "rmsprop_wrong": wrong})
+    of_port, of_wrong = (
+        run(folder, "-m", "unified_clip", "compare", "rmsprop_old.jsonl", f"{name}.jsonl", "--max-ulp", "64")
+        for name in ("rmsprop_port", "rmsprop_wrong")
+    )
+    assert PRINTED["rmsprop_port"].strip() in of_port.splitlines()
+    assert "as with squared gradients that start at 0 instead of 1" in of_wrong
+    assert "adds eps 1e-05 inside the root" in of_wrong
+
+
+def test_adagrad_with_the_arguments_on_the_page_has_the_updates_of_tensorflow_1(folder: Path) -> None:
+    if find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
+    (call,) = re.findall(r"`(torch\.optim\.Adagrad\(.*\))`", PAGE)
+    gradients = "[[0.5, -2.0], [0.25, 1.0], [-3.0, 1e-5]]"
+    old = run(
+        folder,
+        "-c",
+        f"import tensorflow as tf\nweight = tf.Variable([1.0, 2.0])\n"
+        f"optimizer = tf.compat.v1.train.AdagradOptimizer(0.01)\n"
+        f"for each in {gradients}: optimizer.apply_gradients([(tf.constant(each), weight)])\n"
+        f"print(weight.numpy().tolist())",
+    )
+    new = run(
+        folder,
+        "-c",
+        f"import torch\nweight = torch.tensor([1.0, 2.0])\nparameters = [weight]\noptimizer = {call}\n"
+        f"for each in {gradients}:\n    weight.grad = torch.tensor(each)\n    optimizer.step()\nprint(weight.tolist())",
+    )
+    assert eval(new.splitlines()[-1]) == pytest.approx(eval(old.splitlines()[-1]), rel=1e-7)
 
 
 @pytest.mark.nightly

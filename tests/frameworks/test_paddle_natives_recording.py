@@ -127,6 +127,7 @@ def test_nesterov_and_the_missing_dampening_of_momentum_are_recorded(tmp_path: P
     ("optimizer", "expected"),
     [
         (partial(paddle.optimizer.Adam, amsgrad=True), {"amsgrad": True}),
+        (partial(paddle.optimizer.Adagrad, initial_accumulator_value=0.5), {"initial_accumulator_value": 0.5}),
         (partial(paddle.optimizer.RMSProp, rho=0.75, centered=True), {"alpha": 0.75, "centered": True}),
     ],
 )

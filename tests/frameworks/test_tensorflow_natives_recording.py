@@ -398,9 +398,45 @@ def test_steps_of_tensorflow_1s_optimizers_are_recorded(tmp_path: Path) -> None:
     assert (step["optimizer"], step["settings"]["lr"]) == ("tf.compat.v1.train.Momentum", pytest.approx(0.1))
 
 
+@pytest.mark.parametrize("use_minimize", [False, True])
+def test_steps_in_a_session_are_recorded(tmp_path: Path, use_minimize: bool) -> None:
+    v1 = tf.compat.v1
+
+    def trained() -> tuple[bytes, int]:
+        with tf.Graph().as_default(), v1.Session() as session:
+            weight = v1.get_variable("weight", initializer=tf.constant([3.0, 4.0]))
+            count = v1.train.get_or_create_global_step()
+            rate = v1.train.exponential_decay(0.5, count, 1, 0.5, staircase=True)
+            optimizer, loss = v1.train.RMSPropOptimizer(rate, decay=0.75, epsilon=0.125), tf.reduce_sum(weight**2)
+            if use_minimize:
+                train = optimizer.minimize(loss, global_step=count)
+            else:
+                clipped, _ = tf.clip_by_global_norm(tf.gradients(loss, [weight]), 0.5)
+                train = optimizer.apply_gradients(zip(clipped, [weight], strict=True), global_step=count)
+            session.run(v1.global_variables_initializer())
+            for _ in range(3):
+                assert session.run(train) is None
+            return session.run(weight).tobytes(), session.run(count)
+
+    alone = trained()
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        assert trained() == alone
+        tf.clip_by_global_norm([tf.ones(2)], 1.0)  # a recording without a clip call is reported
+    result = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()[1:-1]]
+    calls = ["optimizer"] * 3 if use_minimize else ["call", "optimizer"] * 3
+    assert [next(name for name in ("call", "optimizer") if name in line) for line in result] == calls
+    steps = [line for line in result if "optimizer" in line]
+    assert {line["optimizer"] for line in steps} == {"tf.compat.v1.train.RMSProp"}
+    settings = {"momentum": 0.0, "centered": False, "eps": 0.125, "alpha": 0.75, "initial_accumulator_value": 1.0}
+    assert [line["settings"] for line in steps] == [settings | {"lr": rate} for rate in (0.5, 0.25, 0.125)]
+
+
 @pytest.mark.parametrize(
     ("optimizer", "expected"),
     [
+        (keras.optimizers.Adagrad, {"initial_accumulator_value": 0.1}),
+        (tf.compat.v1.train.AdagradOptimizer, {"initial_accumulator_value": 0.1}),
+        (tf.compat.v1.train.FtrlOptimizer, {"initial_accumulator_value": 0.1}),
         (partial(keras.optimizers.Adam, amsgrad=True), {"amsgrad": True}),
         (partial(keras.optimizers.RMSprop, rho=0.75, centered=True), {"alpha": 0.75, "centered": True}),
         (partial(tf.compat.v1.train.RMSPropOptimizer, decay=0.75, centered=True), {"alpha": 0.75, "centered": True}),

@@ -271,6 +271,34 @@ def test_weight_decay_of_weights_and_of_gradients_differ(
     assert sentences_of_decay == [f"{sentence}. {old[0]} {clauses[0]}. {new[0]} {clauses[1]}"]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "values", "advice"),
+    [
+        (("tf.compat.v1.train.RMSProp", 1.0), ("torch.optim.RMSprop", None), "0 instead of 1", "use the class in docs"),
+        (("tf.compat.v1.train.RMSProp", 1.0), ("keras.optimizers.RMSprop", None), "0 instead of 1", "this value to 1"),
+        (("keras.optimizers.Adagrad", 0.1), ("torch.optim.Adagrad", 0), "0 instead of 0.1", "this value to 0.1"),
+        (("optax.rmsprop", 0.0), ("torch.optim.RMSprop", None), None, ""),
+        (("tf.compat.v1.train.RMSProp", None), ("torch.optim.RMSprop", None), None, ""),  # an older recording
+        (("tf.compat.v1.train.RMSProp", 1.0), ("mine.RMSprop", None), None, ""),
+        (("tf.compat.v1.train.Adagrad", 0.1), ("paddle.optimizer.Adagrad", None), None, ""),
+    ],
+)
+def test_squared_gradients_that_start_at_another_value_are_named(
+    compare_steps: CompareSteps, old: tuple[str, Any], new: tuple[str, Any], values: str | None, advice: str
+) -> None:
+    a, b = ((name, [None] * 3) for name, _ in (old, new))
+    initial = {"initial_accumulator_value": new[1], "betas": None}
+    comparison = compare_steps(a, b, of_a=initial | {"initial_accumulator_value": old[1]}, **initial)
+    starts = [each.sentence for each in comparison.findings if "start at" in each.sentence]
+    if values is None:
+        assert starts == []
+        return
+    (sentence,) = starts
+    assert sentence.startswith(f"b.jsonl differs from a.jsonl as with squared gradients that start at {values}. ")
+    assert advice in sentence
+    assert sentence.endswith("resumes from a checkpoint, or sets the state of its optimizer")
+
+
 def test_adamw_of_pytorch_is_the_adam_of_keras_with_weight_decay(compare_steps: CompareSteps) -> None:
     decay = {"weight_decay": 0.1}
     assert compare_steps(KERAS, ("torch.optim.AdamW", eps_after_correction(1e-7)), of_a=decay, **decay).findings == []

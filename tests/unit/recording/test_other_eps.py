@@ -154,6 +154,20 @@ def test_a_difference_can_follow_from_an_earlier_eps(compare_runs: Compared) -> 
     assert not any(line.startswith("Ruled out") for line in printed)
 
 
+def test_an_eps_explains_no_jump_of_a_weight(compare_runs: Compared) -> None:
+    def runs(moved: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        old, new = ([call(step, {"w": 2.0}, eps) for step in (1, 2)] for eps in (0.0, 1e-6))
+        for line, weight in zip((*old, *new), (1.0, 2.0, 1.0, add_ulps(2.0, moved)), strict=True):
+            line["parameters"]["w"]["weight"] = weight
+        return old, new
+
+    eps, jump = compare_runs(*runs(7549)).divergences.items()
+    assert [cause.kind for cause in eps[1]] == ["another eps of the clip"]
+    assert [cause.kind for cause in jump[1]] == ["another optimizer", "another eps of the clip"]
+    small = compare_runs(*runs(100))
+    assert {cause.kind for causes in small.divergences.values() for cause in causes} == {"another eps of the clip"}
+
+
 # -- how closely runs agree
 
 

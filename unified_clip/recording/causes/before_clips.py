@@ -211,7 +211,7 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
         step = point.pairs[point.index - 1].a.step
         sentence = (
             f"at step {step}, the gradients and coefficients agree, but the weights differ after the step: compare the "
-            "optimizers, their learning rates and their other settings"
+            "optimizers, their learning rates, their other settings, and the values at which their states start"
         )
         return Cause("another optimizer", joined(sentence, _precision_of_settings(point, pair)))
     return None

@@ -10,7 +10,7 @@ from ..divergence import NUMBERS, Divergence, DivergencePoint, StepDifference, d
 from ..optimizers.settings import MOMENTUM
 from ..optimizers.step_differences import STAGES
 from ..pairs.calls import CallPair
-from ..rounding import PRODUCT, ROUNDING
+from ..rounding import GROWTH, PRODUCT, ROUNDING
 from . import before_clips
 
 Explained = Mapping[Divergence, Sequence[Cause]]
@@ -28,7 +28,7 @@ SPECIFIC_CAUSES: Mapping[CauseKind, set[CauseKind]] = {
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
 """These causes are not reported after the first difference between optimizer steps."""
 
-ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
+ACCUMULATION, SCALED, OTHER_EPS = "gradient accumulation", "scaled gradients", "another eps of the clip"
 
 
 Effect = Callable[..., bool]
@@ -155,10 +155,15 @@ def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dic
         first = next(divergence for divergence in joined if divergence.stage in STAGES)
         points = [point for point in points if point.first.step < first.step + (not _acts_first(first))]
     at = {point.first: point for point in points}
+    has_other_eps = False
     for divergence, causes in joined.items():
-        if not causes and divergence in at:
+        # eps changes a coefficient so little that weights cannot jump
+        is_jump = divergence.stage == "weight" and (divergence.ulps_at_its_size or 0.0) > GROWTH * ROUNDING
+        is_open = is_jump and all(each.kind == OTHER_EPS for each in causes)
+        if divergence in at and (is_open or not (causes or has_other_eps)):
             cause = before_clips.by_elimination(at[divergence])
-            result[divergence] = (cause,) if cause else ()
-        if not causes or not all(each.kind.startswith("rounding") for each in causes):
+            result[divergence] = (cause, *causes) if cause else causes
+        has_other_eps |= any(each.kind == OTHER_EPS for each in causes)
+        if not causes or not all(each.kind.startswith("rounding") or each.kind == OTHER_EPS for each in causes):
             break
     return result

@@ -79,6 +79,7 @@ SETTINGS = {
     "centered": "centered",
     "epsilon": "eps",
     "amsgrad": "amsgrad",
+    "initial_accumulator_value": "initial_accumulator_value",
 }
 
 

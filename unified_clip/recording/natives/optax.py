@@ -33,6 +33,8 @@ SETTINGS = {
     "centered": "centered",
     "eps": "eps",
     "eps_in_sqrt": "eps_in_sqrt",
+    "initial_accumulator_value": "initial_accumulator_value",
+    "initial_scale": "initial_accumulator_value",
 }
 
 

@@ -188,6 +188,7 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
         "alpha": getattr(optimizer, "_rho", None),
         "centered": getattr(optimizer, "_centered", None),
         "eps": getattr(optimizer, "_epsilon", None),
+        "initial_accumulator_value": getattr(optimizer, "initial_accumulator_value", None),
         "amsgrad": getattr(optimizer, "_amsgrad", None),
         "weight_decay": _weight_decay(optimizer, group),
     }

@@ -279,26 +279,41 @@ def _is_sparse(tensor: Any) -> bool:
 
 # -- steps of TensorFlow 1's optimizers
 
-SETTINGS = {"_momentum": "momentum", "_centered": "centered", "_epsilon": "eps"}
+SETTINGS = {
+    "_momentum": "momentum",
+    "_centered": "centered",
+    "_epsilon": "eps",
+    "_initial_accumulator_value": "initial_accumulator_value",
+}
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
     def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = function(self, *args, **kwargs)
         with warn_on_error("a step of an optimizer"):
-            _record_step(self)
-        return result
+            result = _record_step(self, result)
+        return result  # noqa: RET504 - `_record_step` can fail
 
     return apply_gradients
 
 
-def _record_step(optimizer: Any) -> None:
+def _record_step(optimizer: Any, update: Any) -> Any:
+    """Record the step, and return `update`. In a graph for a session, the returned operation also records the step."""
     rate = optimizer._call_if_callable(getattr(optimizer, "_lr", None) or getattr(optimizer, "_learning_rate", None))
     betas = [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)]
     settings = {name: getattr(optimizer, attribute, None) for attribute, name in SETTINGS.items()} | {"betas": betas}
     settings["alpha"] = getattr(optimizer, "_decay", getattr(optimizer, "_rho", None))
+    if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
+        settings["initial_accumulator_value"] = 1.0
     kind = f"tf.compat.v1.train.{type(optimizer).__name__.removesuffix('Optimizer')}"
-    if rate is None:
-        record_step(kind, settings, {})
-    else:
-        report_numbers(lambda value: record_step(kind, {"lr": value, **settings}, {}), [rate])
+
+    def receive(*rates: Any) -> None:
+        record_step(kind, {"lr": rates[0] if rates else None, **settings}, {})
+
+    rates = [] if rate is None else [tf.convert_to_tensor(rate)]
+    if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function or is_for_xla():
+        report_numbers(receive, rates)
+        return update
+    with tf.control_dependencies([update]):
+        report = tf.numpy_function(receive, rates, [])
+    return tf.group(update, report)

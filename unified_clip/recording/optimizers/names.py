@@ -11,5 +11,5 @@ ADAMW = re.compile(r"(?<=Adam)W(?![a-z])|(?<=\.adam)w$|(?<=\.nadam)w$|(?<=\.adam
 
 SETTINGS = (
     "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "centered", "eps", "eps_in_sqrt",
-    "amsgrad", "maximize",
+    "amsgrad", "maximize", "initial_accumulator_value",
 )  # fmt: skip

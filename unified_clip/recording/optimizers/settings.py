@@ -19,7 +19,10 @@ TINY = 1e-20
 
 MOMENTUM = "rule for momentum"
 
-SETTING_TEXTS = {"eps": "the optimizer's eps"}
+INITIAL = "initial_accumulator_value"
+"""The value at which the sum or mean of the squared gradients starts, in Adagrad and RMSprop."""
+
+SETTING_TEXTS = {"eps": "the optimizer's eps", INITIAL: "squared gradients that start at"}
 
 
 def compare_settings(
@@ -49,7 +52,8 @@ def compare_settings(
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
         elif is_one_kind:
             undecayed = undecayed_text(left, right, names) if name == "weight_decay" else ""
-            sentence = joined(f"{differs} {SETTING_TEXTS.get(name, name)} {values}", undecayed)
+            advice = _initial_advice(right, old) if name == INITIAL else undecayed
+            sentence = joined(f"{differs} {SETTING_TEXTS.get(name, name)} {values}", advice)
             yield _difference(left, "optimizer", old, new, Cause("another optimizer", sentence), name)
     counts = [step.decayed or (0, 0) for step in (left, right)]
     if is_one_kind and counts[0][1] == counts[1][1] and counts[0][0] != counts[1][0]:
@@ -86,9 +90,19 @@ def _other_rates(left: OptimizerStep, right: OptimizerStep, names: Names, roundi
 
 
 def _setting(step: OptimizerStep, name: str) -> Setting | None:
-    # only PyTorch has dampening
-    is_without = name == "dampening" and step.optimizer.startswith(LIBRARIES)
-    return step.settings.get(name, 0.0 if is_without else None)
+    # only PyTorch has dampening, and only TensorFlow 1 and optax record the initial value of RMSprop
+    is_zero = name == "dampening" or (
+        name == INITIAL and step.optimizer.lower().endswith(".rmsprop") and not step.optimizer.startswith("tf.")
+    )
+    return step.settings.get(name, 0.0 if is_zero and step.optimizer.startswith(LIBRARIES) else None)
+
+
+def _initial_advice(step: OptimizerStep, initial: Setting) -> str:
+    if step.optimizer == "torch.optim.RMSprop":
+        advice = f"In {step.run}, use the class in docs/my-loss-curve-differs.md#rmsprop-and-adagrad"
+    else:
+        advice = f"In {step.run}, set this value to {setting_text(initial)}"
+    return joined(advice, "Ignore this cause if a run resumes from a checkpoint, or sets the state of its optimizer")
 
 
 def compare_changed_rates(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
