@@ -223,6 +223,9 @@ class KnownDifferenceResult(ReportModel):
     """The reason why the entry fails the run. For an entry without a problem, the text is empty."""
 
     cases: list[str]
+    is_outdated: bool = Field(default=False, exclude=True)
+    """Whether no case, or no case that matches one of the entry's patterns, shows this difference."""
+
     entry: InstanceOf[KnownDifference] | None = Field(default=None, exclude=True)
     """The entry of known.toml, or None if the report was read from parity.json."""
 

@@ -59,7 +59,7 @@ def _correct_and_stale(
     for result in report.known:
         if result.entry:
             natives = (native for place, native in differences.items() if result.entry.covers(*place, native))
-            is_correct = not result.problem and not any(native.problem for native in natives)
+            is_correct = not (result.problem or result.is_outdated or any(native.problem for native in natives))
             (correct if is_correct else stale).append(result.entry)
     return correct, stale
 

@@ -13,6 +13,7 @@ from .entries import (
     KINDS,
     SIZED,
     UNKNOWN,
+    WITH_NUMBERS,
     KnownDifference,
     NativeDeviation,
     cause_value,
@@ -25,8 +26,6 @@ Place = tuple[str, str]
 """(framework, case name)"""
 
 Deviation = NativeDeviation | NativeResult
-
-CHANGED = "because the results now differ in another way"
 
 ACCEPT = ". Run the command with --accept to"
 
@@ -56,7 +55,9 @@ def match_deviations(
             if entry.covers(framework, case, deviation):
                 entries.append(entry)
                 covered[case] = deviation
-        others = [entry for entry, _ in covered_by_entry if entry.is_for(framework, case, deviation)]
+        others = [
+            entry for entry, _ in covered_by_entry if entry.is_of(framework, deviation) and is_match(case, entry.cases)
+        ]
         limited = [
             entry
             for entry in known or []
@@ -93,7 +94,7 @@ def _problem(
 ) -> tuple[str, str]:
     """Return (problem, remedy). Both texts are empty if the deviation does not fail the run.
 
-    others: The known differences for the same function, case and kind.
+    others: The known differences for the same function and case.
     limited: Known differences that match the deviation, but only for other versions of the package.
     """
     if not deviation.kind:
@@ -108,7 +109,7 @@ def _problem(
     cause = _cause(deviation)
     fix = _fix(deviation.function)
     if not entries and others:
-        return f"{text}; {_listed(others, deviation)}{cause}", f"{fix} list this difference"
+        return f"{text}. {_listed_and_now(others, deviation)}", f"{fix} list this difference"
     if not entries:
         versions = ""
         if limited:
@@ -137,21 +138,27 @@ def _fix(function: str | None) -> str:
 def _cause(deviation: Deviation) -> str:
     if deviation.cause or deviation.kind not in SIZED:
         return deviation.cause and f"; {deviation.cause}"
-    return f"; the cause is unknown{deviation.contradiction and f' ({deviation.contradiction})'}"
+    return f"; {_unknown(deviation)}"
 
 
-def _listed(others: Sequence[KnownDifference], deviation: Deviation) -> str:
-    if same := [entry for entry in others if entry.not_finite == deviation.not_finite]:
-        causes = " or ".join(map(repr, same[0].causes))
-        unknown = (
-            ", but this case has another difference now"
-            if deviation.kind in SIZED
-            else ", but the cause of this difference is unknown"
-        )
-        unknown = unknown if recorded_cause(deviation) == UNKNOWN else ""
-        return f"the known difference {same[0].reason!r} has the cause {causes}{unknown}"
-    places = others[0].not_finite and f"inf or NaN in the {others[0].not_finite}"
-    return f"the known difference {others[0].reason!r} is only for {places or 'finite numbers'}"
+def _unknown(deviation: Deviation) -> str:
+    return f"the cause is unknown{deviation.contradiction and f' ({deviation.contradiction})'}"
+
+
+def _listed_and_now(others: Sequence[KnownDifference], deviation: Deviation) -> str:
+    alike = [entry for entry in others if entry.kind == deviation.kind]
+    same = [entry for entry in alike if entry.not_finite == deviation.not_finite]
+    entry, now = [*same, *alike, *others][0], _unknown(deviation)
+    if deviation.cause or deviation.kind not in WITH_NUMBERS:
+        now = deviation.cause or recorded_cause(deviation) or KINDS[deviation.kind]
+    if same:
+        listed = f"with the cause {' or '.join(map(repr, entry.causes))}"
+    elif alike:
+        places = entry.not_finite and f"inf or NaN in the {entry.not_finite}"
+        listed = f"only for {places or 'finite numbers'}"
+    else:
+        listed = f"only for this difference: {KINDS[entry.kind]}"
+    return f"Listed: {entry.reason!r}, {listed}. Now: {now}"
 
 
 def _judge_entry(
@@ -173,14 +180,11 @@ def _judge_entry(
     if installed and (package := entry.unreported(installed)):
         unreported = f"the run does not report the version of {package}"
         problem = f"`versions` names {package}, but {unreported}. Give versions of {' or '.join(installed)} instead"
-    elif unmatched := entry.unmatched_patterns([*cases, *hidden]):
+    elif unmatched := entry.unmatched_patterns([*cases, *hidden, *unlisted]):
         is_whole = len(unmatched) == len(entry.cases)
         which = "no case" if is_whole else f"no case that matches {', '.join(map(repr, unmatched))}"
-        problem, fix = f"{which} shows this difference", ACCEPT
-        if changed := [case for case in unlisted if is_match(case, unmatched)]:
-            first = f"{changed[0]!r}{f' and {len(changed) - 1} more' if changed[1:] else ''}"
-            problem, fix = f"{problem}, {CHANGED}: {first}", _fix(entry.function)
-        remedy = f"{fix} {'replace' if changed else 'remove'} the entry" if is_whole else f"{fix} update `cases`"
+        problem = f"{which} shows this difference"
+        remedy = f"{ACCEPT} {'remove the entry' if is_whole else 'update `cases`'}"
         if ".py:" in entry.function and not results:
             remedy += (
                 ". The run did not call this function. If you renamed the function, write the new name into the entry"
@@ -197,6 +201,7 @@ def _judge_entry(
         size=(math.inf if entry.not_finite else size) or None if cases else None,
         finite_size=size,
         problem=problem if accepting else problem + remedy,
+        is_outdated=bool(entry.unmatched_patterns([*cases, *hidden])),
         cases=list(cases),
         entry=entry,
     )

@@ -10,7 +10,6 @@ from typing import Any
 from ..._display import counted
 from ..exit_status import always_raising, exit_status, is_different, is_problem
 from ..known.entries import NO_REASON
-from ..known.match import CHANGED
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import (
     SCHEMA,
@@ -210,8 +209,8 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Probl
 
 def _stale(report: ParityReport, known: KnownDifferenceResult, suffix: str) -> Problem:
     return Problem(
-        what=f"known difference {known.framework}, {known.function}, {known.reason!r}",
-        detail=known.problem,
+        what=f"known difference {known.framework}, {known.function}",
+        detail=f"{known.reason!r}: {known.problem}",
         function=known.function,
         excused=baseline.excuses(report, (known.framework, f"{baseline.known_title(known)}{suffix}", "")),
     )
@@ -282,13 +281,9 @@ def _failures(report: ParityReport) -> Iterator[str]:
         yield f"{of_whom} not listed as known differences ({_first(unlisted)})"
     without_cause = sum(entry.problem.startswith(NO_CAUSE) for entry in report.known)
     without_reason = sum(entry.problem.startswith(NO_REASON) for entry in report.known)
-    outdated = [
-        entry for entry in report.known if entry.problem and not entry.problem.startswith((NO_CAUSE, NO_REASON))
-    ]
-    if stale := [f"{entry.framework}, {entry.function}" for entry in outdated if CHANGED not in entry.problem]:
-        yield f"{counted(len(stale), 'stale known difference')} ({_first(stale)})"
-    if changed := [f"{entry.framework}, {entry.function}" for entry in outdated if CHANGED in entry.problem]:
-        yield f"{counted(len(changed), 'known difference')} with another result now ({_first(changed)})"
+    stale = [entry for entry in report.known if entry.problem and not entry.problem.startswith((NO_CAUSE, NO_REASON))]
+    if places := [f"{entry.framework}, {entry.function}" for entry in stale]:
+        yield f"{counted(len(places), 'stale known difference')} ({_first(places)})"
     if without_cause:
         yield f"{counted(without_cause, 'known difference')} without `cause`"
     if without_reason:

@@ -19,9 +19,8 @@ def lines(report: ParityReport, root: Path) -> list[str]:
 
 
 def _annotation(problem: Problem, root: Path) -> str:
-    title = ": ".join(filter(None, (problem.what, markdown.cases_of(problem))))
     level = "warning" if problem.excused else "error"
-    return annotation(level, safe(markdown.problem_line(problem)), **_place(problem, root), title=safe(title))
+    return annotation(level, safe(markdown.problem_line(problem)), **_place(problem, root), title=safe(problem.what))
 
 
 def _place(problem: Problem, root: Path) -> dict[str, Any]:
