@@ -121,7 +121,7 @@ class Worker:
         self._errors.close()
 
     def wait(self, timeout: float, poll: Callable[[], bool] | None = None) -> Exit:
-        """Wait until the worker ends, or end it after `timeout` seconds. If `poll` is true, the timeout restarts."""
+        """Wait until the worker ends, or end it after `timeout` seconds. If `poll()` is true, the timeout restarts."""
         until = time.monotonic() + timeout
         while True:
             code: int | None = None
@@ -143,7 +143,7 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the call stack that the worker prints on SIGUSR1. Without `prepare`, SIGUSR1 ends the worker."""
+        """Return the call stack that the worker prints on SIGUSR1. A worker that has not called `prepare` ends."""
         if not hasattr(os, "killpg"):
             return ""
         begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + REPORT_SECONDS

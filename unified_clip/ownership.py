@@ -173,7 +173,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     first rank of the model's process group owns their parameters.
 
     Call this function after FSDP1 has wrapped the model. Then pass the parameters and
-    `process_group=model.process_group` to the clip. `HYBRID_SHARD` needs the same arguments.
+    `process_group=model.process_group` to the clip. The arguments for `HYBRID_SHARD` are the same.
 
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
@@ -214,8 +214,8 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
         if not own >= ranks or (handle.uses_sharded_strategy and own != ranks):
             raise ValueError(
                 f"A nested FSDP1 module is on the ranks {sorted(own)}, and the model is on {sorted(ranks)}. Cannot "
-                "infer the parameters of the other ranks. Instead of fsdp1_ownership, pass a function that gets a "
-                "parameter and returns True if this rank owns it"
+                "infer the parameters of the other ranks. As ownership, pass a function of your own that gets "
+                "a parameter and returns True if this rank owns the parameter"
             )
         for parameter, is_counted in _counted_of_handle(handle, tensor_rank):
             counts[id(parameter)] = parameter, is_counted and (is_first or handle.uses_sharded_strategy)

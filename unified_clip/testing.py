@@ -53,7 +53,7 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
             the message begins with this factor.
         TypeError: A value is not a gradient. Parameters, Python numbers and tensors of booleans are not gradients.
         ValueError: max_ulp is negative, infinite or NaN. rtol is not in the range from 0 to 0.1. `a` and `b` are the
-            same object. No gradient has an element.
+            same object. All gradients are empty or None.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -121,8 +121,8 @@ def assert_clip_parity(
             and the two numbers that differ. A framework crashed, hung or is not installed.
         unittest.SkipTest: A framework is not installed, and `missing` is "skip".
         TypeError: A value in `grads` is not a gradient, or `frameworks` is a string.
-        ValueError: The rule, an argument of the rule, a framework or the value of `missing` is unknown. No gradient in
-            `grads` has an element.
+        ValueError: The rule, an argument of the rule, a framework or the value of `missing` is unknown. All gradients
+            in `grads` are empty or None.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -213,7 +213,7 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
 def _need_elements(gradients: Sequence[Any], subject: str) -> None:
     present = [gradient for gradient in gradients if gradient is not None]
     if not any(math.prod(gradient.shape) for gradient in present):
-        what = "no gradient with an element" if present else "no gradient"
+        what = "only empty gradients" if present else "no gradient"
         raise ValueError(f"{subject} {what}, so nothing can be compared. {PASS_GRADIENTS}")
 
 

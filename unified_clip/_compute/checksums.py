@@ -20,7 +20,7 @@ def checksum(views: Sequence[Array]) -> int:
 
 
 def combined(totals: Iterable[int]) -> int:
-    """Combine the totals of chunks. The total of a chunk is its weighted sum plus its length."""
+    """Combine the totals of chunks. A total is the dot product of a chunk with `weights()`, plus the chunk's length."""
     checksum = 0
     for total in totals:
         checksum = (checksum * 0x9E3779B97F4A7C15 + total) % 2**64

@@ -23,7 +23,7 @@ SPLITTER = 2.0**27 + 1
 """The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
-"""Error bounds of squares, relative to the largest square: in one float64 number, and in two."""
+"""Error bounds of squares, relative to the largest square: for `high`, and for `high + low`."""
 
 
 SMALL = 2.0**-400

@@ -56,10 +56,10 @@ class HostScalars:
         return scalar
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        raise NotImplementedError("bug in unified_clip: pack is only for the device path")
+        raise NotImplementedError("bug in unified_clip: HostScalars has no pack")
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
-        raise NotImplementedError("bug in unified_clip: unpack is only for the device path")
+        raise NotImplementedError("bug in unified_clip: HostScalars has no unpack")
 
 
 HOST = HostScalars()

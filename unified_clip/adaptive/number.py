@@ -1,4 +1,4 @@
-"""The numbers of adaptive rules: Python floats on the host path, and `Number` on the device path.
+"""The numbers of adaptive rules: Python floats, or `Number` if a framework computes.
 
 `Number` keeps compilers from merging operations, so each result is rounded once.
 """

@@ -28,8 +28,8 @@ def clip_(
     gradients.
 
     If the scaler skips the step of an optimizer, the function ignores the gradients of this optimizer. For a fused
-    optimizer on a GPU, set nonfinite="raise" or nonfinite="skip". Otherwise, the function does not wait for the GPU,
-    and clips all gradients.
+    optimizer on a GPU, this needs nonfinite="raise" or nonfinite="skip". With other values of nonfinite, the function
+    clips all gradients and does not wait for the GPU.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.

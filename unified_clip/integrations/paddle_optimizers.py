@@ -23,7 +23,7 @@ UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)
 
 SINGLE_GROUP = (
     "If the optimizer has a single group, the cause is that this step and the last step clip different parameters. "
-    "In this case, before each step, set the attribute `step` of the clip that as_paddle() returned."
+    "In this case, before each step, set clip.step to the step number. as_paddle() returns the clip."
 )
 
 
@@ -148,7 +148,7 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
-    """Return {Paddle's name of a parameter: its name in `names`}. A static program has other parameter objects."""
+    """Return {Paddle's name: name in `names`}. Parameters cannot be keys: a static program creates new objects."""
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())

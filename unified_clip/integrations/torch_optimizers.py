@@ -41,8 +41,8 @@ HAS_STATE = (
 )
 
 NO_STEP = (
-    "The checkpoint has no step of the threshold's schedule. Set `step` of the handle from attach_to() to the step of "
-    "the checkpoint."
+    "The checkpoint does not contain the step number, which the schedule of the threshold needs. Set handle.step to "
+    "this number. attach_to() returns the handle."
 )
 
 NOT_ADAPTIVE = (

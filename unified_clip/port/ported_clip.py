@@ -18,7 +18,7 @@ SET_OUTSIDE = "might come from a file, from the command line, or from unknown ar
 @dataclass(frozen=True)
 class Meaning:
     config: ClipConfig
-    """The threshold is 1 if the threshold in the code is only known at run time."""
+    """If `threshold` below is not empty, this configuration has the threshold 1, or the bounds -1 and 1."""
 
     threshold: str = ""
     """The code of a threshold that is only known at run time, or ''. For two bounds, the code is "low, high"."""

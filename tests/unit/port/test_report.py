@@ -41,7 +41,7 @@ def test_a_clip_with_the_same_rule_has_rounding_and_known_differences() -> None:
     data = report_data(site(TORCH, CLIP, becomes=MINE, after=CLIP))
     clip = the_clip(data)
     assert (clip.same, clip.comparison) == (True, None)
-    assert clip.difference == "Both clips have the same rule. The numbers differ by rounding only."
+    assert clip.difference == "Both clips have the same rule. The results differ by rounding only."
     differences = {data.known[number - 1].when: data.known[number - 1].by for number in clip.known}
     assert differences["norms and coefficients of 16-bit gradients are rounded to 16 bits"] == "0.67 %"
     assert (
@@ -218,7 +218,7 @@ def test_long_text_that_repeats_becomes_a_reference() -> None:
     assert text.count("    check: the learning rate, since") == 1
     assert text.count("    check: as at src/train.py:12:4\n") == 1
     assert (
-        text.count("    differs: Both clips have the same rule. The numbers differ by rounding only.\n") == 3
+        text.count("    differs: Both clips have the same rule. The results differ by rounding only.\n") == 3
     )  # it is short
     references = re.findall(r"^  \[\d+\] (.*)$", text, re.MULTILINE)
     assert references

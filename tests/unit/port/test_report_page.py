@@ -59,7 +59,7 @@ def test_a_row_has_all_of_its_clip() -> None:
     assert "<code>for each in optimizers:\n    clip.attach_to(each)  # a long line a" in flagged
     assert re.search(r"measured as tf.clip_by_norm: <a href=\"#native-\d+\">\d+-\d+</a>", flagged)
     assert "<code>torch.nn.utils.clip_grad_norm_</code> → <code>unified_clip.torch.clip_grad_norm_</code>" in first
-    assert "Both clips have the same rule. The numbers differ by rounding only." in first
+    assert "Both clips have the same rule. The results differ by rounding only." in first
     assert "Check: the learning rate" in first
 
 

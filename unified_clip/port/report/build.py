@@ -131,7 +131,7 @@ class _Tables:
         difference = ""
         if before is not None and after is not None:
             same = before.config.meaning == after.config.meaning and before.threshold == after.threshold
-            difference = "Both clips have the same rule. The numbers differ by rounding only."
+            difference = "Both clips have the same rule. The results differ by rounding only."
             if not same:
                 comparison, difference = self._comparison(before, after)
         return model.ReportedClip.model_validate(

@@ -24,7 +24,7 @@ COMPUTED_BY = (
     (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
     (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""(pattern of function names, measured function with the same result)"""
+"""(pattern for a name, the function that `measured_as` returns for this name)"""
 
 
 def measured_as(name: str) -> str:

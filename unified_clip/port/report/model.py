@@ -160,10 +160,11 @@ class ReportedClip(ReportModel):
     """The function in the parity suite that has the same result as `name`, or an empty string."""
 
     known: list[int]
-    """The numbers of the known differences of the function `measured_as`."""
+    """The `number` of each entry in the report's `known` that applies to the function `measured_as`."""
 
     becomes_known: list[int]
-    """The numbers of the known differences of the replacement. The list is empty for a function of unified_clip."""
+    """The `number` of each entry in the report's `known` that applies to the replacement. The list is empty for a
+    function of unified_clip."""
 
     reason: str
     """The reason why the clip is flagged or unchanged."""

@@ -18,8 +18,8 @@ from .registry import RuleOrder, register
 TORCH = "torch.nn.utils"
 WITHOUT = "Run unified-clip port without --native."
 ONLY_IN_PLACE = (
-    "PyTorch's functions clip gradients in place, and do not return them. Before the step, pass the parameters to "
-    "PyTorch's function by hand. Or run unified-clip port without --native."
+    "PyTorch's functions clip gradients in place, and do not return them. Before optimizer.step(), write "
+    "a call of PyTorch's function, and pass the parameters. Or run unified-clip port without --native."
 )
 
 WriteClip = Callable[[str, str], list[str]]
@@ -81,7 +81,7 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
-    """Return (code of the clipped list, name of the result, code such as "norm = " or '')."""
+    """Return (code of the list to clip, name of the clipped list, code such as "norm = " to assign the norm, or '')."""
     argument = module.code(call.args[0].value) if call.args else ""
     match target, value:
         case cst.Tuple(elements=[result, norm]), cst.Call() if value is call and call.args:

@@ -11,8 +11,8 @@ To add a rule:
        def flag(file: FileRewrite, clip: FoundClip) -> None:
            file.flag(clip, "This call belongs to a static program of Paddle, ...")
 
-   Exactly one rule with RuleOrder.CALLS must match each clip. Check both targets (`torch` and `drop-in`), each with and
-   without --native.
+   Exactly one rule with RuleOrder.CALLS must match each clip. Check the target `drop-in`, and `torch` with and without
+   --native.
 3. Add a source with a clip of the new kind to `tests/data/port/sources/`. A test fails if no source needs the new rule.
 """
 

@@ -61,7 +61,6 @@ class Edits(cst.CSTTransformer):
         before += [line for line in lines if line not in before]
 
     def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
-        """Assign the value of an argument to a variable. The argument itself stays."""
         self._lines[statement].hoisted[value] = name
 
     def rewrite(self, statement: cst.BaseSmallStatement, lines: Lines) -> None:
@@ -146,7 +145,6 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the white space before a closing bracket, with the comments in `between`."""
     if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
         last = {"indent": False, "last_line": cst.SimpleWhitespace("")}
         if isinstance(end, cst.ParenthesizedWhitespace):

@@ -208,7 +208,6 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of an element. If `place` is None, return the kind that all elements share."""
     if isinstance(kind, TupleOf):
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None

@@ -20,7 +20,7 @@ SELF = ("self", "cls")
 MAX_ALIASES = 10
 
 MAX_NAMES = 100
-"""A name with more possible meanings is unknown."""
+"""If a name has more possible full names, its full name is unknown."""
 
 PROJECT_DEPTH = 6
 """The number of parent folders to search for an imported module."""
@@ -36,7 +36,7 @@ class BoundValue:
     is None."""
 
     node: cst.CSTNode | None = None
-    """The node that binds the value, such as an assignment or a loop. For a parameter, this field is None."""
+    """The node that binds the value, such as an assignment or a loop. None for a parameter of a function."""
 
 
 @dataclass(frozen=True)

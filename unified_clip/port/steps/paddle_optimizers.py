@@ -17,8 +17,8 @@ from .parameter_groups import may_have_groups
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
 SOMETHING_ELSE = (
-    "In line {2}, the value of {0} might not be {1}. If the value is {1}, write the call of Paddle's class in this "
-    "line. Otherwise, assign the value to another name."
+    "In line {2}, the value of {0} might not be {1}. If the value is {1}, call the class of Paddle directly in "
+    "this line. Otherwise, assign the value to another name."
 )
 UNKNOWN_VALUE = (
     "A value of {0} is unknown, for example because the value comes from an argument, a loop or a tuple. If the file "

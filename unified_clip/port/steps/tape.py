@@ -130,7 +130,7 @@ class TapeSteps:
                 "It is unclear whether the step applies all gradients, each to its own variable. If so, write "
                 f"apply_gradients(zip(gradients, {variables})), where gradients is the complete list of gradients. "
                 "Otherwise, write the step in PyTorch by hand. "
-                "Before step(), set .grad to None for parameters that the step does not update."
+                "To exclude a parameter from the step, set its .grad to None before step()."
             )
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
