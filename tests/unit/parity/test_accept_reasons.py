@@ -115,7 +115,8 @@ def test_an_unknown_cause_needs_a_reason_of_the_user(tmp_path: Path) -> None:
     assert "1 known difference with an unknown cause and without `reason`" in strict.verdict
     assert "stale" not in strict.verdict
     (problem,) = strict.problems
-    assert problem.detail.startswith("the cause is unknown, and `reason` does not explain the difference. Write why")
+    does_not = "the cause is unknown, and `reason` does not explain the difference. Write why"
+    assert problem.detail.startswith(f"'numbers differ, and the cause is unknown': {does_not}")
     assert "incomplete known difference" in baseline.changes(judged, strict)[0].after
     assert build.with_strict(judged, accepting=True).exit_code == 0
 

@@ -504,3 +504,20 @@ def test_a_chosen_case_of_a_known_difference_passes(run: Callable[..., tuple[int
     assert status == 0
     assert run(with_eps.replace("0.00123", "0.00223"), *chosen)[0] == 1  # another size
     assert run(with_eps.replace("for g in grads]", "for g in grads[:1]]"), *chosen)[0] == 1  # another cause
+
+
+def test_accept_replaces_the_entry_of_a_case_that_has_another_difference_now(
+    run: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    assert run(CLIP, "--accept")[0] == 0
+    other = CLIP.replace("norm = sum(", "norm = total(")
+    other += "\ndef total(norms):\n    return np.sqrt(sum(norm * norm for norm in norms))\n"
+    other = other.replace("[g * coef for g in grads]", "list(grads)")
+    status, printed = run(other)
+    assert status == 1
+    assert printed.count('Listed: "as with the sum of the tensors\' norms instead of the norm", with the cause') == 1
+    assert "Now: as if nothing were clipped" in printed
+    assert "stale" not in printed
+    assert run(other, "--accept")[0] == 0
+    assert run(other)[0] == 0
+    assert "the sum of the tensors' norms" not in (tmp_path / "known.toml").read_text(encoding="utf-8")

@@ -296,6 +296,7 @@ def test_an_entry_without_a_cause_is_reported_with_the_line_to_add() -> None:
     assert (lacking.exit_code, strict.exit_code) == (0, 1)
     assert strict.verdict == "FAIL: 1 case on torch: 1 known difference without `cause`."
     assert [each.detail for each in strict.problems] == [
+        "'inf / inf': "
         'the entry has no `cause`, so the entry accepts any difference up to its `size`. Add the line cause = "16 '
         'bits", or run '
         "the command with --accept"
