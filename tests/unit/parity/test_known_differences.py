@@ -302,7 +302,9 @@ def test_an_entry_without_a_cause_is_reported_with_the_line_to_add() -> None:
         "the command with --accept"
     ]
     (problem,) = build.with_strict(lacking, accepting=True).problems
-    assert problem.detail == "the entry has no `cause`, so the entry accepts any difference up to its `size`"
+    assert (
+        problem.detail == "'inf / inf': the entry has no `cause`, so the entry accepts any difference up to its `size`"
+    )
     assert build.with_changes(strict, baseline.changes(lacking, strict)).exit_code == 1
 
 
