@@ -131,8 +131,8 @@ def nonfinite(settings: Settings) -> str:
     if settings.as_clip_rule(1.0).convention.infinite_norm_gives_nan:
         return "If the norm is NaN or infinite, every gradient becomes NaN."
     return (
-        "If the norm is infinite, finite gradients become 0 and infinite gradients NaN. If the norm is NaN, all "
-        "gradients become NaN."
+        "If the norm is infinite, finite gradients become 0, and infinite gradients become NaN. If the norm is NaN, "
+        "all gradients become NaN."
     )
 
 
