@@ -166,7 +166,7 @@ class Recording:
         if self._is_empty and failure is None:
             self._warn(
                 f"{self.path}: {NO_CALLS} Graphs that were compiled before the recording began are not recorded "
-                "either: begin to record before the first step."
+                "either: begin to record before the first step, and in TensorFlow 1 before the graph is built."
             )
 
     def end(self) -> None:

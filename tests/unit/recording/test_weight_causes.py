@@ -222,6 +222,36 @@ def test_a_run_without_recorded_optimizer_steps_is_named(compare_runs: Any, is_r
     assert ("a.jsonl has no optimizer steps, so the settings" in text) != is_recorded
 
 
+def test_a_run_without_optimizer_steps_is_reported_even_if_the_runs_agree(compare_runs: Any) -> None:
+    clips = [clip_line(1), clip_line(2)]
+    unknown = "b.jsonl has no optimizer steps, so the settings of the optimizers were not compared."
+    for a, b, is_unknown in (
+        (with_steps(clips), clips, True),
+        (with_steps(clips), with_steps(clips), False),
+        (with_steps(clips), [clip_line(1, threshold=0.5), clip_line(2, threshold=0.5)], True),
+    ):
+        printed = sentences.report_lines(compare_runs(a, b))
+        assert any(line.startswith(unknown) for line in printed) == is_unknown
+
+
+def test_one_run_that_does_not_clear_its_gradients_is_enough(compare_runs: Any) -> None:
+    def second(**changes: Any) -> list[dict[str, Any]]:
+        first = with_steps([clip_line(1)], cleared=None, backward_calls=1)
+        return [*first, *with_steps([clip_line(2, {**NORMS, "a": 3.7, "b": 4.9})], backward_calls=1, **changes)]
+
+    clips = [clip_line(1), clip_line(2)]
+    for framework, other in (
+        ("numpy", "a.jsonl computes new gradients at each step"),
+        ("torch", "a.jsonl has no optimizer steps, so check whether it clears its gradients"),
+    ):
+        (cause,) = compare_runs([{**clip, "framework": framework} for clip in clips], second(cleared=False)).findings
+        assert cause.kind == "gradients are not cleared"
+        assert "b.jsonl does not clear the gradients of step 1 before the backward pass of step 2" in cause.sentence
+        assert other in cause.sentence
+    for changes in ({"cleared": True}, {"cleared": None}):
+        assert "gradients are not cleared" not in cause_kinds(compare_runs(clips, second(**changes)))
+
+
 MOVED = [clip_line(1), clip_line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})]
 PARTLY = {"settings": {"weight_decay": [0.1, 0.0]}, "decayed": [6, 9]}
 ALL = {"settings": {"weight_decay": 0.1}}

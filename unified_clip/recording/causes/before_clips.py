@@ -244,6 +244,8 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
         return Cause("other gradients", joined(place, advice, to_compare))
     hint = gradient_hints.hint(point, pair)
     if not is_clearing_known(point.a, point.b, pair.a.step):
+        if uncleared := _uncleared(point, pair.a.step):
+            return Cause("gradients are not cleared", joined(place, uncleared))
         advice = (
             "compare data, forward pass, loss, and the weights that are not clipped. Also check whether each "
             "optimizer clears its gradients before the backward passes"
@@ -321,6 +323,20 @@ def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
     if step <= begins or all(each.backward_calls is None for each in both):
         return True
     return all(each.cleared is True or each.backward_calls is None for each in both)
+
+
+def _uncleared(point: DivergencePoint, step: int) -> str:
+    """Compare with a run that has no optimizer steps."""
+    for run, other in point.both_ways():
+        if other.optimizer_steps or all(each.cleared is not False for each in run.optimizer_steps if each.step == step):
+            continue
+        may_keep = any(line.framework in ("torch", "paddle") for line in other.lines)
+        unknown = "has no optimizer steps, so check whether it clears its gradients"
+        return (
+            f"{run.name} does not clear the gradients of step {step - 1} before the backward pass of step {step}. "
+            f"{other.name} {unknown if may_keep else 'computes new gradients at each step'}"
+        )
+    return ""
 
 
 def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:

@@ -104,6 +104,11 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
+    unknown = [run.name for run in comparison.runs if not run.optimizer_steps]
+    return [*_advice(comparison), *([_unknown_optimizers(unknown)] if len(unknown) == 1 else [])]
+
+
+def _advice(comparison: RecordingComparison) -> list[str]:
     counts = [run.steps_in_iteration for run in comparison.runs]
     if counts == [1, 1] or _first(comparison) is None:
         return _where_to_look(comparison)
@@ -144,7 +149,7 @@ def _where_to_look(comparison: RecordingComparison) -> list[str]:
         clips = f"The clips might differ: {', and '.join(different.values())}"
     look = f"{clips}. The {what} differ before the clip of step {first.step}. Compare {place}."
     unknown = [run.name for run in comparison.runs if not run.optimizer_steps]
-    return [look] if is_first or not unknown else [look, _unknown_optimizers(unknown)]
+    return [look] if is_first or len(unknown) < 2 else [look, _unknown_optimizers(unknown)]
 
 
 def _follows_only_rounding(comparison: RecordingComparison, divergence: Divergence) -> bool:
