@@ -218,7 +218,7 @@ def partial_changes(old: ParityReport, new: ParityReport) -> list[Change]:
 def test_a_known_difference_with_another_size_is_a_change() -> None:
     old, new = report_with_known(known(size=0.01)), report_with_known(known(size=0.5))
     (moved,) = baseline.changes(old, new)
-    assert (moved.kind, moved.before, moved.after) == ("size", "listed, 0.01", "listed, 0.5")
+    assert (moved.kind, moved.before, moved.after) == ("size", "listed, size 0.01", "listed, size 0.5")
 
 
 def report_with_differing_stages(*stages: Stage) -> ParityReport:

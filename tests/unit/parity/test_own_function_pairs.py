@@ -111,15 +111,17 @@ def test_reports_have_the_comparison_of_functions_with_each_other() -> None:
         OwnPair(left="jax", right="numpy", verdict=verdict, size=0.5, detail="")
         for verdict in ("different", "known", "equal")
     ]
-    cases = [one_case(pair.verdict).model_copy(update={"own_pairs": [pair]}) for pair in pairs]
+    wrong = native("known", 0.5, kind="value", cause="not clipped", function="clip.py:f")
+    results = {"jax": FrameworkResult(native=native("equal", kind="")), "numpy": FrameworkResult(native=wrong)}
+    cases = [one_case(pair.verdict, **results).model_copy(update={"own_pairs": [pair]}) for pair in pairs]
     run = report(*cases)
     line = "Your functions compared with each other, jax and numpy: 1 different, 1 equal, 1 known."
     assert line in markdown.headline(run)
     assert "## Your functions compared with each other" in markdown.as_markdown(run)
-    assert "| known | jax and numpy | known | 5.0e-01 | - |" in markdown.as_markdown(run)
+    assert "| known | jax and numpy | known | 5.0e-01 | numpy: not clipped |" in markdown.as_markdown(run)
     html = page.render(run)
     assert f"<p>{line}</p>" in html
-    assert "<td>known</td><td>jax and numpy</td><td>known</td><td>5.0e-01</td><td>-</td>" in html
+    assert "<td>jax and numpy</td><td>known</td><td>5.0e-01</td><td>numpy: not clipped</td>" in html
     (own,) = [each for each in fromstring(junit.as_xml(run)) if each.get("name") == "between your functions"]
     assert [own.get(key) for key in ("tests", "failures", "skipped")] == ["3", "1", "1"]
     text = "\n".join(terminal_case.lines(run))

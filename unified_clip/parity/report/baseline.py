@@ -333,7 +333,8 @@ def _known_entries(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry
         is_incomplete = entry.incomplete or entry.problem.startswith(NO_REASON)
         verdict = f"{'incomplete' if is_incomplete else 'stale'} known difference" if entry.problem else "listed"
         size = entry.size or 0.0
-        text = f"{verdict}: {entry.problem}" if entry.problem else verdict + (f", {size:.2g}" if size else "")
+        shown = (f", size {size:.2g}" if size else "") if entry.cases else ", but no case shows this difference"
+        text = f"{verdict}: {entry.problem}" if entry.problem else f"{verdict}{shown}"
         key = (entry.framework, f"{known_title(entry)}{number}", "")
         entries_by_key[key] = _Entry(verdict, text, size, entry.problem, bool(entry.problem))
     return entries_by_key

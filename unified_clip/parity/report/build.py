@@ -243,7 +243,8 @@ def _verdict_sentence(report: ParityReport) -> str:
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
     if known or unlisted:
         listed = "not judged, because the suite has no list of known differences" if unlisted else "all known"
-        parts.append(f"{counted(known + unlisted, 'difference')} of {compared_functions.whose(report)}, {listed}")
+        whose = compared_functions.whose(report, "known", "different")
+        parts.append(f"{counted(known + unlisted, 'difference')} of {whose}, {listed}")
     if lacking := sum(bool(entry.incomplete) for entry in report.known):
         parts.append(f"{_entries_without_cause(lacking)}")
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"}
@@ -277,7 +278,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if differing := sum(bool(case.differing_stages) for case in report.cases):
         yield f"{counted(differing, 'case')} where frameworks differ from each other on the host path"
     if unlisted := [f"{name}, {each.function}" for name, each in natives if each.problem]:
-        of_whom = f"{counted(len(unlisted), 'result')} of {compared_functions.whose(report)}"
+        of_whom = f"{counted(len(unlisted), 'result')} of {compared_functions.whose(report, 'different')}"
         yield f"{of_whom} not listed as known differences ({_first(unlisted)})"
     without_cause = sum(entry.problem.startswith(NO_CAUSE) for entry in report.known)
     without_reason = sum(entry.problem.startswith(NO_REASON) for entry in report.known)

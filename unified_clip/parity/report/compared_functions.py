@@ -29,8 +29,9 @@ def titles(report: ParityReport) -> dict[str, str]:
     return {**TITLES, NATIVE: (BOTH if has_native else YOURS) if yours else TITLES[NATIVE]}
 
 
-def whose(report: ParityReport) -> str:
-    has_native, yours = _kinds(report)
+def whose(report: ParityReport, *verdicts: str) -> str:
+    """verdicts: Name only functions with results that have one of these verdicts."""
+    has_native, yours = _kinds(report, *verdicts)
     return (f"{THEIRS} and yours" if has_native else "your functions") if yours else THEIRS
 
 
@@ -47,6 +48,6 @@ def line(report: ParityReport) -> str:
     return f"Compared with exact arithmetic: {enumeration(parts) or 'nothing'}."
 
 
-def _kinds(report: ParityReport) -> tuple[bool, bool]:
-    users = {result.is_users for _, result in report.natives()}
+def _kinds(report: ParityReport, *verdicts: str) -> tuple[bool, bool]:
+    users = {result.is_users for _, result in report.natives() if not verdicts or result.verdict in verdicts}
     return False in users, True in users

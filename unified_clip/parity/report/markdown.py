@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ... import _markdown
 from ..known.entries import KINDS
 from ..modes import TITLES, UNIFIED_CLIP_MODES
-from ..results import Counts, FrameworkResult, ParityReport, Problem, UnifiedClipResult
+from ..results import CaseResult, Counts, FrameworkResult, OwnPair, ParityReport, Problem, UnifiedClipResult
 from . import change_rows, compared_functions
 
 NOTHING = "-"
@@ -101,11 +101,18 @@ def own_pairs_lines(report: ParityReport) -> list[str]:
 
 def own_pairs_rows(report: ParityReport) -> list[list[str]]:
     return [
-        [case.name, f"{pair.left} and {pair.right}", pair.verdict, size(pair.size), pair.detail or NOTHING]
+        [case.name, f"{pair.left} and {pair.right}", pair.verdict, size(pair.size), _difference(case, pair)]
         for case in report.cases
         for pair in case.own_pairs
         if pair.verdict not in ("equal", "close")
     ]
+
+
+def _difference(case: CaseResult, pair: OwnPair) -> str:
+    """Return why two functions differ: how each function differs from the exact result."""
+    natives = ((name, case.natives.get(name)) for name in (pair.left, pair.right))
+    texts = (f"{name}: {each.cause or KINDS[each.kind]}" for name, each in natives if each and each.kind)
+    return pair.detail or "; ".join(texts) or NOTHING
 
 
 def native_rows(report: ParityReport) -> list[list[str]]:
