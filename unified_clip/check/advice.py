@@ -84,6 +84,11 @@ UNUSED = (
     "configuration, as in clip(gradients). The new clip changes your training results."
 )
 
+UNREAD = (
+    "If a clip was deleted, restore the clip. Otherwise, remove the setting. If other code reads {name}, also check "
+    "that code. An entry of check.ignore for this setting does not satisfy check.require or check.each."
+)
+
 UNUSED_CALLBACK = (
     "Pass the callback to the trainer. The new clip changes your training results. If no clip is intended, remove the "
     "callback."
@@ -101,7 +106,12 @@ AFTER_PARSING = (
     "--{option} {threshold!r} on the command line, and {then}"
 )
 
-ANY_THRESHOLD = 'Or to accept every threshold, add the clip to check.ignore with rule = "{rule}" and a reason.'
+BY_CODE = "To clip by"
+RECOMMENDED = "{advice} This edit is recommended, because the check then compares the threshold."
+ANY_THRESHOLD = (
+    'Or to accept every threshold, add the clip to check.ignore with rule = "{rule}" and a reason. The check then '
+    "compares no threshold that this clip gets at run time."
+)
 
 KEEP = "To keep this clip, add it to check.ignore with a reason."
 
@@ -129,7 +139,10 @@ class Advisor:
             return self._edit_of_parsed(use)
         advice = self.advice_by_code(use)
         rule = use.rule_of_any_threshold
-        return _lines(advice, ANY_THRESHOLD.format(rule=rule.rule)) if rule else advice
+        if rule is None:
+            return advice
+        advice = RECOMMENDED.format(advice=advice) if advice.startswith(BY_CODE) else advice
+        return _lines(advice, ANY_THRESHOLD.format(rule=rule.rule))
 
     def _edit_of_parsed(self, use: ClipUse) -> str:
         threshold, source = self._config.threshold, source_of(use.path)
@@ -178,6 +191,8 @@ class Advisor:
     def advice_by_code(self, use: ClipUse) -> str:
         if use.format == convert.UNIFIED_CLIP:
             return f"Use {self._file.name} instead of this file."
+        if use.unused and use.values:
+            return UNREAD.format(name=use.unused)
         if use.unused:
             return UNUSED_CALLBACK if use.is_callback else UNUSED
         if use.engine in engines.UNREACHABLE:
@@ -227,7 +242,7 @@ class Advisor:
         if not adapted:
             return ""
         under = "" if use.engine else engines.except_under(format_)
-        return f'To clip by {self._file.name}{under}: clip = ClipConfig.load("{shown(self._file)}"), then {adapted}.'
+        return f'{BY_CODE} {self._file.name}{under}: clip = ClipConfig.load("{shown(self._file)}"), then {adapted}.'
 
     def _or_by_code(self, use: ClipUse) -> str:
         if use.engine in engines.UNREACHABLE:

@@ -150,7 +150,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         }
         for source in sources
     }
-    uses = _with_rules(source_files.read(sources, advance, configurations, of_sources), rules, root)
+    uses = _with_rules(source_files.read(sources, advance, configurations, of_sources, root=root), rules, root)
     uses = _without_hydra(uses, sources, file_uses)
     kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
     file_uses.uses = options.passed(kept + uses, sources, files)

@@ -65,6 +65,9 @@ class ClipUse:
     """Whether the code certainly trains without a clip."""
 
     option: str = ""
+    attribute: str = ""
+    """The last name of the threshold's code: "grad_clip" for `config.grad_clip`. The text is empty for other code."""
+
     values: tuple[NamedValue, ...] = ()
     """The values of all clip keys in the file, if no known trainer reads these keys. Otherwise, the tuple is empty."""
 
@@ -104,7 +107,8 @@ class ClipUse:
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""
 
     unused: str = ""
-    """The name or the code of a configuration that no code uses. The name of an attribute begins with "."."""
+    """The name or the code of a configuration, or the name of a setting, that no code uses. The name of an attribute of
+    a configuration begins with "."."""
 
     users: tuple[Path, ...] = ()
     """The checked files that might use the clip's configuration, except `path`."""

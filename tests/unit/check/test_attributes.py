@@ -73,7 +73,8 @@ OTHERS = [
 @pytest.mark.parametrize("code", OTHERS)
 def test_other_code_that_may_set_the_threshold_makes_it_unknown(check: Check, code: str) -> None:
     finding = only_finding(check({"sub/a.py": code, "a.py": TRAINER}))
-    assert (finding.kind, finding.does) == ("unknown", "The threshold, self.limit, is only known at run time.")
+    assert finding.kind == "unknown"
+    assert finding.does.startswith("The threshold, self.limit, is only known at run time.")
     assert only_finding(check({"a.py": f"{TRAINER}\n\n{code}"})).kind == "unknown"
 
 

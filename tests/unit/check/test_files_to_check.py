@@ -163,7 +163,7 @@ def test_options_in_shell_scripts_are_read(check: Check) -> None:
     assert (finding.kind, finding.line) == ("drift", 2)
     finding = only_finding(check({"pretrain.sh": "echo\npython train.py --lr 0.1 \\\n  --max_grad_norm=0.5\n"}))
     assert (finding.kind, finding.line, finding.clip) == ("unknown", 3, "max_grad_norm = 0.5")
-    assert finding.does.startswith("The command passes this option to train.py.")
+    assert finding.does.startswith("The command passes this option to train.py, which is not checked.")
 
 
 DETECTRON2 = "SOLVER:\n  IMS_PER_BATCH: 16\n"

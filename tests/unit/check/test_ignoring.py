@@ -167,7 +167,7 @@ def test_a_key_that_only_the_own_code_reads_is_approved_by_its_value(check: Chec
 def test_a_key_of_0_that_only_the_own_code_reads_is_approved_by_the_rule_none(
     check: Check, name: str, off: str, second: str
 ) -> None:
-    ds = {"ds.json": DEEPSPEED % "1.0"}
+    ds = {"ds.json": DEEPSPEED % "1.0", "own.py": "scale(grads, config.grad_clip)\n"}
     advice, _, entry = only_finding(check({name: off, **ds})).edit.partition(", add to clip.toml:\n")
     assert advice == "If your own code reads this key, set it to 1.0. Or, if 0 is meant to switch the clip off"
     report = check({name: off, **ds}, f"{CLIP_CONFIG}{entry}\n")

@@ -279,9 +279,9 @@ def test_a_script_that_sets_clip_grad_beside_a_sourced_file_is_known(check: Chec
     [
         (
             "accelerate launch --num_processes 8 \\\n  train.py --max_grad_norm 0.5\n",
-            "The command passes this option to train.py.",
+            "The command passes this option to train.py, which is not checked.",
         ),
-        ("python train.py --max-grad-norm 0.5\n", "The command passes this option to train.py."),
+        ("python train.py --max-grad-norm 0.5\n", "The command passes this option to train.py, which is not checked."),
         ("accelerate launch --gradient_clipping 0.5 train.py\n", "A command line or a script sets this key, and"),
         ("python train.py\nmine train --max_grad_norm 0.5\n", "A command line or a script sets this key, and"),
     ],
@@ -290,6 +290,9 @@ def test_the_reason_names_the_script_that_gets_an_option(check: Check, script: s
     (finding,) = check({"run.sh": script}).findings
     assert finding.kind == "unknown"
     assert finding.does.startswith(why)
+    (finding,) = check({"run.sh": script, "train.py": "print()\n"}).findings
+    assert finding.does.startswith(why.replace("which is not checked.", "").rstrip(", "))
+    assert "not checked" not in finding.does
 
 
 ARRAYS = """ARGS=(

@@ -2,42 +2,68 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from ..._static_values import Target, UnknownValueError, evaluate
+from ..._static_values import Target, UnknownValueError, evaluate, is_number
+from ...config.clip_config import ClipConfig
 from ...config.documents import Document, format_value
 from ...config.formats import placement
 from ...config.formats.python_source import last_name, shortened
+from ...errors import ConfigError
 from ..clip_use import ClipUse
-from ..command_lines import MAX_NORM
+from ..command_lines import MAX_NORM, MAY_BE_CLIP
 from ..notebooks.cells import source_of
 from ..rules.key_names import inner_values
 from ..trainer_files import has_number
+from . import setting_readers
 
 WHY = (
     "This setting is named like a clip setting, but the code that reads the setting is unknown. Compare its value with "
     "the clip configuration by hand, and add the setting to check.ignore with a reason."
 )
+UNREAD = (
+    "This setting is named like a clip setting, but no clip reads the setting. No other checked code reads the "
+    "setting, either."
+)
 
 
-def read(path: Path) -> list[ClipUse]:
-    """Return a `ClipUse` for the first setting with a name like a clip, such as grad_clip = 1.0.
+def read(path: Path, near: Sequence[Path], clips: Sequence[ClipUse], *, is_known: bool) -> Iterator[ClipUse]:
+    """Yield the settings with a name like a clip, such as grad_clip = 1.0.
 
-    The field `values` contains the values of all such settings in the file.
+    A setting gets the rule of the clip that reads the setting. Of all other settings, yield only the first. Its field
+    `values` contains the values of all of them.
+
+    near: The files whose code might read the settings.
+    is_known: Whether `clips` has a clip in the file. If so, leave out the settings that no clip reads.
     """
     if (source := source_of(path)) is None:
-        return []  # `source_files` reports files that name a clip and are not Python
+        return  # `source_files` reports files that name a clip and are not Python
     named = sorted(_named_values(source.nodes[0]), key=lambda each: (each[0].lineno, each[0].col_offset))
-    settings = [(node, table, name, _value(code)) for node, table, name, code in named]
-    clips = [each for each in settings if has_number(each[3]) and _is_named_like_clip(path, *each[1:])]
-    values = tuple(leaf for *_, name, value in clips for leaf in inner_values(value, name))
-    return [
-        ClipUse(
-            path, node.lineno, node.col_offset + 1, f"{name} = {format_value(value)}", why_unknown=WHY, values=values
-        )
-        for node, _, name, value in clips[:1]
-    ]
+    others = []
+    for node, table, name, code in named:
+        value: Any = _value(code)
+        is_assigned = isinstance(getattr(node, "ctx", None), ast.Store) and MAY_BE_CLIP.search(name)
+        may_be_clip = is_assigned or _is_named_like_clip(path, table, name, 1.0)
+        rule = setting_readers.clip_rule(path, name, clips) if may_be_clip else None
+        with contextlib.suppress(ConfigError):
+            value = source.constant(code) if rule else value
+        if rule is not None and is_number(value) and 0 < value < math.inf:
+            yield _use(path, node, name, value, config=ClipConfig(**{**rule.data(), "threshold": float(value)}))
+        elif has_number(value) and (rule or (not is_known and _is_named_like_clip(path, table, name, value))):
+            others.append((node, name, value))
+    values = tuple(leaf for _, name, value in others for leaf in inner_values(value, name))
+    are_read = [setting_readers.is_read(source, node, name, near) for node, name, _ in others]
+    if others and not any(are_read):
+        yield _use(path, *others[0], why_unknown=UNREAD, values=values, unused=others[0][1])
+    elif others:
+        yield _use(path, *others[are_read.index(True)], why_unknown=WHY, values=values)
+
+
+def _use(path: Path, node: ast.expr, name: str, value: object, **fields: Any) -> ClipUse:
+    return ClipUse(path, node.lineno, node.col_offset + 1, f"{name} = {format_value(value)}", **fields)
 
 
 def passed(path: Path) -> str:

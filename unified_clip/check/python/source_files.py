@@ -29,6 +29,7 @@ from ...port.catalog import (
 from ...port.port_files import port_all
 from ...port.ported_clip import SET_OUTSIDE, PortedClip, PortedFile, UnreadableFile
 from ...port.rules.function import MADE_OF_GRADIENT
+from .. import patterns
 from ..clip_use import ONE_PER_GROUP, OWN, ClipUse, NamedValue
 from ..notebooks import clips_in_notebooks
 from ..notebooks.cells import parsed, python_source
@@ -41,6 +42,7 @@ from . import (
     indirect_settings,
     optax_order,
     possible_clips,
+    setting_readers,
     unused_configurations,
 )
 from .calls import attributes, config_calls, effect, never_runs, options, parsed_arguments, unified_clip_calls
@@ -85,11 +87,14 @@ def read(
     advance: Any = lambda count: None,
     configurations: Collection[Path] = (),
     precisions: Mapping[Path, Mapping[str, str]] = MappingProxyType({}),
+    *,
+    root: Path,
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
     configurations: The Python files that are read as configurations of trainers.
     precisions: {Python file: {Accelerate file near the Python file: its mixed precision}}.
+    root: The folder of the clip configuration.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source, edit=False)
     uses: list[ClipUse | None] = []
@@ -110,15 +115,14 @@ def read(
     uses += [_unreadable(file) for file in unreadable]
     uses += itertools.chain.from_iterable(map(indirect_settings.read, paths))
     known = {*configurations, *(use.path for use in uses if use is not None)}
-    others = [
-        path
-        for path in paths
-        if (path not in known or b"ml_collections" in python_source(path)) and may_name_clip(path)
-    ]
-    uses += itertools.chain.from_iterable(map(possible_clips.read, others))
     uses += itertools.chain.from_iterable(map(clips_in_notebooks.clips_outside_python, paths))
     clips = _without_measures([use for use in uses if use is not None])
-    return list(clips_in_notebooks.with_cells(list(_in_steps(clips, paths, known_own, precisions))))
+    clips_and_steps = list(_in_steps(clips, paths, known_own, precisions))
+    for path in filter(may_name_clip, paths):
+        near = [other for other in paths if patterns.is_near(other, path, root)]
+        is_known = path in known and b"ml_collections" not in python_source(path)
+        clips_and_steps += possible_clips.read(path, near, clips, is_known=is_known)
+    return list(clips_in_notebooks.with_cells(clips_and_steps))
 
 
 def _in_steps(
@@ -344,7 +348,7 @@ def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse,
         name, default = attributes.find(source, call, code, others) or ("", None)
         is_clip = True
     if default is None:
-        return use
+        return use if option else replace(use, attribute=setting_readers.attribute(code))
     if default > 0 and is_clip:
         config = ClipConfig(**{**rule.data(), "threshold": default})
         clip = f"{use.clip} by default: {name} is not passed" if name else use.clip

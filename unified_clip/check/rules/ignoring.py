@@ -73,6 +73,8 @@ def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse
 
 
 def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
+    if use.unused:
+        return False
     if use.config is not None:
         return not is_off(use.config)
     index = index_of(rules, use, root)

@@ -41,7 +41,8 @@ CLIP_HERE = (
 
 NOT_COUNTED = (
     "These ignored clips do not satisfy the pattern: {places}. An ignored clip of unknown effect satisfies a pattern "
-    "only if its entry of check.ignore has a rule or a threshold."
+    "only if its entry of check.ignore has a rule or a threshold. A setting that no code reads never satisfies a "
+    "pattern."
 )
 
 
@@ -54,7 +55,7 @@ def check(
     ignored: Sequence[ClipUse],
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for required paths and patterns without a clip."""
-    missing = dict(_paths_without_clip(clip, paths, files, file_uses))
+    missing = dict(_paths_without_clip(clip, paths, files, file_uses, ignored))
     is_none = len(missing) == len(paths)
     others = [path for path in missing if OTHER_TOOLS.fullmatch(path.resolve().name) and not is_none]
     notes = [f"{shown(path)} has no clip. No clip is needed, since no trainer reads this path." for path in others]
@@ -165,9 +166,10 @@ def _files(uses: Sequence[ClipUse]) -> set[str]:
 
 
 def _paths_without_clip(
-    clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: FoundClips
+    clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: FoundClips, ignored: Sequence[ClipUse]
 ) -> Iterator[tuple[Path, Finding]]:
-    clipping = _files([use for use in file_uses.uses if not (use.must_be_off or use.unclipped)]) | file_uses.files
+    reported = [use for use in file_uses.uses if use.unused and use not in ignored]
+    clipping = _files([*filter(_is_clip, file_uses.uses), *reported]) | file_uses.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}

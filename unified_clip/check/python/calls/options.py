@@ -6,7 +6,7 @@ import ast
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -39,8 +39,12 @@ PARSED = re.compile(rb"\bparse_args_into_dataclasses\b")
 STARTS = "{place} starts this script with --deepspeed. {why}"
 
 OF_SCRIPT = (
-    "The command passes this option to {script}. The check finds no clip in {script} that reads the option. Also check "
-    "{script}, or add this file to check.ignore with a reason."
+    "The command passes this option to {script}, which is not checked. Also check {script}, or add this file to "
+    "check.ignore with a reason."
+)
+OF_CHECKED_SCRIPT = (
+    "The command passes this option to {script}, and no clip in {script} reads the option. Other code might read it. "
+    "Compare the value with the clip configuration by hand, and add this file to check.ignore with a reason."
 )
 
 
@@ -108,7 +112,8 @@ def passed(uses: Sequence[ClipUse], sources: Sequence[Path], files: Sequence[Pat
     If the command line names no script, search the whole file for scripts.
     """
     readers = [use for use in uses if use.package and use.option]
-    passed = [_as_read(use, readers) if use.option and not use.package else use for use in uses]
+    names = {path.name for path in sources}
+    passed = [_as_read(use, readers, names) if use.option and not use.package else use for use in uses]
     passed = [_under_deepspeed(use, files) for use in passed]
     return list(_changed(passed, sources)) if readers else passed
 
@@ -143,10 +148,11 @@ def _under_deepspeed(use: ClipUse, files: Sequence[Path]) -> ClipUse:
     return use
 
 
-def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
+def _as_read(use: ClipUse, readers: Sequence[ClipUse], checked: Set[str]) -> ClipUse:
     ((name, value),) = use.values
     if scripts := SCRIPT.findall(ARGUMENT.sub("", _command(use).partition(f"--{name}")[0])):
-        use = replace(use, why_unknown=OF_SCRIPT.format(script=scripts[-1]))
+        why = OF_CHECKED_SCRIPT if scripts[-1] in checked else OF_SCRIPT
+        use = replace(use, why_unknown=why.format(script=scripts[-1]))
     # argparse accepts an option without its last letters
     names = {each.option for each in readers if each.option.startswith(use.option)}
     readers = [each for each in readers if each.option == use.option or names == {each.option}]
