@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
+from .._display import counted, enumeration
 from ..tensors.arithmetic import FORMATS
 from ..tensors.types import Sparse
 from . import call_causes, hypotheses
@@ -172,7 +173,14 @@ def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]
     with np.errstate(all="ignore"):
         everything = {name: _Call(name, call) for name, call in calls.items()}
         failing = [everything[name] for name in differing]
-        return {each.name: _diagnose(each, list(everything.values()), failing) for each in failing}
+        diagnoses = {each.name: _diagnose(each, list(everything.values()), failing) for each in failing}
+    regular = {each.name for each in failing if each.is_regular}
+    kinds = Counter(each.cause.kind for name, each in diagnoses.items() if each.cause and name in regular)
+    others = enumeration([f"{kind!r} in {counted(count, 'other case')}" for kind, count in kinds.items()])
+    return {
+        name: Diagnosis(None, f"the cause is {others}") if others and each == Diagnosis() and name in regular else each
+        for name, each in diagnoses.items()
+    }
 
 
 def possible_kinds(call: Observation) -> set[str]:

@@ -591,3 +591,15 @@ def test_one_limit_of_elements_explains_all_cases(init_cases: list[Case]) -> Non
     causes = find_causes(limited_by_norm, init_cases)
     assert {kind for kind, _ in causes.values()} == {""}
     assert any("[-0.939415, 0.939415] after" in text and "contradict this" in text for _, text in causes.values())
+
+
+def test_an_unknown_cause_is_reported_with_the_causes_of_the_other_cases(init_cases: list[Case]) -> None:
+    def clip(grads: Arrays, limit: float) -> tuple[Arrays, float]:
+        results, norm = clip_by_norm(lambda grads: total(grads[:-1]))(grads, limit)
+        return [each * np.abs(each) for each in results] if limit == 5.1 else results, norm
+
+    causes = find_causes(clip, init_cases)
+    known = [kind for kind, _ in causes.values() if kind]
+    assert set(known) == {"left out"}
+    unknown = [text for kind, text in causes.values() if not kind]
+    assert unknown == [f"the cause is 'left out' in {len(known)} other cases"]
