@@ -139,7 +139,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     title = trainer.title if trainer else "ClipConfig"
     if unset or (trainer and place):
         is_default = unset and not unset.endswith("is null")
-        title += f"{' by default' if is_default else ''}: {unset or dotted(place)}"
+        title += f" by default: {unset}" if is_default else f": {unset or dotted(place)}"
     name = trainer.name if trainer else convert.UNIFIED_CLIP
     bases = document.files[1:]
     try:

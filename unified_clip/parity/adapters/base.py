@@ -85,7 +85,7 @@ class Adapter(TensorConverter, Protocol):
         return False
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
-        """Return a context manager for calls on gradients with these dtypes, such as JAX's 64-bit mode for float64."""
+        """Return a context manager for calls on gradients with these dtypes. For float64, JAX needs its 64-bit mode."""
         return nullcontext()
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:

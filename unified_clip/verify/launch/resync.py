@@ -36,7 +36,7 @@ HOW = (
 def weight_copier(
     out: Path, names: Names, function: Callable[..., Any]
 ) -> Callable[[int, Any], Mapping[str, Any] | None]:
-    """Return a function that copies the old step's weights to the new step. `yield` returns the copier's result."""
+    """Return a function that copies the old step's weights to the new step."""
     old, is_sent = OldWeights(out.parent / "old", names), takes_weights(function)
 
     def resync(step: int, output: Any) -> Mapping[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Find optimizer steps without a clip, in files that clip before other steps."""
+"""Find optimizer steps without a clip."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from ..unknown import Unknown
 from .base_class import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""Programs read the path relative to their working directory, which is unknown. So the file is searched in the
-configuration's folder and in its parents."""
+"""The named file is searched in this number of folders: the folder of the configuration, and its parents. A relative
+path depends on the working directory of the training, which is unknown."""
 
 
 @dataclass(frozen=True)
