@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,7 +35,6 @@ COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
 BASE_KEYS = ("_BASE_", "_base_")
 WHOLE_CONFIGURATION = "Import the whole configuration that your program prints."
 
-CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
@@ -287,12 +285,13 @@ def _advice(path: Path) -> str:
         advice = "gin files are not supported. Write a clip configuration: docs/config.md describes it."
     elif unread := _unread_base(path):
         advice = unread
-    elif path.suffix == ".py" and CLIP_WORD.search(documents.read_text(path)):
+    elif path.suffix == ".py":
+        names = ", ".join(name for name, trainer in FORMATS.items() if "python" in trainer.kinds)
         file = shlex.quote(str(path))
         advice = (
-            "The file has no configuration of a trainer. To compare the clips in this source with a clip "
-            f"configuration, such as clip.toml: unified-clip config check clip.toml {file}. To list the clips: "
-            f"unified-clip port {file}. If the file is a configuration, {name_format('NAME')}."
+            "To compare the clips in this source with a clip configuration, such as clip.toml: "
+            f"unified-clip config check clip.toml {file}. To list the clips: unified-clip port {file}. If the file is "
+            f"a configuration, {name_format('NAME')}, where NAME is one of {names}."
         )
     elif with_key:
         titles = " or ".join(trainer.title for trainer in with_key)
