@@ -119,6 +119,10 @@ def test_reports_have_the_comparison_of_functions_with_each_other() -> None:
     assert line in markdown.headline(run)
     assert "## Your functions compared with each other" in markdown.as_markdown(run)
     assert "| known | jax and numpy | known | 5.0e-01 | numpy: not clipped |" in markdown.as_markdown(run)
+    unknown = wrong.model_copy(update={"cause": ""})
+    (case, *_) = cases
+    other = case.model_copy(update={"frameworks": {**results, "numpy": FrameworkResult(native=unknown)}})
+    assert markdown.own_pairs_rows(report(other))[0][-1] == "numpy: the cause is unknown"
     html = page.render(run)
     assert f"<p>{line}</p>" in html
     assert "<td>jax and numpy</td><td>known</td><td>5.0e-01</td><td>numpy: not clipped</td>" in html

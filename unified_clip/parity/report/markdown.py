@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from ... import _markdown
-from ..known.entries import KINDS
+from ..known.entries import KINDS, SIZED
 from ..modes import TITLES, UNIFIED_CLIP_MODES
 from ..results import CaseResult, Counts, FrameworkResult, OwnPair, ParityReport, Problem, UnifiedClipResult
 from . import change_rows, compared_functions
@@ -111,7 +111,11 @@ def own_pairs_rows(report: ParityReport) -> list[list[str]]:
 def _difference(case: CaseResult, pair: OwnPair) -> str:
     """Return why two functions differ: how each function differs from the exact result."""
     natives = ((name, case.natives.get(name)) for name in (pair.left, pair.right))
-    texts = (f"{name}: {each.cause or KINDS[each.kind]}" for name, each in natives if each and each.kind)
+    texts = (
+        f"{name}: {each.cause or ('the cause is unknown' if each.kind in SIZED else KINDS[each.kind])}"
+        for name, each in natives
+        if each and each.kind
+    )
     return pair.detail or "; ".join(texts) or NOTHING
 
 
