@@ -275,7 +275,8 @@ def test_weight_decay_of_weights_and_of_gradients_differ(
     ("old", "new", "values", "advice"),
     [
         (("tf.compat.v1.train.RMSProp", 1.0), ("torch.optim.RMSprop", None), "0 instead of 1", "use the class in docs"),
-        (("tf.compat.v1.train.RMSProp", 1.0), ("keras.optimizers.RMSprop", None), "0 instead of 1", "this value to 1"),
+        (("tf.compat.v1.train.RMSProp", 1.0), ("keras.optimizers.RMSprop", None), "0 instead of 1", "lists where"),
+        (("optax.rmsprop", 0.0), ("optax.rmsprop", 1.0), "1 instead of 0", "this value to 0"),
         (("keras.optimizers.Adagrad", 0.1), ("torch.optim.Adagrad", 0), "0 instead of 0.1", "this value to 0.1"),
         (("optax.rmsprop", 0.0), ("torch.optim.RMSprop", None), None, ""),
         (("tf.compat.v1.train.RMSProp", None), ("torch.optim.RMSprop", None), None, ""),  # an older recording

@@ -207,4 +207,4 @@ def test_gradients_that_are_not_cleared_are_reported(
     added = "grads = gradients(weights, batch); grads = {n: g + kept.get(n, 0) for n, g in grads.items()}"
     data = verify_as_json(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
     assert cause_kinds(data) == [*(["rounding"] if rounded else []), "gradients are not cleared"]
-    assert "at step 2, every gradient of the new step still contains" in data["finding"]["text"]
+    assert "at step 2, every gradient of the new script still contains" in data["finding"]["text"]

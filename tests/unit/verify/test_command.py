@@ -122,7 +122,7 @@ def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
             ),
             (
                 "def step(weights, batches): return weights, {}",
-                "was recorded. Recordings contain the calls of unified_clip and of the functions",
+                "has no clip calls on gradients. Recordings contain the calls of unified_clip and of the functions",
             ),
             (
                 "def step(weights, batches): return {}, {}",

@@ -100,6 +100,8 @@ def _setting(step: OptimizerStep, name: str) -> Setting | None:
 def _initial_advice(step: OptimizerStep, initial: Setting) -> str:
     if step.optimizer == "torch.optim.RMSprop":
         advice = f"In {step.run}, use the class in docs/my-loss-curve-differs.md#rmsprop-and-adagrad"
+    elif step.optimizer.lower().endswith(".rmsprop") and not step.optimizer.startswith("optax."):
+        advice = "docs/my-loss-curve-differs.md#rmsprop-and-adagrad lists where the squared gradients of RMSprop start"
     else:
         advice = f"In {step.run}, set this value to {setting_text(initial)}"
     return joined(advice, "Ignore this cause if a run resumes from a checkpoint, or sets the state of its optimizer")
