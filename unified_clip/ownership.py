@@ -173,7 +173,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     first rank of the model's process group owns their parameters.
 
     Call this function after FSDP1 has wrapped the model. Then pass the parameters and
-    `process_group=model.process_group` to the clip. The arguments for `HYBRID_SHARD` are the same.
+    `process_group=model.process_group` to the clip, for `HYBRID_SHARD` too.
 
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.

@@ -117,8 +117,8 @@ def collector(
 ) -> Any | None:
     """Return an object that collects the tensors of a list in compiled code, or None if this is not possible.
 
-    methods: Names of tensor methods, and their results for tensors that the kernels support.
-    recording: The name of a tensor attribute, and its value for tensors that record a derivative.
+    methods: (tensor method, result for tensors that the kernels support).
+    recording: (tensor attribute, value for tensors that record a derivative).
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:

@@ -75,7 +75,7 @@ class Agreement(NamedTuple):
 
 
 _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
-"""The keys are process groups and digests of parameter lists."""
+"""{process group: {digest of a parameter list: agreement}}."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
 

@@ -135,11 +135,9 @@ class Judge:
         return None if self._is_accepted(config, nearest=nearest) else config
 
     def _with_advice_to_switch_off(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Add advice to switch the trainer's own clip off.
+        """Add advice to switch the trainer's own clip off. If the trainer has a `ClipCallback`, replace `edit`.
 
-        If the trainer has a `ClipCallback`, the advice replaces `edit`.
-
-        without_callback: Whether to add the advice even if the trainer has no `ClipCallback`.
+        without_callback: Whether a trainer without a `ClipCallback` also gets this advice.
         """
         callback = self._callback(use)
         is_hinted = callback is not None or without_callback

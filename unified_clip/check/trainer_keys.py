@@ -72,8 +72,7 @@ def _candidates(
 ) -> Iterator[tuple[Path, Changes]]:
     """Yield (prefix, changes) for each edit to try. The last edits also remove all other clip keys.
 
-    If the edit changes a base file, the prefix is the path of the key that includes this base file. Otherwise, the
-    prefix is ().
+    For an edit in a base file, the prefix is the key that includes the base file. For other edits, the prefix is ().
 
     exported: The keys and values that `config export` writes.
     own: The path of the first clip key in the document, or the path of the clip key to add.

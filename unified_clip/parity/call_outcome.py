@@ -57,7 +57,7 @@ class CallOutcome(ClipTensors):
     """A wrong side effect, such as "changed its input gradients", or '' if there is none."""
 
     changed_inputs: bool = False
-    """Whether a function of the user changed gradients, although a function of this name should not change them."""
+    """Whether the user's function wrongly changed its input gradients."""
 
     exact_norm: bool = False
     """Whether compiled kernels computed the norm inside a graph. If True, the norm must be exact."""

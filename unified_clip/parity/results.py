@@ -174,7 +174,7 @@ class CaseResult(ReportModel):
 
     frameworks: dict[str, FrameworkResult]
     own_pairs: list[OwnPair] = Field(default=[])
-    """The comparisons of the user's functions with each other, one for each pair of frameworks."""
+    """The comparisons of the user's functions, one for each pair of frameworks."""
 
     @property
     def natives(self) -> dict[str, NativeResult]:

@@ -203,7 +203,7 @@ class KnownDifference(schema.SuiteTable):
         return max(size for pattern, size in self.cases.items() if is_match(case, [pattern]))
 
     def smaller_sizes(self, sizes: Mapping[str, float]) -> tuple[float, float] | None:
-        """Return (new size, listed size) if every case with this listed size has a much smaller difference now.
+        """Return (largest size in this run, listed size) for the first listed size that is much too large.
 
         sizes: {case: size in this run}.
         """

@@ -160,11 +160,10 @@ class ReportedClip(ReportModel):
     """The function in the parity suite that has the same result as `name`, or an empty string."""
 
     known: list[int]
-    """The `number` of each entry in the report's `known` that applies to the function `measured_as`."""
+    """The known differences of `measured_as`, each as its `number` in the report's `known`."""
 
     becomes_known: list[int]
-    """The `number` of each entry in the report's `known` that applies to the replacement. The list is empty for a
-    function of unified_clip."""
+    """The known differences of the replacement, each as its `number`. Empty for a function of unified_clip."""
 
     reason: str
     """The reason why the clip is flagged or unchanged."""

@@ -20,7 +20,7 @@ from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT, is_near
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""{cause: clip rule of one run}. The other run clips by the total norm."""
+"""{cause: clip rule of the run that does not clip by the total norm}."""
 
 
 def clipped_twice(point: DivergencePoint) -> Cause | None:

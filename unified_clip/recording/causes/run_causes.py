@@ -31,7 +31,7 @@ FACTORS = 2**24
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""{stage: differences are measured in ULP of this number}."""
+"""Differences at each stage are measured in ULP of this number."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:

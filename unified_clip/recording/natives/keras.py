@@ -124,7 +124,7 @@ def _updates_weights(optimizer: Any) -> Any:
 
 
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
-    """Keras makes accumulated gradients dense."""
+    """Accumulated gradients have no repeated rows, because Keras makes them dense."""
     if keras.backend.backend() != "tensorflow" or optimizer.gradient_accumulation_steps:
         return 0
     from . import tensorflow

@@ -56,7 +56,7 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
 MOST_SEARCHES = 8
-"""The largest number of searches that find no new name. A search is slow in a large program."""
+"""Stop after this number of searches without a new name. A search is slow in a large program."""
 
 
 class ModelNames:
