@@ -27,7 +27,7 @@ ADAPTERS = {
 def resolve(argument: Any) -> tuple[Backend, Any]:
     """Return (backend of the first tensor, argument). New iterators replace the iterators that this call consumes.
 
-    Ignore NumPy arrays if there is another tensor, because every framework accepts NumPy arrays.
+    If there are NumPy arrays and tensors of a framework, return the backend of the framework.
     """
     if isinstance(argument, Iterator):
         argument = _Peeked(argument)

@@ -147,7 +147,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return not any(self._here[dim].any() for dim in self._copied_dimensions(ranks))
 
     def _copied_dimensions(self, ranks: npt.NDArray[Any]) -> list[int]:
-        """Return the dimensions of `root` along which a parameter is copied."""
+        """Return the dimensions of `self.mesh` along which a parameter is copied."""
         if not self.mesh_ranks.has(ranks).all():
             raise ValueError(
                 f"A parameter is on the ranks {ranks.tolist()}, but the mesh has the ranks {sorted(self.mesh_ranks)}. "

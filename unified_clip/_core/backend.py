@@ -22,8 +22,7 @@ class Backend(Protocol):
     donates: bool = False
     """In JAX, compiled functions can reuse the memory of their arguments (`donate_argnums`).
 
-    JAX then deletes all tensors that share this memory, so functions that return new tensors also copy unchanged
-    gradients.
+    JAX then deletes all tensors in this memory. So functions that return new tensors must copy unchanged gradients.
     """
 
     takes_capsules: bool = False
@@ -39,7 +38,7 @@ class Backend(Protocol):
     def as_tensor(self, value: Any) -> Tensor:
         """Convert a NumPy array or a variable to a tensor. Return a tensor unchanged.
 
-        If the in-place functions of the namespace write into NumPy arrays, the tensor must share the array's memory.
+        If in-place functions of this framework write into NumPy arrays, the tensor must share the array's memory.
         """
 
     def as_bound(self, value: Any) -> Tensor:

@@ -57,7 +57,7 @@ def _norm(
 
 
 def _threshold(agc: AGC, xp: Scalars, n: Scalar, weight: Scalar) -> tuple[Scalar, Scalar]:
-    """Return (norm, threshold) of each unit. `weight` is the norm of the unit in the parameter."""
+    """Return (norm, threshold) of each unit. `weight` is the norm of the unit's parameters."""
     eps, smallest = (xp.asarray(number) for number in agc.floors)
     threshold = xp.where(weight < eps, eps, weight) * xp.asarray(agc.clip_factor)
     return xp.where((n >= threshold) & (n < smallest), smallest, n), threshold

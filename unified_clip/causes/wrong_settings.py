@@ -25,7 +25,6 @@ MIN_LISTS = 2
 """At least this number of gradient lists must show the same wrong factor of the norm."""
 
 MIN_CALLS = 2
-"""A setting with many digits is reported only if at least this number of calls have narrow intervals."""
 
 NARROW = 0.05
 """The largest width of a narrow interval, relative to the setting."""

@@ -83,12 +83,12 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--recorded": {
         "type": Path,
         "metavar": "FILE",
-        "help": "a recording of unified_clip.record (.jsonl): plot its norms on the report's HTML page",
+        "help": "a recording of unified_clip.record (.jsonl): plot its norms on this run's HTML page",
     },
     "--ported": {
         "type": Path,
         "metavar": "FILE",
-        "help": "the JSON report of `unified-clip port`: show it on the report's HTML page",
+        "help": "a JSON report of `unified-clip port`, to show on this run's HTML page",
     },
 }
 """The default of each option is None or False."""

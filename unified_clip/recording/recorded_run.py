@@ -255,7 +255,7 @@ class RecordedRun(RecordedTable):
     """The name of the run in printed sentences."""
 
     recorded: int
-    """The number of clip calls in the file. A comparison merges some calls in `lines`, and leaves some out."""
+    """The number of recorded clip calls of the first process. In a comparison, `lines` can have fewer calls."""
 
     others: tuple[tuple[RecordedCall, ...], ...] = ()
     """The clip calls of all processes except the first one."""

@@ -18,7 +18,6 @@ NEAR = 4
 """Norms that differ by at most this many ULP are treated as equal."""
 
 PRODUCT = 1e-5
-"""The largest relative error of a clipped norm if it is computed as norm times coefficient."""
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 

@@ -76,7 +76,7 @@ def undeclared_flat() -> RuntimeError:
 
 
 def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError unless each DTensor's mesh has all ranks, because PyTorch's norm ignores other ranks."""
+    """Raise ValueError if a DTensor's mesh lacks a rank, because PyTorch's norm would ignore this rank."""
     for leaf in gradients if spec.process_group is not None else ():
         if not is_dtensor(leaf.tensor):
             continue

@@ -73,7 +73,7 @@ def run_worker(
 ) -> WorkerResults:
     """Run all items on one framework. After a crash, start the worker again for the remaining items.
 
-    timeout: A worker is ended after this number of seconds without a new result.
+    timeout: End a worker after this number of seconds without a new result.
     on_result: Called with each item and its outcome. The return values are stored in `WorkerResults.by_case`.
     """
     run = _Run(dict(enumerate(items)), on_result, progress)

@@ -87,10 +87,10 @@ class MeaningComparison(ReportModel):
     """The number of this entry, from 1."""
 
     before: int
-    """The `number` of the entry in `meanings` for the clip."""
+    """The meaning of the clip, as its `number` in `meanings`."""
 
     after: int
-    """The `number` of the entry in `meanings` for the replacement."""
+    """The meaning of the replacement, as its `number` in `meanings`."""
 
     differences: list[SettingDifference]
     compared: list[ComparedExample]
@@ -141,10 +141,10 @@ class ReportedClip(ReportModel):
     """The full name of the replacement, or an empty string if there is no replacement."""
 
     meaning: int | None
-    """The `number` of the entry in `meanings` for the clip, or null if no clip configuration has the same effect."""
+    """The meaning of the clip, as its `number` in `meanings`, or null if no clip configuration has the same effect."""
 
     becomes_meaning: int | None
-    """The `number` of the entry in `meanings` for the replacement, or null if there is no replacement."""
+    """The meaning of the replacement, as its `number` in `meanings`, or null if there is no replacement."""
 
     same: bool | None
     """Whether `meaning` and `becomes_meaning` are equal, or null if one of these fields is null."""

@@ -89,7 +89,7 @@ class TapeRewrite:
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _with_other_variables(self) -> set[StepRange | None]:
-        """Return the steps of optimizers that update different variables in different steps."""
+        """Return the steps of each optimizer that does not always update the same variables."""
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
             lists.setdefault(self._optimizer(step), set()).add(step.variables)

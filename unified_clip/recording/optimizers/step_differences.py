@@ -16,7 +16,6 @@ STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "c
 
 
 def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
-    """Return the first difference for each kind of cause and each setting."""
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if late := late_clips(a, b):
         first_of_kind["clipping after the step", ""] = late

@@ -28,13 +28,13 @@ RULED_OUT: tuple[CauseKind, ...] = (
 """Causes that every comparison tests."""
 
 RULED_OUT_BY_NORMS: tuple[CauseKind, ...] = ("left out", "swapped", "scaled gradients", "inexact norm")
-"""Causes that a comparison tests only with recorded norms of parameters."""
+"""Causes that a comparison tests only if norms of parameters were recorded."""
 
 RULED_OUT_BY_STEPS: tuple[CauseKind, ...] = (
     "another learning rate", "gradients are not cleared", "gradient accumulation", "left-out clip",
     "several clips before a step", "clipping after the step",
 )  # fmt: skip
-"""Causes that a comparison tests only with recorded optimizer steps."""
+"""Causes that a comparison tests only if optimizer steps were recorded."""
 
 ALIKE: Sequence[set[CauseKind]] = (
     {"another rule", "per tensor for global", "per group for global"},

@@ -1,6 +1,6 @@
 """The kernels that compute norms over several ranks, from sums of integers.
 
-Each rank sends the words of `Accumulator.to_words`, followed by the words that `consensus` compares. For a float32
+Each rank sends the integers (words) of `Accumulator.to_words`, then the words that `consensus` compares. For a float32
 norm, the kernels use only the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), they read only the words
 FIRST_WIDE_LIMB to END_WIDE_LIMB - 1. If the sum is not between LEAST_SUM and LARGEST, a float64 norm needs the exact
 sum.
