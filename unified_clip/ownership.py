@@ -73,8 +73,8 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.
         distinct: The names of dimensions along which no two ranks have the same parameter, such as "pp" for pipeline
             stages: a string or a list.
-        also_elsewhere: Parameters that this rank shares with an earlier pipeline stage, which owns them, such as a tied
-            embedding. Pass a list, or a function that gets a parameter and returns True for these parameters.
+        also_elsewhere: Parameters that an earlier pipeline stage owns and this rank shares, such as a tied embedding.
+            Pass a list, or a function that gets a parameter and returns True for these parameters.
             `fully_shard` replaces parameters, so call `fully_shard` before you create the list. Before you clip, sum
             the gradients of the copies.
 
@@ -322,9 +322,9 @@ class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
     Args:
         data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Data-parallel
             rank 0 owns the parameters.
-        also_elsewhere: Parameters that this stage shares with an earlier stage, which owns them, such as a tied
-            embedding. Pass a list, or a function that gets a parameter and returns True for these parameters. Before
-            you clip, sum the gradients of the copies.
+        also_elsewhere: Parameters that an earlier stage owns and this stage shares, such as a tied embedding. Pass a
+            list, or a function that gets a parameter and returns True for these parameters. Before you clip, sum the
+            gradients of the copies.
 
     Raises:
         TypeError: `also_elsewhere` is a tensor, a model, a string or a list of names. The function

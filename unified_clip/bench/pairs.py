@@ -31,7 +31,7 @@ def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
 
 
 def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place: bool = False) -> Pair:
-    """`calls` contains unified_clip's function, and then the framework's function if it has one."""
+    """`calls` contains unified_clip's function, and then the framework's function, if there is one."""
     unified, *natives = calls
     return Pair(name, prepare, unified, natives[0] if natives else None, in_place)
 

@@ -68,8 +68,9 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--strict": {
         "action": "store_true",
-        "help": "also fail the run if a known difference has no `cause`, or an unknown cause and no `reason`. "
-        "With --baseline, also fail the run for failures of the earlier run, and for results that are missing now",
+        "help": "also fail the run if a known difference has no `cause`, or if its cause is unknown and `reason` "
+        "is missing. With --baseline, also fail the run for failures of the earlier run, and for results that are "
+        "missing now",
     },
     "--strict-bits": {
         "action": "store_true",

@@ -53,7 +53,7 @@ class UnifiedClipResult(Result):
     """The largest distance of a number from the exact number, in ULP."""
 
     cause: str
-    """The kind of the difference's cause. The text is empty if no cause was found or needed."""
+    """The kind of the difference's cause. The text is empty if no cause was found."""
 
     stages: dict[Stage, Real]
     """The distance at each stage, in ULP. For the stage "coefficient", the distance is relative."""
@@ -85,7 +85,7 @@ class NativeResult(Result):
     """The parts of the result in which inf or NaN are at other positions than in the exact result."""
 
     cause: str
-    """The cause of the difference. The text is empty if no cause was found or needed."""
+    """The cause of the difference. The text is empty if no cause was found."""
 
     contradiction: str = ""
     """A sentence about a rejected cause. The cause explains this case, but contradicts another case."""
@@ -194,7 +194,7 @@ class KnownDifferenceResult(ReportModel):
     kind: DifferenceKind
     listed_size: Real | None
     """The largest size in the entry, or inf for a difference with inf or NaN. The value is null if the entry has no
-    size or covers no result."""
+    size, or if no result matches the entry."""
 
     listed_sizes: dict[str, Real] = Field(default={})
     """{case: size in the entry}. Empty if the entry has one size for all cases."""

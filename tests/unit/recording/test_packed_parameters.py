@@ -110,7 +110,7 @@ def test_other_gradients_with_equal_weights_can_have_parts_in_another_order(comp
     for runs in ((three, fused), with_second):
         (cause,) = compare_runs(*runs).findings
         assert cause.kind == "other data or loss"
-        assert cause.sentence.endswith("Also compare the order of the parts in 'qkv.weight' and 'qkv.b'")
+        assert cause.sentence.endswith("the order of the parameters that are packed into 'qkv.weight' and 'qkv.b'")
 
 
 def test_parts_without_names_are_not_taken_for_another_call(compare_runs: Any) -> None:

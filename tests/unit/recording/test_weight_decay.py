@@ -72,8 +72,8 @@ def test_a_regularizer_that_is_twice_or_half_the_weight_decay_is_named(
     assert cause.kind == "weight decay before the clip"
     assert cause.sentence.startswith(f"{name} adds {factor * DECAY} times the weight to the gradients of 'kernel' and")
     assert cause.sentence.endswith(
-        f"optimizer to {0 if is_old else DECAY}. Here, the optimizer of {other_name} has a weight decay of {DECAY}. A "
-        "regularizer of l times the sum of the squares is like a weight decay of 2 l"
+        f"optimizer to {0 if is_old else DECAY}. Here, the optimizer of {other_name} has a weight decay of {DECAY}. "
+        "Adding l times the sum of the squares to the loss is like a weight decay of 2 l"
     )
 
 

@@ -84,8 +84,8 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
         if size != world_size:
             raise ValueError(
                 f"the mesh of the gradient at {leaf.place} has {size} of {world_size} ranks. The "
-                "gradients of the other ranks are unknown: pass process_group and ownership. Derivatives "
-                "require a mesh of all ranks, so also clip under torch.no_grad()"
+                "gradients of the other ranks are unknown: pass process_group and ownership. Also clip "
+                "under torch.no_grad(), because derivatives require a mesh of all ranks"
             )
 
 

@@ -33,8 +33,8 @@ UNREAD = (
 def read(path: Path, near: Sequence[Path], clips: Sequence[ClipUse], *, is_known: bool) -> Iterator[ClipUse]:
     """Yield the settings with a name like a clip, such as grad_clip = 1.0.
 
-    A setting gets the rule of the clip that reads the setting. Of all other settings, yield only the first. Its field
-    `values` contains the values of all of them.
+    A setting gets the rule of the clip that reads the setting. All other settings become one `ClipUse` with their
+    values.
 
     near: The files whose code might read the settings.
     is_known: Whether `clips` has a clip in the file. If so, leave out the settings that no clip reads.

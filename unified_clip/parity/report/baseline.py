@@ -54,7 +54,7 @@ class _Entry:
 
     is_random: bool = False
     has_changed: bool = False
-    """Whether any bit of the result differs from the baseline, and a second call returned the new bits again."""
+    """Whether a second call returned the same bits as the first call."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:

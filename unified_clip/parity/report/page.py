@@ -35,7 +35,7 @@ class Card:
     result: Result
     columns: Sequence[tuple[int, Column, Result]]
     """(column number, column, result) for each result on the card. Column numbers start at 1. In the list of problems,
-    the number is 0."""
+    all column numbers are 0."""
 
     @property
     def numbers(self) -> str:

@@ -24,7 +24,7 @@ FORMS = {
     "measure": "the norm",
     "each": "the clipped gradient",
 }
-"""{style of the call: what a user's function must return}. The key "gradients" is for functions that return no norm."""
+"""What a user's function must return, for each `PublicCall.style`. "gradients" is for functions without a norm."""
 
 
 class UserFunctionError(Exception):

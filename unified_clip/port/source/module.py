@@ -32,8 +32,8 @@ class BoundValue:
     """None means a value without an expression, such as a parameter or a function."""
 
     path: Sequence[int | None] = ()
-    """The index path of the name in `value`, such as (1, 0) for `b` in `a, (b, c) = value`. In a loop, the first index
-    is None."""
+    """The index path of the name in `value`, such as (1, 0) for `b` in `a, (b, c) = value`. If a loop assigns
+    each element of `value`, the first index is None."""
 
     node: cst.CSTNode | None = None
     """The node that binds the value, such as an assignment or a loop. None for a parameter of a function."""

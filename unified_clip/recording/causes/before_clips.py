@@ -252,7 +252,7 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
         )
         return Cause("other gradients", joined(place, f"The recording does not show why: {advice}", hint))
     packed = packed_names(pair.a, pair.b, pair.names)
-    order = f"Also compare the order of the parts in {names_text(packed)}" if packed else ""
+    order = f"Also compare the order of the parameters that are packed into {names_text(packed)}" if packed else ""
     return Cause("other data or loss", joined(f"{place}: compare data, forward pass and loss", hint, order))
 
 

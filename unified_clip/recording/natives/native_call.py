@@ -18,7 +18,7 @@ from ...tensors.types import PARTS, Dense, densify, from_numpy
 from ..clip_event import unique_name
 
 SLACK = 2.0**-50
-"""The relative rounding error of a coefficient's bounds."""
+"""A bound on the relative rounding errors of `low` and `high` in `coefficient`."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
 """Possible errors of an element, in ULP. One multiplication causes 0.5 ULP, and several operations cause more."""

@@ -43,7 +43,6 @@ class ShardedNorm:
         return total_norm
 
     def value_of(self, norm: Any) -> Any:
-        """If the last clip returned `norm`, return the norm of all ranks."""
         norms = getattr(self._thread, "norms", None)
         if norms is None or norm is not norms[0]:
             return norm

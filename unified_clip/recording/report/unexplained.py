@@ -44,7 +44,7 @@ ALIKE: Sequence[set[CauseKind]] = (
     {"scaled gradients", "clipping before unscaling", "gradient accumulation", "weight decay before the clip"},
     {"inexact norm", "rows", "given norm", "16 bits"},
 )
-"""If a report has a cause of a set, the other causes of this set are not ruled out."""
+"""If a report names one cause of a set, the report does not rule out the other causes of this set."""
 
 ABOUT_PARAMETERS = {
     "left out",
