@@ -30,8 +30,6 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class MlxBackend(Backend, DevicePrimitives):
-    """NumPy arrays are read and written in place."""
-
     name = "mlx"
     writable = True
 

@@ -258,7 +258,7 @@ class DevicePrimitives(Protocol):
         return numbers.min()
 
     def pinned(self, scalar: Scalar) -> Scalar:
-        """In graphs, limit the scalar to the largest float64. Compilers do not remove this operation."""
+        """In graphs, return min(scalar, the largest float64), so that compilers do not merge operations."""
         return scalar
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:

@@ -71,7 +71,7 @@ class TensorThresholds(OwnThresholds):
 
 
 Slots = list[int] | None
-"""For each gradient, the index in the list `norms` of the state. None means that every tensor has a gradient."""
+"""For each gradient, its index in the list `norms` of the state. None means the indices 0, 1, 2 and so on."""
 
 
 def _slots(gradients: GradientList, group: range) -> Slots:

@@ -94,7 +94,7 @@ class Clipper:
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned, maybe with another framework."""
+        """Load a state that `state_dict` returned. The state can come from another framework."""
         step = loaded_step(state)
         self._adaptive.load(state["adaptive"])
         self._step = step

@@ -335,7 +335,6 @@ class ParityReport(ReportModel):
     empty, the run fails."""
 
     may_be_missing: list[str] = Field(default=[], exclude=True)
-    """Frameworks whose absence does not fail the run."""
 
     chosen_cases: bool = Field(default=False, exclude=True)
     """Whether the run has the option `--case`."""

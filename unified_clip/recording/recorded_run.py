@@ -108,8 +108,8 @@ class RecordedCall(RecordedTable):
     recorded."""
 
     stored_norm: Real | list[Real] | None = None
-    """The norm without adding up repeated rows of sparse gradients, or None if no row is repeated. If a framework's
-    function returns no norm, `coef` is computed from `stored_norm`."""
+    """For sparse gradients with repeated rows, the norm over the stored rows. If a framework's function returns no
+    norm, `coef` is computed from `stored_norm`."""
 
     after: str | None = None
     """The file with the gradients after the clip. Recorded only for frameworks' functions."""
@@ -180,7 +180,7 @@ class OptimizerStep(RecordedTable):
 
     empty_clips: Annotated[int, Field(ge=0)] = 0  # how many clips got no gradient, as before the backward pass
     empty_because: str | None = None
-    """Why a clip got no gradient. "other parameters" means that the gradients belong to parameters outside the call."""
+    """Why a clip got no gradient: "no parameters" or "other parameters"."""
 
     hooks: Annotated[int, Field(ge=0)] = 0
     """The number of parameters with hooks of `Tensor.register_hook`, which can clip gradients in the backward pass."""

@@ -180,7 +180,7 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
             continue
         script, count = recording.run.script, len(other.lines)
         calls = f"{other.run.script} makes {count} clip call{'s' * (count > 1)}"
-        end = f"If {script} never clips, the steps differ: {calls}" if count else "Without clips, nothing is compared"
+        end = f"If {script} never clips, the difference is: {calls}" if count else "Without clips, nothing is compared"
         raise VerifyError(
             f"The recording of {script} has no clip calls on gradients. Recordings contain the calls of unified_clip "
             "and of the functions in docs/recording.md#the-frameworks-own-functions. Calls inside torch.compile or "

@@ -1,4 +1,4 @@
-"""Check tensors and modes before Paddle's operations, which can end the process."""
+"""Check tensors and modes before an operation of Paddle. With invalid inputs, an operation can end the process."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .unknown import UNKNOWN, PartialTable, Unknown
 class Layer(NamedTuple):
     document: Document
     at: tuple[Key, ...] = ()
-    """The place of the file's keys in the merged document."""
+    """The path of keys in the merged document at which the file is inserted."""
 
 
 @dataclass(frozen=True)

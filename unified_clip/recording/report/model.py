@@ -48,7 +48,8 @@ class ReportedDivergence(ReportModel):
     """The relative distance between the two values, or null if they are not numbers."""
 
     ulps_at_its_size: Real | None
-    """The difference, counted in ULP of a larger number, such as the total norm. Null if `ulps` is null."""
+    """The difference in ULP of the total norm. For a weight, in ULP of the largest norm of this weight. For a
+    coefficient, equals `ulps`. Null if `ulps` is null."""
 
     findings: list[Finding]
     """The causes that agree with the recorded numbers."""

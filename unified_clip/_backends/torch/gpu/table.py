@@ -82,8 +82,7 @@ LEAST_MAJOR = 8
 """The lowest major version of a compute capability that Triton supports."""
 
 FAST_FLOAT64_AMD = ("gfx90a", "gfx94", "gfx95")
-"""The AMD architectures on which float64 has at least half the speed of float32. Other AMD GPUs add up float32
-numbers."""
+"""The AMD architectures on which float64 has at least half the speed of float32."""
 
 MAX_TABLES, MAX_NUMBERS = 256, 2**22
 """The maximum number of kept tables, and of 8-byte numbers in all kept tables."""

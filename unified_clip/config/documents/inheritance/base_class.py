@@ -23,7 +23,6 @@ class Inheritance(ABC):
     """The top-level keys that name other files."""
 
     def applies(self, document: Document) -> bool:
-        """Return whether `compose` can change a file."""
         return any(document.shows(key) for key in self.keys)
 
     @abstractmethod

@@ -204,7 +204,7 @@ def _root(leading: tl.tensor, top: tl.tensor, order: tl.constexpr, wide: tl.cons
     """Return an approximate norm.
 
     leading: The sum, divided by 2**(24 * top).
-    top: The index of the highest window that is not 0.
+    top: The index of the sum's highest 24-bit window that is not 0.
     """
     root = tl.sqrt(leading) if order == 2 else leading
     exponent = 24 * top // order - (1075 if wide else 150)
