@@ -66,7 +66,7 @@ class Backend(Protocol):
         return None
 
     def check_hook(self, gradient: Any) -> None:
-        """Raise TypeError for a tensor that a hook never gets, such as a variable of a static program."""
+        """Raise TypeError for a gradient that cannot come from a hook, such as a value of a static program."""
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:

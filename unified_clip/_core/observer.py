@@ -63,5 +63,5 @@ def emit(*fields: Any, **more: Any) -> None:
 
 
 def needs_leaves() -> bool:
-    """Return False in graphs of `torch.compile`."""
+    """`torch.compile` replaces this function by a function that returns False."""
     return active is not None and active.needs_leaves

@@ -102,7 +102,7 @@ class SharedSet(NamedTuple):
         return digest(self.identities)
 
     def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
-        """Yield (number, place), without gradients whose place is None. The number is equal on all ranks."""
+        """Yield (number, place) for each gradient whose place is not None. The number is equal on all ranks."""
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
             if (place := places(index)) is not None:

@@ -14,7 +14,7 @@ NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
 
 SLACK = 0.5
-"""A smaller load average hardly changes the results."""
+"""The machine is busy if the load exceeds the number of processors by more than SLACK."""
 
 BUSY = (
     "The machine was busy, so the times and ratios are unreliable. Bench used {threads} of {cpus} processors, and "

@@ -27,7 +27,7 @@ from .sums import (
 )
 
 SCALED = 1e-3
-"""A factor below 1 + SCALED can be rounding."""
+"""Rounding can make gradients grow by up to this fraction."""
 
 CLIPPED_BY: dict[By, str] = {
     "global": "the total norm",
@@ -45,7 +45,6 @@ QUOTIENT = "as with the coefficient {}(1, norm / threshold) instead of min(1, th
 TWICE = "as if the coefficient were applied twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""A text for each `way` of `_float32_norm`."""
 
 
 def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:

@@ -107,8 +107,10 @@ class _Calls(NamedTuple):
         return _common(*self, partial(_numbers, interval_of=interval_of))
 
     def wrong_value(self, interval_of: IntervalOf, correct: float, preferred: Sequence[float] = ()) -> float | None:
-        """Return None if the correct value explains the calls, or if no value does. With few calls, the value must be
-        in `preferred` or have one digit."""
+        """Return None if the correct value explains the calls, or if no value does.
+
+        If few calls narrow the value down, accept only `preferred` values and values with one digit.
+        """
         interval = self.common(interval_of)
         if interval is None or interval[0] <= correct <= interval[1]:
             return None
@@ -214,7 +216,6 @@ def count_lists(calls: Iterable[Observation]) -> int:
 
 
 def _overlap(left: Interval, right: Interval) -> Interval:
-    """Return low > high if the intervals do not overlap."""
     return max(left[0], right[0]), min(left[1], right[1])
 
 

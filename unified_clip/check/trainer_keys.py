@@ -70,7 +70,7 @@ REMOVED = object()
 def _candidates(
     trainer: Format, document: Document, target: ClipConfig, exported: Changes, own: Path
 ) -> Iterator[tuple[Path, Changes]]:
-    """Yield (prefix, changes) for each edit to try. The last edits also remove all other clip keys.
+    """Yield (prefix, changes) for each edit to try. Edits that also remove all other clip keys come last.
 
     For an edit in a base file, the prefix is the key that includes the base file. For other edits, the prefix is ().
 

@@ -43,7 +43,6 @@ class Divergence:
     is_noise: bool = False
 
     def exceeds(self, max_ulp: float) -> bool:
-        """Allow `ulps_at_its_size` up to `max_ulp`, and `ulps` up to GROWTH times `max_ulp`."""
         return (self.ulps_at_its_size or 0.0) > max_ulp or (self.ulps or 0.0) > GROWTH * max_ulp
 
 

@@ -30,8 +30,10 @@ def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def without_last_ones(tensor: Tensor) -> Tensor:
-    """XLA on a CPU sums six times slower if the last axis has length 1. The barrier stops XLA from restoring these
-    axes."""
+    """Remove axes of length 1. XLA on a CPU sums six times slower if the last axis has length 1.
+
+    `optimization_barrier` stops XLA from restoring the axes.
+    """
     if tensor.shape[-1:] != (1,):
         return tensor
     return jax.lax.optimization_barrier(jnp.squeeze(tensor))

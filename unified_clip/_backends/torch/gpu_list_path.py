@@ -1,4 +1,4 @@
-"""The device path for gradients on one GPU. The compiled kernels collect these gradients in one pass."""
+"""The device path for gradients on one GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 PLAIN_METHODS = [("is_neg", False), ("is_inference", False)]
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, PLAIN_METHODS, ("requires_grad", True))
-"""Tensors from inference mode are not collected, but clipped one by one."""
 
 
 class GpuListPath(TorchPath):

@@ -93,7 +93,7 @@ def read(
     """Return the clips of frameworks and of unified_clip in Python files.
 
     configurations: The Python files that are read as configurations of trainers.
-    precisions: {Python file: {Accelerate file near the Python file: its mixed precision}}.
+    precisions: For each Python file, {name of a nearby Accelerate file: mixed precision}.
     root: The folder of the clip configuration.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source, edit=False)

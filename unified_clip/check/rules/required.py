@@ -132,9 +132,9 @@ def _is_clip(use: ClipUse) -> bool:
 
 
 def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
-    """Yield a clip of unknown effect for each configuration file of `check.explicit` without a clip key.
+    """Yield an entry for each file that matches a pattern of `check.explicit` and has no clip key.
 
-    If the pattern has a wildcard, files that do not look like a configuration are skipped.
+    If the pattern has a wildcard, skip files that do not look like a configuration.
     """
     shows = _files(file_uses.uses) | file_uses.files
     for file in files:

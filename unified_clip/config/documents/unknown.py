@@ -40,7 +40,7 @@ class UnreadFile:
     problem: str
     advice: str
     is_outer: bool = False
-    """Whether this file includes the parsed document."""
+    """Whether the unread file includes the parsed document."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}" if self.place else self.problem

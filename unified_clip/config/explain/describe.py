@@ -17,7 +17,10 @@ FAMILY_TITLES: dict[FamilyName, str] = {
 
 
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
-    """Return sentences about the effect of a configuration. `threshold` is the source code of an unknown number."""
+    """Return sentences about the effect of a configuration.
+
+    threshold: The source code of the threshold, if its value is unknown. Otherwise ''.
+    """
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
     rest, last = rule(settings, threshold), settings.not_finite or nonfinite(settings)

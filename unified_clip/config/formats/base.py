@@ -61,7 +61,7 @@ class Format(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    """Exported files have the first kind."""
+    """The file kinds of the format, such as "yaml". Exports write the first of these kinds."""
 
     source: ClassVar[str]
     """The trainer's source files that define the clip keys."""

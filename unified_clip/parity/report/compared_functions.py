@@ -30,7 +30,7 @@ def titles(report: ParityReport) -> dict[str, str]:
 
 
 def whose(report: ParityReport, *verdicts: str) -> str:
-    """verdicts: Name only functions with results that have one of these verdicts."""
+    """verdicts: Consider only results with these verdicts. Without verdicts, consider all results."""
     has_native, yours = _kinds(report, *verdicts)
     return (f"{THEIRS} and yours" if has_native else "your functions") if yours else THEIRS
 

@@ -71,7 +71,7 @@ _rules: list[RewritingRule] = []
 def register(
     order: RuleOrder, *, matches: Matches, target: Target | None = None, native: bool | None = None
 ) -> Callable[[Apply], Apply]:
-    """`target` and `native` select a value of --to and of --native. None selects all values."""
+    """Register a rule for one value of --to (`target`) and one value of --native (`native`). None means all values."""
 
     def decorate(apply: Apply) -> Apply:
         _rules.append(RewritingRule(order, matches, apply, target, native))

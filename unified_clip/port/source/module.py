@@ -20,7 +20,7 @@ SELF = ("self", "cls")
 MAX_ALIASES = 10
 
 MAX_NAMES = 100
-"""If a name has more possible full names, its full name is unknown."""
+"""A name with more than MAX_NAMES possible full names counts as unknown."""
 
 PROJECT_DEPTH = 6
 """The number of parent folders to search for an imported module."""

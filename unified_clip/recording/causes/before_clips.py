@@ -75,7 +75,7 @@ FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tenso
 
 
 def excluded_hint(point: DivergencePoint, run: RecordedRun, line: RecordedCall) -> str:
-    """Advise how to change the second run. `line` is the call of `run`, which leaves out parameters."""
+    """Advise how to clip the same parameters in run b as in run a. `line` is the call that leaves out parameters."""
     old, new = point.a.name, point.b.name
     frozen = FROZEN.get(line.framework or "")
     has_need_clip = line.framework == "paddle" or (line.framework == "torch" and not line.watched)
@@ -210,8 +210,8 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
     if point.first.stage == "weight" and point.index and _clips_agree(point.pairs[point.index - 1]):
         step = point.pairs[point.index - 1].a.step
         sentence = (
-            f"at step {step}, the gradients and coefficients agree, but the weights differ after the step: compare the "
-            "optimizers, their learning rates, their other settings, and the values at which their states start"
+            f"at step {step}, the gradients and coefficients agree, but the weights differ after the step. Compare the "
+            "optimizers. Then compare their learning rates, other settings and initial states"
         )
         return Cause("another optimizer", joined(sentence, _precision_of_settings(point, pair)))
     return None
@@ -326,7 +326,6 @@ def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
 
 
 def _uncleared(point: DivergencePoint, step: int) -> str:
-    """Compare with a run that has no optimizer steps."""
     for run, other in point.both_ways():
         if other.optimizer_steps or all(each.cleared is not False for each in run.optimizer_steps if each.step == step):
             continue

@@ -24,7 +24,7 @@ class FirstUpdate(NamedTuple):
     """The rounding error of the stored parameter."""
 
     to_zero: Float64s
-    """The move that would bring each weight to 0."""
+    """The change that would set each element to 0."""
 
 
 class Bounds:
