@@ -431,6 +431,21 @@ def test_steps_in_a_session_are_recorded(tmp_path: Path, use_minimize: bool) -> 
     assert [line["settings"] for line in steps] == [settings | {"lr": rate} for rate in (0.5, 0.25, 0.125)]
 
 
+def test_a_step_of_adam_with_a_tensor_as_the_learning_rate_is_recorded(tmp_path: Path) -> None:
+    v1 = tf.compat.v1
+    with unified_clip.record(tmp_path / "run.jsonl"), tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("weight", initializer=tf.constant([3.0, 4.0]))
+        count = v1.train.get_or_create_global_step()
+        rate = v1.train.exponential_decay(0.5, count, 1, 0.5)
+        clipped, _ = tf.clip_by_global_norm(tf.gradients(weight**2, [weight]), 0.5)
+        train = v1.train.AdamOptimizer(rate).apply_gradients([(clipped[0], weight)], global_step=count)
+        session.run(v1.global_variables_initializer())
+        for _ in range(2):
+            session.run(train)
+    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert [line["settings"]["lr"] for line in lines if "optimizer" in line] == [0.5, 0.25]
+
+
 @pytest.mark.parametrize(
     ("optimizer", "expected"),
     [

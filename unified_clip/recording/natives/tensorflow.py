@@ -299,7 +299,7 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _record_step(optimizer: Any, update: Any) -> Any:
     """Record the step, and return `update`. In a graph for a session, the returned operation also records the step."""
-    rate = optimizer._call_if_callable(getattr(optimizer, "_lr", None) or getattr(optimizer, "_learning_rate", None))
+    rate = optimizer._call_if_callable(getattr(optimizer, "_lr", getattr(optimizer, "_learning_rate", None)))
     betas = [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)]
     settings = {name: getattr(optimizer, attribute, None) for attribute, name in SETTINGS.items()} | {"betas": betas}
     settings["alpha"] = getattr(optimizer, "_decay", getattr(optimizer, "_rho", None))
