@@ -108,3 +108,12 @@ def test_an_argument_of_a_layer_is_no_setting(check: Check) -> None:
     layer = "\nlayer = torch.nn.Embedding(9, 3, max_norm=5.0)\n"
     source = TRAINER.format("1.0").replace("grad_norm_clip", "max_norm") + layer
     assert check({"lib/trainer.py": source}, ANY_THRESHOLD).findings == []
+
+
+@pytest.mark.parametrize("folders", [("a", "b"), ("teams/a", "teams/b")])
+def test_a_setting_of_another_team_with_the_same_file_names_has_no_rule(check: Check, folders: tuple[str, str]) -> None:
+    one, other = folders
+    files = {f"{team}/config.py": "class C:\n    pass\n\n\nC.grad_norm_clip = 1.0\n" for team in folders}
+    files[f"{one}/train.py"] = "from config import C\n\n" + TRAINER.format("1.0")
+    config = ANY_THRESHOLD.replace("lib/trainer.py", f"{one}/train.py")
+    assert [(each.path, each.kind) for each in check(files, config).findings] == [(f"{other}/config.py", "unknown")]

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ...config.clip_config import ClipConfig
-from ...config.formats.python_source import FUNCTIONS, Source, last_name, shortened
+from ...config.formats.python_source import FUNCTIONS, Source, last_name, runs_unknown_code, shortened
 from ...errors import ConfigError
 
 MAKERS = (
@@ -43,18 +43,13 @@ def check_replaced(source: Source, call: ast.Call) -> None:
     Such code can replace a configuration that `call` creates at the top level.
     """
     match source.parents[call]:
-        case ast.Assign(targets=[ast.Name(id=name)]) if source.function(call, SCOPES) is None:
-            later = [each for each in source.calls if each.lineno > call.lineno and _runs_unknown_code(each)]
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if (
+            source.function(call, SCOPES) is None
+        ):
+            later = [each for each in source.calls if each.lineno > call.lineno and runs_unknown_code(each)]
             for other in later:
                 if source.function(other, SCOPES) is None:
                     raise ConfigError(REPLACED.format(code=shortened(other), line=other.lineno, name=name))
-
-
-def _runs_unknown_code(call: ast.Call) -> bool:
-    match call:
-        case ast.Call(func=ast.Name(id="exec"), args=[code, *names], keywords=[]):
-            return not isinstance(code, ast.Constant) and all(ast.unparse(each) == "globals()" for each in names)
-    return False
 
 
 def changes_nonfinite(call: ast.Call) -> bool:

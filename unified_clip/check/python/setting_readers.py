@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,23 +28,31 @@ def attribute(code: str) -> str:
     return ""
 
 
-def clip_rule(path: Path, name: str, clips: Sequence[ClipUse]) -> ClipConfig | None:
+def clip_rule(path: Path, name: str, clips: Sequence[ClipUse], near: Sequence[Path]) -> ClipConfig | None:
     """Return the rule of the clips that read the attribute `name`, if they agree.
 
     Such a clip is in the same file, or one of the two files imports the other.
+
+    near: The files that belong to the project of `path`.
     """
-    near = (use.rule for use in clips if use.attribute == name and use.rule and _belong_together(path, use.path))
-    rules = {rule.dumps("json"): rule for rule in near}
+    readers = [use for use in clips if use.attribute == name and use.rule]
+    rules = {use.rule.dumps("json"): use.rule for use in readers if use.rule and _belong_together(path, use.path, near)}
     return next(iter(rules.values())) if len(rules) == 1 else None
 
 
-def _belong_together(path: Path, other: Path) -> bool:
-    return path == other or _imports(path, other) or _imports(other, path)
+def _belong_together(path: Path, other: Path, near: Sequence[Path]) -> bool:
+    return path == other or _imports(path, other, near) or _imports(other, path, near)
 
 
-def _imports(path: Path, other: Path) -> bool:
-    pattern = rf"^\s*(from|import)\b.*\b{re.escape(other.stem)}\b"
-    return re.search(pattern, python_source(path).decode("utf-8", "replace"), re.MULTILINE) is not None
+def _imports(path: Path, other: Path, near: Sequence[Path]) -> bool:
+    """Return whether `path` imports `other`. Without its folder, the import names the closest module of that name."""
+    text, module = python_source(path).decode("utf-8", "replace"), re.escape(other.stem)
+    if re.search(rf"^\s*(from|import)\b.*\b{re.escape(other.parent.name)}\b.*\b{module}\b", text, re.MULTILINE):
+        return True
+    if re.search(rf"^\s*(from|import)\b.*\b{module}\b", text, re.MULTILINE) is None:
+        return False
+    shared = {each: len(os.path.commonpath((path, each))) for each in near if each.stem == other.stem}
+    return {path, other} <= {*near} and shared[other] == max(shared.values())
 
 
 def is_read(source: Source, setting: ast.expr, name: str, near: Sequence[Path]) -> bool:

@@ -70,6 +70,14 @@ def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
+def runs_unknown_code(call: ast.Call) -> bool:
+    """Return whether a call might set any name of the file, as in `exec(open("config.py").read())`."""
+    match call:
+        case ast.Call(func=ast.Name(id="exec"), args=[code, *names], keywords=[]):
+            return not isinstance(code, ast.Constant) and all(ast.unparse(each) == "globals()" for each in names)
+    return False
+
+
 class Source:
     """Parsed Python source, with the values of names and the parents of nodes."""
 
@@ -216,7 +224,7 @@ class Source:
 
     def _value_of(self, node: Target, depth: int) -> Any:
         values = self.bound.get(node.id, []) if isinstance(node, ast.Name) else []
-        if len(values) != 1 or values[0] is None or depth == MAX_ALIASES:
+        if len(values) != 1 or values[0] is None or depth == MAX_ALIASES or any(map(runs_unknown_code, self.calls)):
             raise UnknownValueError(node)
         return evaluate(values[0], partial(self._value_of, depth=depth + 1), self.dotted)
 
