@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -429,6 +431,26 @@ def test_steps_in_a_session_are_recorded(tmp_path: Path, use_minimize: bool) -> 
     assert {line["optimizer"] for line in steps} == {"tf.compat.v1.train.RMSProp"}
     settings = {"momentum": 0.0, "centered": False, "eps": 0.125, "alpha": 0.75, "initial_accumulator_value": 1.0}
     assert [line["settings"] for line in steps] == [settings | {"lr": rate} for rate in (0.5, 0.25, 0.125)]
+
+
+def test_adam_inside_tf_cond_trains_after_disable_eager_execution(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("""
+import unified_clip
+import tensorflow as tf
+v1 = tf.compat.v1
+with unified_clip.record("run.jsonl"):
+    v1.disable_eager_execution()
+    weight = v1.get_variable("weight", initializer=[1.0, 1.0])
+    def step():
+        clipped, _ = tf.clip_by_global_norm(tf.gradients(weight**2, [weight]), 1.0)
+        return tf.group(v1.train.AdamOptimizer(0.1).apply_gradients([(clipped[0], weight)]))
+    train = tf.cond(v1.placeholder_with_default(True, []), step, tf.no_op)
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        session.run(train)
+""")
+    subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path)
 
 
 def test_a_step_of_adam_with_a_tensor_as_the_learning_rate_is_recorded(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import clip_ops, gradients_util
 
@@ -44,13 +45,22 @@ class GradientSource(NamedTuple):
 def install() -> None:
     HOOKS.wrap([(tf.GradientTape, "gradient")], partial(_not_converted, partial(_marking, 2)))
     HOOKS.wrap([(gradients_util, "_GradientsHelper")], partial(_not_converted, partial(_marking, 1)))
-    HOOKS.on_switch(
-        partial(op_callbacks.add_op_callback, _mark_computed), partial(op_callbacks.remove_op_callback, _mark_computed)
-    )
+    HOOKS.on_switch(lambda: None, _unwatch_operations)
     for clip in (clip_by_global_norm, clip_by_norm, clip_by_value):
         homes = [(module, clip.__name__) for module in (clip_ops, tf, tf.compat.v1, tf.compat.v2)]
         HOOKS.wrap(homes, partial(_not_converted, OBSERVER.around(clip)))
     HOOKS.wrap([(tf.compat.v1.train.Optimizer, "apply_gradients")], partial(_not_converted, _stepped))
+
+
+def _watch_operations() -> None:
+    """This creates TensorFlow's context, so never call it before a script can call `disable_eager_execution`."""
+    if tf.executing_eagerly() and _mark_computed not in context.context().op_callbacks:
+        op_callbacks.add_op_callback(_mark_computed)
+
+
+def _unwatch_operations() -> None:
+    if tf.executing_eagerly() and _mark_computed in context.context().op_callbacks:
+        op_callbacks.remove_op_callback(_mark_computed)
 
 
 def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
@@ -68,6 +78,7 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
                 named = dict(zip(("target", "sources", "output_gradients"), args[1:], strict=False)) | kwargs
                 report = _add_loss(**named)
         result = function(*args, **kwargs)
+        _watch_operations()
         if report is not None:
             result = _after(report, result)
         sources = args[position] if len(args) > position else kwargs[keyword]
