@@ -64,6 +64,9 @@ class ClipUse:
     unclipped: bool = False
     """Whether the code certainly trains without a clip."""
 
+    is_setting: bool = False
+    """Whether this is only a setting that a clip in another place reads."""
+
     option: str = ""
     attribute: str = ""
     """The last name of the threshold's code: "grad_clip" for `config.grad_clip`. The text is empty for other code."""

@@ -117,3 +117,10 @@ def test_a_setting_of_another_team_with_the_same_file_names_has_no_rule(check: C
     files[f"{one}/train.py"] = "from config import C\n\n" + TRAINER.format("1.0")
     config = ANY_THRESHOLD.replace("lib/trainer.py", f"{one}/train.py")
     assert [(each.path, each.kind) for each in check(files, config).findings] == [(f"{other}/config.py", "unknown")]
+
+
+def test_a_setting_is_not_the_clip_of_a_training_script(check: Check) -> None:
+    train = "from nlp.utils import load\n\nC.grad_norm_clip = 1.0\nloss.backward()\noptimizer.step()\n"
+    files = {"nlp/utils.py": TRAINER.format(1.0), "vision/train.py": train}
+    each = ANY_THRESHOLD.replace("lib/trainer.py", "nlp/utils.py") + '\n[check]\neach = ["vision/train.py"]\n'
+    assert [item.clip for item in check(files, each).findings] == ['check.each "vision/train.py"']

@@ -25,7 +25,7 @@ WHY = (
     "the clip configuration by hand, and add the setting to check.ignore with a reason."
 )
 UNREAD = (
-    "This setting is named like a clip setting, but no clip reads the setting. No other checked code reads the "
+    "This setting is named like a clip setting, but no clip reads the setting. No other checked code names the "
     "setting, either."
 )
 
@@ -51,7 +51,8 @@ def read(path: Path, near: Sequence[Path], clips: Sequence[ClipUse], *, is_known
         with contextlib.suppress(ConfigError):
             value = source.constant(code) if rule else value
         if rule is not None and is_number(value) and 0 < value < math.inf:
-            yield _use(path, node, name, value, config=ClipConfig(**{**rule.data(), "threshold": float(value)}))
+            config = ClipConfig(**{**rule.data(), "threshold": float(value)})
+            yield _use(path, node, name, value, config=config, is_setting=True)
         elif has_number(value) and (rule or (not is_known and _is_named_like_clip(path, table, name, value))):
             others.append((node, name, value))
     values = tuple(leaf for _, name, value in others for leaf in inner_values(value, name))

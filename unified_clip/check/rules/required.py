@@ -92,7 +92,7 @@ def each(
 
     A file that leaves its clip to a library's trainer gets no `ClipUse`.
     """
-    clips = [use for use in file_uses.uses if _is_clip(use)]
+    clips = [use for use in file_uses.uses if _is_clip(use) and not use.is_setting]
     clipping = _files(clips) | file_uses.files
     uses, notes = [], []
 
