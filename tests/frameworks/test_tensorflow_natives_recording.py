@@ -453,6 +453,21 @@ with unified_clip.record("run.jsonl"):
     subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path)
 
 
+def test_recording_operations_of_a_session_run_on_the_cpu(tmp_path: Path) -> None:
+    v1 = tf.compat.v1
+
+    def build(graph: tf.Graph) -> None:
+        with unified_clip.record(tmp_path / "run.jsonl"), graph.as_default(), tf.device("/device:GPU:0"):
+            weight = v1.get_variable("weight", initializer=[1.0, 1.0])
+            clipped, _ = tf.clip_by_global_norm(tf.gradients(weight**2, [weight]), 1.0)
+            v1.train.GradientDescentOptimizer(0.1).apply_gradients([(clipped[0], weight)])
+
+    with pytest.warns(ClipWarning, match="No clip calls"):  # no session runs the operations
+        build(graph := tf.Graph())
+    devices = [operation.device for operation in graph.get_operations() if operation.type == "PyFunc"]
+    assert devices == ["/device:CPU:0"] * 2
+
+
 def test_a_step_of_adam_with_a_tensor_as_the_learning_rate_is_recorded(tmp_path: Path) -> None:
     v1 = tf.compat.v1
     with unified_clip.record(tmp_path / "run.jsonl"), tf.Graph().as_default(), v1.Session() as session:

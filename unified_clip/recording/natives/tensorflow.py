@@ -214,8 +214,13 @@ def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: 
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
     elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:
         with tf.control_dependencies([tf.convert_to_tensor(variable) for variable in after]):
-            return tf.numpy_function(receive, [tf.convert_to_tensor(number) for number in numbers], [])
+            return _call(receive, [tf.convert_to_tensor(number) for number in numbers])
     return None
+
+
+def _call(receive: Callable[..., object], inputs: Sequence[Any]) -> Any:
+    with tf.device("/device:CPU:0"):  # a session does not move the operation from a GPU by itself
+        return tf.numpy_function(receive, inputs, [])
 
 
 def repeated_rows(gradients: Sequence[Any]) -> Any:
@@ -277,7 +282,7 @@ def report_call(
         return list(after)
     if is_for_xla():
         return list(after)
-    report = tf.numpy_function(receive, inputs, [])
+    report = _call(receive, inputs)
     if not needs.results and tf.compat.v1.get_default_graph().building_function:
         return list(after)  # the function runs what has an effect
     with tf.control_dependencies([report]):
@@ -326,5 +331,5 @@ def _record_step(optimizer: Any, update: Any) -> Any:
         report_numbers(receive, rates)
         return update
     with tf.control_dependencies([update]):
-        report = tf.numpy_function(receive, rates, [])
+        report = _call(receive, rates)
     return tf.group(update, report)
