@@ -59,8 +59,8 @@ def clip_grad_norm_(
         correctly.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. max_norm or norm_type
-            is not a number. You pass an argument for distributed gradients, such as process_group.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither an array nor None. max_norm or
+            norm_type is not a number. You pass an argument for distributed gradients, such as process_group.
         ValueError: max_norm is negative or NaN. norm_type is not above 0. Two gradients overlap in memory. A gradient
             is read-only or an expanded view.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True. The gradients stay unchanged.
@@ -94,8 +94,8 @@ def clip_grad_value_(parameters: Any, clip_value: float | mx.array, foreach: boo
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has a complex, integer or boolean dtype. An entry is not an array or None. clip_value is
-            not a number.
+        TypeError: A gradient has a complex, integer or boolean dtype. An entry is neither an array nor None. clip_value
+            is not a number.
         ValueError: clip_value is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an
             expanded view.
 
@@ -135,7 +135,7 @@ def get_total_norm(
         CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf correctly.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. norm_type is not a
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither an array nor None. norm_type is not a
             number. You pass an argument for distributed gradients, such as process_group.
         ValueError: norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
@@ -169,8 +169,8 @@ def clip_grads_with_norm_(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. max_norm or total_norm
-            is not a number.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither an array nor None. max_norm or
+            total_norm is not a number.
         ValueError: max_norm or total_norm is negative. max_norm is NaN. Two gradients overlap in memory. A gradient is
             read-only or an expanded view.
 
@@ -213,8 +213,8 @@ def clip_by_global_norm(
         None. The norm is a scalar.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. clip_norm or use_norm
-            is not a number. You pass an argument for distributed gradients, such as process_group.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither an array nor None. clip_norm or
+            use_norm is not a number. You pass an argument for distributed gradients, such as process_group.
         ValueError: clip_norm is negative or NaN. use_norm is negative.
 
     Example:
@@ -318,8 +318,8 @@ def global_norm(
         CPU, eager calls without automatic differentiation round the norm correctly.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not an array or None. You pass an argument
-            for distributed gradients, such as process_group.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither an array nor None. You pass an
+            argument for distributed gradients, such as process_group.
 
     Example:
         >>> import mlx.core as mx

@@ -62,8 +62,8 @@ def clip_grad_norm_(
         correctly.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or norm_type
-            is not a number.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. max_norm or
+            norm_type is not a number.
         ValueError: max_norm is negative or NaN. norm_type is not above 0. Two gradients overlap in memory. A gradient
             is read-only or an expanded view. Ranks make different calls. check_numel or check_replicas fails. The owner
             rank of a gradient is unknown.
@@ -99,8 +99,8 @@ def clip_grad_value_(parameters: Any, clip_value: float | paddle.Tensor, foreach
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has a complex, integer or boolean dtype. An entry is not a tensor or None. clip_value is
-            not a number.
+        TypeError: A gradient has a complex, integer or boolean dtype. An entry is neither a tensor nor None. clip_value
+            is not a number.
         ValueError: clip_value is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an
             expanded view.
 
@@ -147,7 +147,7 @@ def get_total_norm(
         CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf correctly.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. norm_type is not a
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. norm_type is not a
             number.
         ValueError: norm_type is not above 0. Ranks make different calls. check_numel or check_replicas fails. The owner
             rank of a gradient is unknown.
@@ -182,8 +182,8 @@ def clip_grads_with_norm_(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or total_norm
-            is not a number.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. max_norm or
+            total_norm is not a number.
         ValueError: max_norm or total_norm is negative. max_norm is NaN. Two gradients overlap in memory. A gradient is
             read-only or an expanded view.
 
@@ -233,8 +233,8 @@ def clip_by_global_norm(
         None. The norm is a scalar.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. clip_norm or use_norm
-            is not a number.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. clip_norm or
+            use_norm is not a number.
         ValueError: clip_norm is negative or NaN. use_norm is negative. You pass both use_norm and check_replicas. Ranks
             make different calls. check_numel or check_replicas fails. The owner rank of a gradient is unknown.
 
@@ -350,7 +350,7 @@ def global_norm(
         CPU, eager calls without automatic differentiation round the norm correctly.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None.
         ValueError: Ranks make different calls. check_numel or check_replicas fails. The owner rank of a gradient is
             unknown.
 

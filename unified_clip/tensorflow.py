@@ -57,9 +57,9 @@ def clip_grad_norm_(
         correctly.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or norm_type
-            is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable variable
-            instead of a gradient. You pass an argument for distributed gradients, such as process_group.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. max_norm or
+            norm_type is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable
+            variable instead of a gradient. You pass an argument for distributed gradients, such as process_group.
         ValueError: max_norm is negative or NaN. norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True. The gradients stay unchanged.
 
@@ -94,9 +94,9 @@ def clip_grad_value_(parameters: Any, clip_value: float | tf.Tensor, foreach: bo
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has a complex, integer or boolean dtype. An entry is not a tensor or None. clip_value is
-            not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable variable instead
-            of a gradient.
+        TypeError: A gradient has a complex, integer or boolean dtype. An entry is neither a tensor nor None. clip_value
+            is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable variable
+            instead of a gradient.
         ValueError: clip_value is negative or NaN.
 
     Example:
@@ -135,7 +135,7 @@ def get_total_norm(
         CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf correctly.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. norm_type is not a
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. norm_type is not a
             number. You pass an argument for distributed gradients, such as process_group.
         ValueError: norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
@@ -171,9 +171,9 @@ def clip_grads_with_norm_(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. max_norm or total_norm
-            is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable variable
-            instead of a gradient.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. max_norm or
+            total_norm is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable
+            variable instead of a gradient.
         ValueError: max_norm or total_norm is negative. max_norm is NaN.
 
     Example:
@@ -215,8 +215,8 @@ def clip_by_global_norm(
         None. The norm is a scalar.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. clip_norm or use_norm
-            is not a number. You pass an argument for distributed gradients, such as process_group.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. clip_norm or
+            use_norm is not a number. You pass an argument for distributed gradients, such as process_group.
         ValueError: clip_norm is negative or NaN. use_norm is negative.
 
     Example:
@@ -322,8 +322,8 @@ def global_norm(
         CPU, eager calls without automatic differentiation round the norm correctly.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor or None. You pass an argument
-            for distributed gradients, such as process_group.
+        TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. You pass an
+            argument for distributed gradients, such as process_group.
 
     Example:
         >>> import tensorflow as tf

@@ -121,11 +121,11 @@ def test_ranks_at_different_calls_raise_until_they_have_a_new_group(worlds: Worl
     for first, second, fresh in worlds(2).run(rejections.clip_out_of_step):
         check_attempt(
             first,
-            "over this process group: 1 on rank 0; 2 on rank 1.* Restart all ranks from the same checkpoint",
+            "that use this process group: 1 on rank 0; 2 on rank 1.* Restart all ranks from the same checkpoint",
         )
         check_attempt(
             second,
-            "over this process group: 2 on rank 0; 3 on rank 1.* pass a new process group, whose calls",
+            "that use this process group: 2 on rank 0; 3 on rank 1.* pass a new process group, whose calls",
         )
         assert fresh.norm == reference.norm(ARRAYS)
 

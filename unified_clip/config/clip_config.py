@@ -49,7 +49,7 @@ class ClipConfig(OutcomeProperties, Settings):
     Raises:
         ConfigError: A key or value is wrong. The message names the key, and describes the remedy.
 
-    Source: unified_clip; docs/config.md describes every key.
+    Source: unified_clip. docs/config.md describes every key.
 
     Example:
         >>> import numpy as np

@@ -71,8 +71,10 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 
 
 def check_mode(tensors: Iterable[Any]) -> None:
-    """Reject values of a program that is not being built. In static mode, also reject eager tensors, whose first
-    operation would end the process."""
+    """Reject values of static programs, except of the program that is being built.
+
+    In static mode, also reject eager tensors. Their first operation would end the process.
+    """
     if in_to_static_mode():
         return
     building = None if paddle.in_dynamic_mode() else paddle.static.default_main_program()

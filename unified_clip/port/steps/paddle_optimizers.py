@@ -89,8 +89,8 @@ class PaddleOptimizers:
             parameters = passed.get("parameters", passed.get("parameter_list", positional))
             if "grad_clip" not in passed:
                 raise UnsureError(
-                    f"{binding.text} may also be an optimizer without grad_clip=. Use another variable for the "
-                    f"optimizer without a clip. {OTHERWISE}"
+                    f"One assignment gives {binding.text} an optimizer without grad_clip=. Use another variable for "
+                    f"this optimizer. {OTHERWISE}"
                 )
             if parameters is None:
                 raise UnsureError(

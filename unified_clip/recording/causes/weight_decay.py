@@ -161,8 +161,8 @@ def regularizer_cause(
     of_run, of_other = decays[not is_first], decays[is_first]
     if of_other and not of_run and not math.isclose(of_other, decay, rel_tol=FACTOR_ERROR):
         sentences.append(
-            f"Here, the optimizer of {other} has a weight decay of {of_other:.6g}. Adding l times the "
-            "sum of the squares to the loss is like a weight decay of 2 l"
+            f"Here, the optimizer of {other} has a weight decay of {of_other:.6g}. Adding 0.01 times the "
+            "sum of the squares to the loss is like a weight decay of 0.02"
         )
     return Cause("weight decay before the clip", ". ".join(sentences))
 

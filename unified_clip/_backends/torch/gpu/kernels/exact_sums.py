@@ -14,11 +14,11 @@ import triton.language as tl
 from .shared import RUNTIME, chunk_at, magnitude_bits
 
 STATE: Any = tl.constexpr(180)
-"""The length of the state of a norm, in int64 numbers:
+"""The state of a norm has this number of int64 numbers:
 
 - whether the norm could be rounded wrongly
 - the bits of the largest magnitude
-- LAST minus the exponent of the smallest positive magnitude
+- the difference between LAST and the exponent of the smallest positive magnitude
 - 177 windows, which are enough for the sum of 2**36 squares of the largest float64 number
 """
 

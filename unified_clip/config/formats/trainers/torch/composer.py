@@ -22,7 +22,7 @@ BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
 
 AGC_FSDP = "training fails: with FSDP, Composer has no adaptive clipping. Set norm or value."
 FSDP_VALUE = (
-    "If clipping_type is value, FSDP 1 clips by the global norm with norm type inf. With FSDP 2 or without FSDP, "
+    "With FSDP 1, the clipping_type 'value' clips by the global norm with norm type inf. With FSDP 2 or without FSDP, "
     "Composer clips each element."
 )
 
