@@ -429,13 +429,13 @@ def test_the_command_names_a_missing_extra(monkeypatch: pytest.MonkeyPatch, caps
 
 
 ADAPTER = """import numpy as np
-from ours import clip_grads
-from ours import clip_grads as imported, rules
-import ours.rules
+from company import clip_grads
+from company import clip_grads as imported, rules
+import company.rules
 
 def packed(grads, limit):
     copies = [g.copy() for g in grads]
-    return ours.rules.clip_grads(copies, limit)
+    return company.rules.clip_grads(copies, limit)
 
 def by_class(grads, limit):
     return rules.Clip(limit)(grads)
@@ -448,7 +448,7 @@ def computing(grads, limit):
     return [g * clip_grads(grads, limit) for g in grads]
 
 def outside(grads, limit):
-    return np.clip(grads, limit), ours.rules.clip_grads(grads)
+    return np.clip(grads, limit), company.rules.clip_grads(grads)
 """
 
 
@@ -474,14 +474,14 @@ def test_annotations_of_github_name_the_failure_and_the_line_of_the_users_functi
     for name in ("clip.py:alias", "broken.py:clip", "absent.py:clip"):
         (line,) = printed(users(f"../{name}"))
         assert line.startswith(f"::error file={name.partition(':')[0]},title=")
-    (tmp_path / "ours").mkdir()
-    (tmp_path / "ours" / "__init__.py").write_text("from .rules import clip_grads\nfrom . import missing\n")
-    (tmp_path / "ours" / "rules.py").write_text("\ndef clip_grads(grads, limit): pass\n\nclass Clip: pass\n")
+    (tmp_path / "company").mkdir()
+    (tmp_path / "company" / "__init__.py").write_text("from .rules import clip_grads\nfrom . import missing\n")
+    (tmp_path / "company" / "rules.py").write_text("\ndef clip_grads(grads, limit): pass\n\nclass Clip: pass\n")
     (tmp_path / "adapter.py").write_text(ADAPTER)
     places = [("packed", 2), ("by_class", 4), ("imported", 2), ("both", 14), ("computing", 17), ("outside", 20)]
     for name, number in places:
         (line,) = printed(users(f"../adapter.py:{name}"))
-        file = "ours/rules.py" if number < 5 else "adapter.py"
+        file = "company/rules.py" if number < 5 else "adapter.py"
         assert line.startswith(f"::error file={file},line={number},title=torch%2C ../adapter.py%3A{name}")
     run = report_with_verdicts("equal", "different")
     (error,) = printed(run)
