@@ -451,6 +451,8 @@ with unified_clip.record("run.jsonl"):
         session.run(train)
 """)
     subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path)
+    run = runs.read(tmp_path / "run.jsonl")
+    assert (len(run.lines), len(run.optimizer_steps)) == (1, 1)
 
 
 def test_recording_operations_of_a_session_run_on_the_cpu(tmp_path: Path) -> None:

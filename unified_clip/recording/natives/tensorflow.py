@@ -218,6 +218,12 @@ def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: 
     return None
 
 
+def _runs_all_effects() -> bool:
+    """Return whether the graph runs operations on which no result depends: in tf.function, but not in a session."""
+    graph = tf.compat.v1.get_default_graph()
+    return graph.building_function and graph._add_control_dependencies  # a session's tf.cond builds a function, too
+
+
 def _call(receive: Callable[..., object], inputs: Sequence[Any]) -> Any:
     with tf.device("/device:CPU:0"):  # a session does not move the operation from a GPU by itself
         return tf.numpy_function(receive, inputs, [])
@@ -283,8 +289,8 @@ def report_call(
     if is_for_xla():
         return list(after)
     report = _call(receive, inputs)
-    if not needs.results and tf.compat.v1.get_default_graph().building_function:
-        return list(after)  # the function runs what has an effect
+    if not needs.results and _runs_all_effects():
+        return list(after)
     with tf.control_dependencies([report]):
         return [None if tensor is None else tf.nest.map_structure(tf.identity, tensor) for tensor in after]
 
@@ -327,7 +333,7 @@ def _record_step(optimizer: Any, update: Any) -> Any:
         record_step(kind, {"lr": rates[0] if rates else None, **settings}, {})
 
     rates = [] if rate is None else [tf.convert_to_tensor(rate)]
-    if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function or is_for_xla():
+    if tf.executing_eagerly() or _runs_all_effects() or is_for_xla():
         report_numbers(receive, rates)
         return update
     with tf.control_dependencies([update]):
