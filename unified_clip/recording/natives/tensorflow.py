@@ -221,7 +221,8 @@ def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: 
 def _runs_all_effects() -> bool:
     """Return whether the graph runs operations on which no result depends: in tf.function, but not in a session."""
     graph = tf.compat.v1.get_default_graph()
-    return graph.building_function and graph._add_control_dependencies  # a session's tf.cond builds a function, too
+    # a session's tf.cond builds a function, too
+    return bool(graph.building_function and graph._add_control_dependencies)
 
 
 def _call(receive: Callable[..., object], inputs: Sequence[Any]) -> Any:
