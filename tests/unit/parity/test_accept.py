@@ -142,6 +142,13 @@ def renew_entries(directory: Path, sizes: dict[str, float], *listed: str) -> lis
     return listed_entries
 
 
+def test_entries_have_a_blank_line_between_them(tmp_path: Path) -> None:
+    path = write_suite_file(tmp_path, LISTED.strip() + "\n", "known.toml")
+    assert accept_differences(path, run_with_differences({"one": 0.5, "two": 0.25}, entries.read(path))) == (0, 1, 0, 1)
+    first, second = path.read_text(encoding="utf-8").split("\n\n")
+    assert (first[:9], second[:9]) == ("[[known]]", "[[known]]")
+
+
 def test_an_entry_that_still_covers_a_case_keeps_its_other_keys(tmp_path: Path) -> None:
     (entry,) = renew_entries(tmp_path, {"one": 3.0, "other": 2.5}, LISTED)
     assert (entry.function, entry.size, entry.within, entry.versions) == ("torch.*", 3.0, 4.0, "torch>=2")
