@@ -449,6 +449,19 @@ def test_a_file_may_have_classes_that_python_looks_up_by_their_module(
     assert sys.modules.keys() - before.keys() == {first.__module__, second.__module__}
 
 
+def test_a_file_runs_as_changed_although_python_takes_its_cached_code_for_current(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "clip.py"
+    for threshold in (1, 2):
+        path.write_text(f"def give():\n    return {threshold}\n")
+        os.utime(path, (0, 0))
+        assert convert_worker.function_in(path, "give")() == threshold
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_the_remedy_for_a_python_of_the_suite_has_its_framework(grads: Path) -> None:
     with pytest.raises(UnreadableError, match=r"nowhere cannot be started: .* set `python` under \[frameworks\.jax\]"):
         files.call("grads.py:array", grads, grads, python="nowhere", framework="jax")

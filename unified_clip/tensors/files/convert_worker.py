@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import glob
 import importlib
+import importlib.machinery
 import importlib.util
 import itertools
 import json
@@ -23,6 +24,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -282,10 +284,17 @@ def with_line(error: BaseException, path: Path) -> str:
     return f"line {line}: {text}" if line else text
 
 
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compile the source each time. Python's cache still has the old code if a change keeps the size, within a second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def function_in(path: Path, name: str) -> Callable[..., Any]:
     stem = path.stem.replace(".", "_")  # with a dot, the module would count as part of a package
     module_name = next(f"{stem}#{count}" for count in itertools.count(1) if f"{stem}#{count}" not in sys.modules)
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=_SourceLoader(module_name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
