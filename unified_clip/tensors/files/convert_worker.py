@@ -285,7 +285,7 @@ def with_line(error: BaseException, path: Path) -> str:
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Compile the source each time. Python's cache misses a change within one second that keeps the size of the file."""
+    """Compile the source each time. Python's cache misses a change within one second if the file keeps its size."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
