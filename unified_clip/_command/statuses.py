@@ -37,9 +37,9 @@ INVALID = "the command or a file is invalid"
 COMMANDS: Mapping[str, Mapping[int, str]] = {
     "parity": {
         SUCCESS: "all results are as the suite expects. With --baseline: no difference is new or larger",
-        DIFFERENT: "unified_clip is wrong or differs between frameworks. Or a tested function has a difference that "
-        "the suite does not list, or lacks one that the suite lists. With --baseline: a difference is new, changed "
-        "or larger",
+        DIFFERENT: "a result of unified_clip is wrong or differs between frameworks. Or a tested function has a "
+        "difference that the suite does not list. Or a difference that the suite lists no longer occurs. With "
+        "--baseline: a difference is new, changed or larger",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
         INCOMPLETE: "a framework is missing, crashed or hung, or a function has no result or is not tested",
     },
@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REJECTED: "the command or a gradient file is invalid, or the suite cannot be written",
     },
     "record": {
-        SUCCESS: "the training command succeeded. If the training command fails, `record` returns the same status",
+        SUCCESS: "the training command succeeded. If the command fails, `record` returns the status of the command",
         REJECTED: "FILE exists or cannot be written",
         NOT_EXECUTABLE: "the training command is not executable",
         NOT_FOUND: "the training command does not exist",
@@ -87,7 +87,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     "verify": {
         SUCCESS: "the steps are the same, or differ by at most --max-ulp",
         DIFFERENT: "the steps differ",
-        REJECTED: "the command, a file or a function is invalid, or one of the steps has no recorded clip call",
+        REJECTED: "the command, a file or a function is invalid, or one side has no recorded clip call",
         INCOMPLETE: "a process crashed or hung",
     },
     "help": {SUCCESS: "success", REJECTED: "there is no such topic"},
