@@ -70,7 +70,8 @@ def test_a_norm_per_group_is_named_even_if_the_gradients_differ(compare_runs: An
         assert cause_kinds(comparison) == ["per group for global"]
         assert printed[2] == f"The runs first differ at step 1: the rules are {rules}."
         assert ("The gradients differ, too" in printed[3]) == (factor != 1.0)
-        assert 'GradientClipByGlobalNorm(c).clip_(group["params"])' in printed[4]
+        code = "for gradients in groups: unified_clip.numpy.GradientClipByGlobalNorm(c).clip_(gradients)"
+        assert (code if a is old else "`unified_clip.numpy.clip_grad_norm_(gradients, c)`") in printed[4]
         assert not any("Clipping is the same" in each or each.startswith("Ruled out") for each in printed)
 
 

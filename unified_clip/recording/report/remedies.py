@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 from ...causes.cause import CauseKind
+from ..causes.order_of_calls import RULES_FOR_GLOBAL
 from ..compare import RecordingComparison
+from ..recorded_run import RecordedCall
 
-REMEDIES: dict[CauseKind, str] = {
-    "another threshold": "To have the same threshold, change the number in {new}. One run might multiply its "
-    "threshold by a factor, such as a loss scale or a learning rate. If the gradients of the other run are multiplied "
-    "by this factor, multiply its threshold, too.",
-    "per tensor for global": "To have the same rule, change the clip of {new}. "
-    "PyTorch: `unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor. "
-    "`clip_grad_norm_(model.parameters(), c)` clips by the total norm.",
-    "per group for global": "To have the same rule, change the clip of {new}. "
-    "Paddle calls the clip of an optimizer once for each parameter group. PyTorch: `for group in "
-    'optimizer.param_groups: unified_clip.torch.GradientClipByGlobalNorm(c).clip_(group["params"])` clips per group, '
-    "as Paddle does. `clip_grad_norm_(model.parameters(), c)` clips by the total norm. "
-    "The order of the groups does not matter.",
-}
+OTHER_THRESHOLD = (
+    "To have the same threshold, change the number in {new}. One run might multiply its threshold by a factor, such as "
+    "a loss scale or a learning rate. If the gradients of the other run are multiplied by this factor, multiply its "
+    "threshold, too."
+)
 
-EPS_REMEDIES = {
-    "global": "To have the same eps of the clip, call another function in {new}. PyTorch: "
-    "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(parameters)` adds nothing to the total norm. "
-    "`clip_grad_norm_(parameters, c)` adds 1e-06.",
-    "each": "To have the same eps of the clip, call another function in {new}, but keep the clip per tensor. PyTorch: "
-    "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm. A loop of "
-    "`clip_grad_norm_([p], c)` adds 1e-06.",
+EFFECTS = {
+    "global": "clips by the total norm",
+    "each": "clips per tensor",
+    "groups": "clips each group of parameters by its own norm",
 }
 
 
 def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
-    advice = {each.kind: [REMEDIES[each.kind]] for each in comparison.findings if each.kind in REMEDIES}
+    """Advise how to change the second run."""
+    new, kinds = comparison.b.name, {each.kind for each in comparison.findings}
+    advice: dict[CauseKind, list[str]] = {}
+    if "another threshold" in kinds:
+        advice["another threshold"] = [OTHER_THRESHOLD.replace("{new}", new)]
+    for divergence, causes in comparison.divergences.items():
+        for kind in {cause.kind for cause in causes} & (RULES_FOR_GLOBAL.keys() - advice):
+            rule = "global" if divergence.a == "global" else RULES_FOR_GLOBAL[kind]
+            clip = _clip_text(comparison, divergence.step, rule)
+            advice[kind] = [f"To have the same rule, change the clip of {new}: {clip}."]
     if (step := step_of_other_eps(comparison)) is not None:
+        clips = [_clip_text(comparison, step, rule) for rule in sorted(_rules_at(comparison, step), reverse=True)]
         advice["another eps of the clip"] = [
-            EPS_REMEDIES[rule] for rule in sorted(_rules_at(comparison, step), reverse=True)
+            f"To have the same eps of the clip, change the clip of {new}: {clip}." for clip in clips
         ]
-    new = comparison.b.name
-    return {kind: [line.replace("{new}", new) for line in lines] for kind, lines in advice.items()}
+    return advice
 
 
 def step_of_other_eps(comparison: RecordingComparison) -> int | None:
@@ -52,3 +52,43 @@ def _rules_at(comparison: RecordingComparison, step: int) -> set[str]:
     lines = [pair.a for pair in comparison.pairs if pair.a.step == step]
     is_loop = len(lines) > 1 and all(len(line.parameters) == 1 for line in lines)
     return {"each" if is_loop or line.rule == "each" else "global" for line in lines}
+
+
+def _clip_text(comparison: RecordingComparison, step: int, rule: str) -> str:
+    """Describe code for the framework of the second run that has the rule and the eps of the first run."""
+    old, new = (next((line for line in run.lines if line.step == step), run.lines[0]) for run in comparison.runs)
+    text = f"`{_code(rule, old, new)}` {EFFECTS[rule]}"
+    if old.eps is not None:
+        text += f", and adds {f'{old.eps:g}' if old.eps else 'no eps'} to the norm"
+    if rule == "groups":
+        text += f". The groups must contain the same parameters as the groups of {comparison.a.name}"
+    if old.framework == "paddle" and rule == "groups":
+        text += ". Paddle calls the clip of an optimizer once for each parameter group"
+    if new.call.startswith("paddle.nn.ClipGrad") and rule != "groups":
+        text += ". Call it before optimizer.step(), and remove grad_clip= from the optimizer"
+    return text
+
+
+def _code(rule: str, old: RecordedCall, new: RecordedCall) -> str:
+    eps, names_parameters = old.eps or 0.0, new.framework in ("torch", "paddle")
+    if rule == "groups":
+        is_torch = new.framework == "torch"
+        group, gradients = ("group", 'group["params"]') if is_torch else ("gradients", "gradients")
+        groups = "optimizer.param_groups" if is_torch else "groups"
+        return f"for {group} in {groups}: {_call('global', eps, old.order, new, gradients)}"
+    return _call(rule, eps, old.order, new, "model.parameters()" if names_parameters else "gradients")
+
+
+def _call(rule: str, eps: float, order: float, new: RecordedCall, gradients: str) -> str:
+    if (eps, order) == (0, 2) and new.call.startswith("keras"):
+        return f"{'clipnorm' if rule == 'each' else 'global_clipnorm'}=c"
+    namespace = f"unified_clip.{new.framework}" if new.framework else "unified_clip"
+    if (eps, order) == (0, 2):
+        return f"{namespace}.GradientClipBy{'Norm' if rule == 'each' else 'GlobalNorm'}(c).clip_({gradients})"
+    if (eps, order, rule) == (1e-6, 2, "global"):
+        module = "torch.nn.utils" if new.framework == "torch" else namespace
+        return f"{module}.clip_grad_norm_({gradients}, c)"
+    if (eps, order, new.framework) == (1e-6, 2, "torch"):
+        return f"for p in {gradients}: torch.nn.utils.clip_grad_norm_([p], c)"
+    rule = "norm" if rule == "each" else "global_norm"
+    return f'unified_clip.ClipConfig(rule="{rule}", threshold=c, norm_type={order:g}, eps={eps:g})'
