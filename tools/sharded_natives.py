@@ -51,7 +51,9 @@ NAN_AT_THE_END = np.array([[1.0], [2.0], [3.0], [np.nan]], np.float32)
 SCENARIOS = [
     Scenario("2^24 numbers, normally distributed", [normal(2**24)]),
     Scenario("2^24 elements of 0.01", [np.full(2**24, 0.01, np.float32)]),
-    Scenario("2^24, 2^12, 2^12, and 70 elements of 2^-3", [np.array([2**24, 2**12, 2**12] + [2**-3] * 70, np.float32)]),
+    Scenario(
+        "one element of 2^24, two of 2^12, 70 of 2^-3", [np.array([2**24, 2**12, 2**12] + [2**-3] * 70, np.float32)]
+    ),
     Scenario("three layers", LAYERS),
     Scenario("three layers, copies on half of the processes", LAYERS, [HYBRID]),
     Scenario("three layers, norm_type=1", LAYERS, p=1.0),
