@@ -14,7 +14,7 @@ from .._progress import Advance, unseen
 from ..causes.cause import Cause
 from .causes.eps_causes import first_other_eps
 from .causes.join_causes import Effect, effective, join
-from .causes.order_of_calls import other_networks, with_rule_divergence
+from .causes.order_of_calls import RULES_FOR_GLOBAL, other_networks, with_rule_divergence
 from .causes.run_causes import find_causes
 from .divergence import Agreement, Divergence, DivergencePoint, StepDifference, agreements, divergences
 from .lines import NO_CALLS
@@ -161,6 +161,9 @@ def compare(
     differences = [*skipped, *unmoved, *effective(of_steps, pairs, has_effect), *networks]
     explained = join(points, {point.first: each for point, each in zip(points, causes, strict=True)}, differences)
     advance("compare", 1)
+    at_first = (each for point, each in zip(points, causes, strict=True) if not point.index)
+    if any(cause.kind in RULES_FOR_GLOBAL for each in at_first for cause in each):  # the norms have other gradients
+        compared = [each for each in compared if each.stage in ("weight", "gradient")]
     if not (explained or compared):
         raise RunError(
             f"{left.path} and {right.path}: No numbers were compared. Without --norms, clips by value record no norms. "

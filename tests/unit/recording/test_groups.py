@@ -75,6 +75,19 @@ def test_a_norm_per_group_is_named_even_if_the_gradients_differ(compare_runs: An
         assert not any("Clipping is the same" in each or each.startswith("Ruled out") for each in printed)
 
 
+@pytest.mark.parametrize("factor", [1.0, 0.7])
+def test_without_steps_of_one_optimizer_groups_are_not_paired_with_later_steps(
+    compare_runs: Any, factor: float
+) -> None:
+    """TensorFlow 1 may record no optimizer steps."""
+    without_steps = [each for each in by_total_norm(3, factor) if "call" in each]
+    for runs in ((without_steps, per_group(3)), (per_group(3), without_steps)):
+        printed = sentences.report_lines(comparison := compare_runs(*runs))
+        assert cause_kinds(comparison)[0] == "per group for global"
+        assert len(comparison.pairs) == 1
+        assert not any("From step 2 on" in line or "from step 2 on" in line for line in printed)
+
+
 def test_other_initial_weights_are_named_beside_a_norm_per_group(compare_runs: Any) -> None:
     comparison = compare_runs(per_group(), by_total_norm(factor=0.7, weight=2.0))
     assert cause_kinds(comparison) == ["per group for global", "other initial weights"]

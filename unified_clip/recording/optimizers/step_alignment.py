@@ -322,11 +322,19 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
     """Remove calls without gradients, and give each clip call the number of its optimizer step."""
     a, b = _without_partial_steps(a), _without_partial_steps(b)
     if not (a.optimizer_steps and b.optimizer_steps):
-        return a, b
+        return (_numbered(a), b) if _splits_calls(a, b) else (a, _numbered(b)) if _splits_calls(b, a) else (a, b)
     if _counts_calls(a) and _counts_calls(b):
         a, b = _numbered(a), _numbered(b)
     a, b = (with_calls(run, [not is_empty(line) for line in run.lines]) for run in (a, b))
     return a, b
+
+
+def _splits_calls(run: RecordedRun, other: RecordedRun) -> bool:
+    """Return whether all calls of an optimizer step clip the gradients of one call of `other`, which has no steps."""
+    count = run.optimizer_steps[0].calls if run.optimizer_steps else 0
+    if count < 2 or not other.lines or not (_counts_calls(run) and _counts_calls(other)):
+        return False
+    return sum(map(elements, run.lines[:count])) == elements(other.lines[0])
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..._display import counted
 from ...causes.cause import names_text
+from ..causes.order_of_calls import RULES_FOR_GLOBAL
 from ..causes.run_causes import SIZES
 from ..compare import RecordingComparison
 from ..divergence import Agreement
@@ -13,7 +14,13 @@ STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Nor
 
 
 def agreements(comparison: RecordingComparison) -> list[str]:
-    return [_format_agreement(each, comparison) for each in comparison.agreements]
+    """If only some calls or tensors were compared, the first sentence describes them."""
+    described = [_format_agreement(each, comparison) for each in comparison.agreements]
+    limits = [text for text in (_limits(comparison),) if text and described]
+    stages = {each.stage for each in comparison.agreements}
+    if "norm" not in stages and any(each.kind in RULES_FOR_GLOBAL for each in comparison.findings):
+        described.append("Norms and coefficients were not compared, because the clips have different norms.")
+    return [*limits, *described]
 
 
 def largest_differences(comparison: RecordingComparison) -> list[str]:
@@ -27,7 +34,7 @@ def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> 
     most = Distance(agreement.greatest_ulps, agreement.greatest_relative)
     if agreement.differs_at_step is None:
         of = f" of {SIZES[agreement.stage]}" if most.ulps > comparison.max_ulp else ""
-        text = f"{name} are equal {_compared(comparison)}"
+        text = f"{name} are equal {_where(comparison)}"
         text += format_greatest(most, agreement.greatest_at_step, comparison, of)
     else:
         is_first = agreement.differs_at_step == comparison.pairs[0].a.step
@@ -58,16 +65,21 @@ def format_relative(relative: float) -> str:
     return f"{100 * relative:.2g} %" if relative < 0.995 else f"{100 * relative:.0f} %"
 
 
-def _compared(comparison: RecordingComparison) -> str:
+def _where(comparison: RecordingComparison) -> str:
+    count = len(comparison.pairs)
+    return f"in all {counted(count, 'call')} that were compared" if count > 1 else "in the one call that was compared"
+
+
+def _limits(comparison: RecordingComparison) -> str:
     count, totals = len(comparison.pairs), [len(run.lines) for run in comparison.runs]
-    is_partial = max(totals) > count
-    text = f"in all {counted(count, 'call')} that were compared" if count > 1 else "in the one call that was compared"
-    if is_partial:
-        of = f"of {totals[0]}" if totals[0] == totals[1] else f"of {totals[0]} and {totals[1]}"
-        text = f"in {counted(count, 'compared call')} ({of})"
     tensors = sum(len(pair.names) for pair in comparison.pairs)
     most = sum(max(len(pair.a.parameters), len(pair.b.parameters)) for pair in comparison.pairs)
-    return f"{text}, with {tensors} of {most} tensors" if 0 < tensors < most else text
+    some_tensors = f"{tensors} of {most} tensors" if 0 < tensors < most else ""
+    if max(totals) == count:
+        return f"Only {some_tensors} were compared." if some_tensors else ""
+    of = f"{totals[0]}" if totals[0] == totals[1] else f"{totals[0]} and {totals[1]}"
+    were = "was" if count == 1 else "were"
+    return f"Only {counted(count, 'call')} (of {of}) {were} compared{some_tensors and f', with {some_tensors}'}."
 
 
 def allowed(comparison: RecordingComparison) -> str:
