@@ -97,8 +97,8 @@ def _ignored_lines(report: CheckReport) -> list[str]:
     for finding in report.ignored:
         reasons.setdefault((finding.clip, finding.ignored or ""), []).append(finding)
     return [
-        f"{each[0].path}:{each[0].line}{f' and {len(each) - 1} more' if len(each) > 1 else ''} ignored {clip}: {reason}"
-        for (clip, reason), each in reasons.items()
+        f"{found[0].path}:{found[0].line}{f' (and {len(found) - 1} more)' * (len(found) > 1)} ignored {clip}: {reason}"
+        for (clip, reason), found in reasons.items()
     ]
 
 

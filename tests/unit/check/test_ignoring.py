@@ -77,7 +77,7 @@ def test_an_entry_for_one_file_does_not_cover_another_with_the_same_base(check: 
 def test_the_text_has_the_reason_of_ignored_findings(check: Check) -> None:
     files = {"a.py": TORCH % "0.1" + TORCH % "0.2", "b.py": TORCH % "0.5"}
     text = as_text(check(files, CLIP_CONFIG + IGNORE.format("a.py")))
-    assert "\na.py:3 and 1 more ignored torch.nn.utils.clip_grad_norm_: a sweep\n" in text
+    assert "\na.py:3 (and 1 more) ignored torch.nn.utils.clip_grad_norm_: a sweep\n" in text
     assert text.startswith("b.py:3:1 drift"), "with findings, too"
 
 
