@@ -145,7 +145,7 @@ def beyond_range(call: Observation) -> Cause | None:
         sentence = f"every element is 0: the norm is probably inf, because {terms} exceed the range of {dtype}"
         return Cause("overflow", sentence)
     lost = [number for number, each in call.scalings.items() if each.is_zero and not each.is_expected]
-    is_lost = bool(lost) and lost == call.wrong and call.by in ("per tensor", "per group")
+    is_lost = bool(lost) and lost == call.clearly_wrong and call.by in ("per tensor", "per group")
     if is_lost and all(_log2(call.norms[number], call.p) >= narrowest.max_exponent for number in lost):
         sentence = (
             f"{call.names_of(lost)} became 0: a norm is probably inf, because {terms} exceed the range of {dtype}"
@@ -221,13 +221,13 @@ def zeroed_gradients(call: Observation) -> Cause | None:
 
 
 def wrong_signs(call: Observation) -> Cause | None:
-    sides = [(right.values(), result) for number, _, right, result in call.sides() if number in call.wrong]
+    sides = [(right.values(), result) for number, _, right, result in call.sides() if number in call.clearly_wrong]
     sizes_fit = all(_is_near(np.abs(result.values()), np.abs(right), result.dtype) for right, result in sides)
     if not sizes_fit or all(_is_near(result.values(), right, result.dtype) for right, result in sides):
         return None
     if not call.norm_fits([call.expected_norm], CLOSE):
         return None
-    names = call.names_of(call.wrong)
+    names = call.names_of(call.clearly_wrong)
     if all(_is_near(-result.values(), right, result.dtype) for right, result in sides):
         return Cause("signs", f"as if {names} were multiplied by -1")
     return Cause("signs", f"only the signs of {names} are wrong")

@@ -169,13 +169,19 @@ def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
         yield Hypothesis("not clipped", sentence, coefs=[1.0] * len(call.before))
 
 
-def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]) -> dict[str, Diagnosis]:
+def consistent_causes(
+    calls: Mapping[str, Observation],
+    differing: Sequence[str],
+    is_known: Callable[[str, Cause], bool] = lambda name, cause: False,
+) -> dict[str, Diagnosis]:
+    """is_known: Whether a difference with this cause is known, so that it does not help to explain others."""
     with np.errstate(all="ignore"):
         everything = {name: _Call(name, call) for name, call in calls.items()}
         failing = [everything[name] for name in differing]
         diagnoses = {each.name: _diagnose(each, list(everything.values()), failing) for each in failing}
     regular = {each.name for each in failing if each.is_regular}
-    kinds = Counter(each.cause.kind for name, each in diagnoses.items() if each.cause and name in regular)
+    causes = {name: each.cause for name, each in diagnoses.items() if each.cause and name in regular}
+    kinds = Counter(cause.kind for name, cause in causes.items() if not is_known(name, cause))
     others = enumeration([f"{kind!r} in {counted(count, 'other case')}" for kind, count in kinds.items()])
     return {
         name: Diagnosis(None, f"the cause is {others}") if others and each == Diagnosis() and name in regular else each
@@ -198,7 +204,8 @@ def possible_kinds(call: Observation) -> set[str]:
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
     diagnosis = _diagnose_among(this, everything, failing)
     rest = [each for each in everything if each.is_single != this.is_single and each.is_regular]
-    if diagnosis.cause or not rest or not all(each.is_correct for each in rest):
+    comparable = [each for each in rest if not each.shows_cause]
+    if diagnosis.cause or not comparable or not all(each.is_correct for each in comparable):
         return diagnosis
     alike, failing_alike = ([each for each in calls if each not in rest] for calls in (everything, failing))
     cause = _diagnose_among(this, alike, failing_alike).cause

@@ -174,11 +174,14 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
     if not call.wrong:
         return
     tolerance = max(2.0 ** (1 - FORMATS[scaling.dtype].precision) for scaling in call.scalings.values())
-    about = call.wrong if len(call.wrong) < len(call.counted) else ()
-    squares = [coef * coef if number in call.wrong else coef for number, coef in enumerate(call.expected_coefs)]
-    sentence = f"{TWICE} to {call.names_of(about)}" if about else TWICE
-    sentence += or_another_eps(call, squares)
-    yield Hypothesis("clipped twice", sentence, coefs=squares, tolerance=tolerance, about=about)
+    wrong = call.clearly_wrong or call.wrong
+    squares = [coef * coef if number in wrong else coef for number, coef in enumerate(call.expected_coefs)]
+    or_eps = or_another_eps(call, squares)
+    abouts: list[Sequence[int]] = [()] if len(wrong) == len(call.counted) else [wrong]
+    abouts += [wrong] if len(wrong) == len(call.counted) == 1 else []
+    for about in abouts:
+        sentence = f"{TWICE} to {call.names_of(about)}" if about else TWICE
+        yield Hypothesis("clipped twice", sentence + or_eps, coefs=squares, tolerance=tolerance, about=about)
     clipped = {number: call.expected_coefs[number] * n for number, n in call.own.items()}
     again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.norm_over, own=clipped))))
     coefs = [first * second for first, second in zip(call.expected_coefs, again, strict=True)]

@@ -139,6 +139,11 @@ class Observation:
         return [number for number, each in self.scalings.items() if not each.is_expected]
 
     @cached_property
+    def clearly_wrong(self) -> Sequence[int]:
+        """`wrong`, without the gradients that differ only by rounding."""
+        return [number for number in self.wrong if not self.scalings[number].is_close]
+
+    @cached_property
     def norm_is_expected(self) -> bool:
         norm, expected = self.norm, self.expected_norm
         return norm is None or expected is None or norm == expected or (math.isnan(norm) and math.isnan(expected))

@@ -89,6 +89,10 @@ class Scaling:
     distance: float
     """The largest error, divided by the largest element of the expected result."""
 
+    @property
+    def is_close(self) -> bool:
+        return self.distance <= tolerance_of(self.dtype)
+
     def allows(self, coef: float, slack: float) -> bool:
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged

@@ -62,8 +62,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     started = datetime.now(UTC)
     results = _run_workers(suite, expected, work)
     notes = _notes_on_run(suite, results)
-    listed = (suite.known or []) if suite.chosen_cases else []
-    choose_causes(suite.cases, expected, {name: each.by_case for name, each in results.items()}, listed)
+    by_case = {name: each.by_case for name, each in results.items()}
+    choose_causes(suite.cases, expected, by_case, suite.known or [], are_chosen=bool(suite.chosen_cases))
     known = _judge_natives(suite, results)
     notes += [] if suite.accepting else build.notes_on_incomplete_entries(known)
     cases = [_case_result(suite, case, expected(case), results) for case in suite.cases]

@@ -207,6 +207,45 @@ def test_a_correct_list_with_none_in_place_of_the_gradient_that_is_left_out_cont
     assert named["one at 0.7"] == ("left out", "as if 'gradient 0' were left out of the norm")
 
 
+def test_a_single_gradient_that_underflows_does_not_hide_a_branch_for_a_single_gradient() -> None:
+    LISTS["tiny"] = [np.full(4, 1e-25)]
+
+    def function(grads: Arrays, limit: float) -> tuple[Arrays, float | None]:
+        counted = grads if len(grads) == 1 else [each for each in grads if each.ndim > 1]
+        measured = 0.0 if grads[0].max() < 1e-20 else total(counted)
+        return clip(grads, limit, measured), measured
+
+    named = causes(function, "model", "one", "tiny", thresholds=(1e-26, 0.2))
+    assert {kind for name, (kind, _) in named.items() if name.startswith("tiny")} == {"underflow"}
+    sentence = "as if all gradients with 1 axis were left out of the norm, only in lists of several gradients"
+    assert named["model at 0.2"] == ("left out", sentence)
+
+
+def rounded_otherwise(change: Callable[[np.ndarray[Any, Any], float], np.ndarray[Any, Any]]) -> Function:
+    """Change the first gradient. The other gradients differ only by rounding."""
+
+    def function(grads: Arrays, limit: float) -> tuple[Arrays, float]:
+        coef = min(1.0, limit / total(grads)) * (1 + 2.0**-23)
+        scaled = [np.float32(each) * np.float32(coef) for each in grads]
+        return [change(scaled[0], coef), *scaled[1:]], total(grads)
+
+    return function
+
+
+def test_a_gradient_that_is_scaled_twice_is_named_beside_gradients_that_are_rounded_otherwise() -> None:
+    function = rounded_otherwise(lambda gradient, coef: gradient * np.float32(coef))
+    sentence = "as if the coefficient were applied twice"
+    assert set(causes(function, "one", thresholds=(0.2,)).values()) == {("clipped twice", sentence)}
+    named = causes(function, "model", "one axis", "one", "None is last", thresholds=(0.1, 0.2))
+    assert set(named.values()) == {("clipped twice", f"{sentence} to 'gradient 0'")}
+    assert len(named) == 8
+
+
+def test_wrong_signs_are_named_without_the_gradients_that_are_rounded_otherwise() -> None:
+    named = causes(rounded_otherwise(lambda gradient, coef: -gradient), "model")
+    assert set(named.values()) == {("signs", "as if 'gradient 0' were multiplied by -1")}
+
+
 def test_a_norm_that_is_off_by_more_than_rounding_is_not_explained_by_float32() -> None:
     LISTS["long"] = [np.ones(100_000), *(np.full((1, 10), 1 + number / 10) for number in range(6))]
     named = causes(by_norm_of(lambda grads: [grads[0], *grads[2::2]]), "long", thresholds=(0.7,))

@@ -482,10 +482,14 @@ def test_a_function_that_is_not_deterministic_is_reported_if_its_cause_is_unknow
         == 1
     )
     assert printed.count(why) == 1
-    status, printed = run(CLIP.replace("max_norm / norm", "0.123456789 * max_norm / norm**0.3"))
+    unexplained = CLIP.replace("max_norm / norm", "0.123456789 * max_norm / norm**0.3")
+    status, printed = run(unexplained)
     assert status == 1
     assert "the cause is unknown" in printed
     assert why not in printed
+    printed = run(unexplained, "--case", "two: clip_by_global_norm(clip_norm=0.7)")[1]
+    assert printed.count("More cases can show the cause: run without --case.") == 1
+    assert "This cause" not in printed
 
 
 def test_a_chosen_case_of_a_known_difference_passes(run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
@@ -504,6 +508,28 @@ def test_a_chosen_case_of_a_known_difference_passes(run: Callable[..., tuple[int
     assert status == 0
     assert run(with_eps.replace("0.00123", "0.0022"), *chosen)[0] == 1  # another size
     assert run(with_eps.replace("for g in grads]", "for g in grads[:1]]"), *chosen)[0] == 1  # another cause
+
+
+def test_an_unknown_cause_is_reported_without_the_known_differences_of_other_cases(
+    run: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    more = """
+    [[gradients]]
+    name = "three"
+    tensors = [{ values = [1.0] }, { values = [2.0] }, { values = [5.0] }]
+    [[cases]]
+    gradients = ["three"]
+    calls = [{ call = "clip_by_global_norm", clip_norm = 0.7 }]
+    """
+    with (tmp_path / "suite.toml").open("a", encoding="utf-8") as file:
+        file.write(more)
+    code = CLIP.replace("g * coef", "g * coef * np.abs(g) ** (len(g) - 1)")
+    unknown = "the cause is unknown (the cause is 'another norm type' in 2 other cases)"
+    assert run(code)[1].count(unknown) == 1
+    assert run(code, "--accept")[0] == 0
+    known = (tmp_path / "known.toml").read_text(encoding="utf-8")
+    (tmp_path / "known.toml").write_text(known.replace('"two: ', '"none: '), encoding="utf-8")
+    assert run(code)[1].count("the cause is unknown. Correct") == 1
 
 
 def test_accept_replaces_the_entry_of_a_case_that_has_another_difference_now(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
+from ...causes.cause import Cause
 from ...causes.consistent_causes import consistent_causes, possible_kinds
 from ...causes.observation import Observation
 from ..call_outcome import CallOutcome, Failure
@@ -128,18 +129,27 @@ def choose_causes(
     expected: Callable[[Case], Expected],
     results: Mapping[str, Results],
     known: Sequence[KnownDifference] = (),
+    *,
+    are_chosen: bool = False,
 ) -> None:
-    """known: With `--case`, the known differences. The cause of an entry is chosen if it fits the chosen cases, because
-    the cases that do not run may rule out the other causes.
+    """are_chosen: With `--case`, the cause of a known difference is chosen if it fits the chosen cases, because the
+    cases that do not run may rule out the other causes.
     """
     for framework, of_framework in results.items():
         for calls, differing in _by_function(cases, expected, of_framework):
-            for name, diagnosis in consistent_causes(calls, differing).items():
+
+            def is_known(
+                name: str, cause: Cause, framework: str = framework, of_framework: Results = of_framework
+            ) -> bool:
+                native = of_framework[NATIVE, name].native
+                return native is not None and cause.kind in _listed_causes(framework, name, native, known)
+
+            for name, diagnosis in consistent_causes(calls, differing, is_known).items():
                 native, cause = of_framework[NATIVE, name].native, diagnosis.cause
                 assert native
                 native.cause, native.cause_kind = (cause.sentence, cause.kind) if cause else ("", "")
                 native.contradiction = diagnosis.contradiction
-                if listed := _listed_causes(framework, name, native, known):
+                if are_chosen and (listed := _listed_causes(framework, name, native, known)):
                     possible = {native.cause_kind or UNKNOWN, UNKNOWN, *possible_kinds(calls[name])}
                     kind = next((each for each in listed if each in possible), native.cause_kind)
                     native.cause_kind = "" if kind == UNKNOWN else kind

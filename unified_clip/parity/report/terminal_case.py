@@ -13,6 +13,8 @@ from . import compared_functions
 
 ALONE = "This cause explains the chosen cases. For a cause that explains all cases, run without --case."
 
+UNKNOWN_ALONE = "More cases can show the cause: run without --case."
+
 
 def command(suite: str, case: str, framework: str) -> str:
     """Return the shell command that repeats a case on one framework.
@@ -38,7 +40,7 @@ def lines(report: ParityReport) -> Iterator[str]:
                 yield f"  {framework}, {whose}: {_native(report, case, framework, results.native)}"
                 yield from _numbers(results.native)
                 if results.native.is_users and results.native.kind in SIZED:
-                    yield f"    {ALONE}"
+                    yield f"    {ALONE if results.native.cause else UNKNOWN_ALONE}"
         for pair in case.own_pairs:
             result_text = own_function_pairs.in_words(pair)
             yield f"  {pair.left} and {pair.right}, your functions compared with each other: {result_text}"
