@@ -220,7 +220,7 @@ class Judge:
         rule = f"{self._file.name} clips in these steps." if is_rule else describe.nonfinite(self.config)
         notes = []
         for (clip, text), places in self._not_finite.items():
-            others = f" and {len(places) - 1} more" if len(places) > 1 else ""
+            others = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
             notes.append(f"{places[0]}{others} {clip}: {text} {rule}")
         near = []
         for sentence, places in self._near.items():
