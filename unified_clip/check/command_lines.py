@@ -17,11 +17,13 @@ from ..config.documents.script_options import (
     assigned_numbers,
     option_value,
     script_options,
+    without_comments,
     without_unused_arrays,
 )
 from ..config.formats import FORMATS, Format, clip_key_names, convert, placement
 from ..errors import ConfigError
 from .clip_use import THRESHOLD, ClipUse, NamedValue
+from .rules.key_names import RULES
 
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 
@@ -41,6 +43,10 @@ WRITTEN = re.compile(
 
 MAY_BE_CLIP = re.compile(r"(?i)clip|grad|max[\W_]*norm")
 """Matches the name of every clip setting. Lines without a match are skipped to save time."""
+
+MODE = re.compile(r"(?i)(grad(ient)?s?)?[-_]?clip(ping)?[-_]?(mode|type|method|algorithm|rule|by)")
+MODES = (*RULES, "agc", "adaptive")
+"""The values of an option such as --clip-mode, which sets the rule of a clip and not its threshold."""
 
 MAX_NORM = re.compile(r"(?i)max_?norm")
 
@@ -124,17 +130,16 @@ def is_shell(path: Path) -> bool:
     return path.name.lower().endswith(SHELLS)
 
 
-def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] = ()) -> list[ClipUse]:
+def clips(path: Path, text: str, read: Sequence[str] = ()) -> list[ClipUse]:
     """Return the clips that the command lines in `text` set.
 
-    read: Options to skip.
-    lines: Numbers of lines. Overrides in these lines are skipped.
+    read: Options and overrides to skip.
     """
     if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND, MEGATRON)):
         return []
     text = without_unused_arrays(text)
-    own = [each for each in settings(text) if (each.line not in lines if each.is_override else True)]
-    own = [each for each in own if each.name not in read and (is_clip(each) or _is_abbreviated(each.name))]
+    own = [each for each in settings(text) if each.name not in read or each.value == REMOVED]
+    own = [each for each in own if is_clip(each) or _is_abbreviated(each.name)]
     uses, defaults, left = [], [], own
     for command in _commands(text):
         trainer = FORMATS[command.format]
@@ -148,14 +153,16 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
             default = use(path, CommandLineSetting(command.lines[0], key, DEFAULT_THRESHOLD, False), trainer)
             clip = f"{trainer.title} by default: {command.name} without --{command.option}"
             defaults.append(replace(default, clip=clip, by_default=True, call=call))
-    uses += [use(path, each) for each in left]
+    rules = tuple(NamedValue(each.name, each.value) for each in left if sets_rule(each))
+    others = [use(path, each) for each in left]
+    uses += [replace(each, values=each.values + rules) if each.values else each for each in others]
     # If the script has a clip option elsewhere, a variable can pass this option to the command.
     return uses + ([] if left else defaults) + [*_edited(path, text), *_in_sourced_files(path, text)]
 
 
 def _in_sourced_files(path: Path, text: str) -> Iterator[ClipUse]:
     """Yield a clip of unknown effect for each command of Megatron-LM that gets its options from a sourced file."""
-    code = "\n".join(COMMENT.sub(r"\1", line) for line in text.splitlines())
+    code = without_comments(text)
     for match in MEGATRON.finditer(code) if SOURCED.search(code) and "--clip-grad" not in code else ():
         names = [name for option, name in OPTIONS.findall(match[2].replace("\\\n", " ")) if not option]
         if unset := [name for name in names if not re.search(rf"(?<![\w$]){name}\+?=", code)]:
@@ -165,7 +172,7 @@ def _in_sourced_files(path: Path, text: str) -> Iterator[ClipUse]:
 
 
 def _commands(text: str) -> Iterator[TrainerCommand]:
-    code = "\n".join(COMMENT.sub(r"\1", line) for line in text.splitlines())
+    code = without_comments(text)
     for match in COMMAND.finditer(code):
         first = code.count("\n", 0, match.start()) + 1
         lines = range(first, first + match[0].count("\n") + 1)
@@ -212,9 +219,17 @@ def is_clip(setting: CommandLineSetting) -> bool:
     value = setting.value
     if not MAY_BE_CLIP.search(setting.name):
         return False
+    if sets_rule(setting):
+        return True
     if setting.is_override or (isinstance(value, str) and value.startswith(RUN_TIME)):
         value = value if isinstance(value, str) and not value.startswith(RUN_TIME) and value != REMOVED else 1.0
     return bool(placement.clip_keys(_document(setting, value)))
+
+
+def sets_rule(setting: CommandLineSetting) -> bool:
+    value = setting.value if isinstance(setting.value, str) else ""
+    is_mode = value.lower() in MODES or value.startswith(RUN_TIME)
+    return is_mode and MODE.fullmatch(setting.name.rpartition(".")[2]) is not None
 
 
 def _is_abbreviated(name: str) -> bool:

@@ -13,8 +13,8 @@ from .clip_use import ClipUse, shown
 
 READS = "{function} reads {keyword} from a configuration file or the command line."
 NOTE = (
-    "{place} {function} reads {keyword} from a file. The clip in {files} agrees with {own}. The check does not see "
-    "options on a command line, which override the file."
+    "{place} {function} reads {keyword} from a file. The clip in {files} agrees with {own}. Options on a command line "
+    "override the file. The check sees only the command lines in checked files."
 )
 
 

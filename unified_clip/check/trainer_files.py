@@ -122,8 +122,9 @@ def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse
     read = {placement.first_read(document, trainer) for trainer, document in candidates if trainer}
     is_each_set = () not in read and len(read) == len(uses)
     chosen = uses if is_each_set else _chosen(path, uses)
-    lines = [use.line for use in chosen if use.config is not None]
-    return chosen + command_lines.clips(path, _text(path), [str(keys[0]) for keys in read if len(keys) == 1], lines)
+    known = [(document, trainer) for trainer, document in candidates if trainer]
+    names = [dotted(keys) for each in known for keys in placement.read_paths(*each)]
+    return chosen + command_lines.clips(path, _text(path), [*names, *(each.replace("_", "-") for each in names)])
 
 
 def _is_own(document: Document) -> bool:
@@ -134,12 +135,14 @@ def _is_own(document: Document) -> bool:
 
 def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     trainer, document = candidate
-    place = placement.first_read(document, trainer) if trainer else ("rule",)
+    place = _place(path, candidate)
     unset = placement.unset(document, trainer) if trainer else ""
     title = trainer.title if trainer else "ClipConfig"
     if unset or (trainer and place):
         is_default = unset and not unset.endswith("is null")
-        title += f" by default: {unset}" if is_default else f": {unset or dotted(place)}"
+        key = unset or dotted(place)
+        key = key.replace("_", "-") if document.origin(place)[0].kind == "args" and len(place) < 2 else key
+        title += f" by default: {key}" if is_default else f": {key}"
     name = trainer.name if trainer else convert.UNIFIED_CLIP
     bases = document.files[1:]
     try:
@@ -168,6 +171,18 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
         file, line, 1, title, config, read=path, bases=bases, by_default=is_default, has_key=bool(place), format=name,
         document=document, version=version, engine=engines.of_file(name, document),
     )  # fmt: skip
+
+
+def _place(path: Path, candidate: Candidate) -> tuple[Key, ...]:
+    """Return the place of the first clip key. A rule that this file sets comes before a threshold of a base file."""
+    trainer, document = candidate
+    if not trainer:
+        return ("rule",)
+    first = placement.first_read(document, trainer)
+    if not first or first[-1] in trainer.mode_keys or document.origin(first)[0].path in (path, None):
+        return first
+    modes = (each for each in placement.read_paths(document, trainer) if each[-1] in trainer.mode_keys)
+    return next((each for each in modes if document.origin(each)[0].path == path), first)
 
 
 def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from ..config import documents
 from ..config.clip_config import ClipConfig
-from ..config.documents import DOCUMENT_KINDS, Document, Key, PartialTable, dotted
+from ..config.documents import DOCUMENT_KINDS, Document, Key, PartialTable, dotted, script_options
 from ..config.families import family_difference
 from ..config.formats import FORMATS, Format, convert, placement
 from ..config.formats.base import OwnFormat
@@ -37,12 +37,13 @@ class TrainerKeys(NamedTuple):
 
 def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
     trainer, document = FORMATS[use.format], use.document
-    kind = None if isinstance(trainer, OwnFormat) else DOCUMENT_KINDS.get(use.path.suffix.lower())
+    is_document = not isinstance(trainer, OwnFormat)
+    kind = DOCUMENT_KINDS.get(use.path.suffix.lower()) if is_document else None
     text = convert.write(target, use.format, nearest=True, kind=kind)[0].rstrip()
-    if document is None or document.kind not in DOCUMENT_KINDS.values():
+    if document is None or document.kind not in (*DOCUMENT_KINDS.values(), "args"):
         return TrainerKeys(text)
-    data = {} if isinstance(trainer, OwnFormat) else documents.parse(text, kind or trainer.kinds[0], "").data
-    exported = dict(leaves(data))
+    has_data = is_document or trainer.mode_keys
+    exported = dict(leaves(documents.parse(text, kind or trainer.kinds[0], "").data)) if has_data else {}
     if target.rule == "none" and not exported:
         return TrainerKeys(text)  # the trainer clips nothing without its key
     own = placement.first_read(document, trainer) or _unset(trainer, document)
@@ -50,7 +51,7 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
     for origin, changes in _candidates(trainer, document, target, exported, own):
         same, why = _result(trainer, document, changes, target, use.version)
         if not why:
-            return TrainerKeys(_where(use, changes, origin) + _text(changes, origin, document), same)
+            return TrainerKeys(_where(use, changes, origin) + _text(use, changes, origin, document), same)
         problem = problem or why
     return TrainerKeys(text, problem=problem)
 
@@ -153,12 +154,15 @@ def _where(use: ClipUse, changes: Changes, prefix: Path) -> str:
     return f"In {shown(file)}, set:\n" if file != use.path else ""
 
 
-def _text(changes: Changes, prefix: Path, document: Document) -> str:
+def _text(use: ClipUse, changes: Changes, prefix: Path, document: Document) -> str:
+    kind = document.origin(next(iter(changes)))[0].kind if prefix else document.kind
+    if kind == "args":  # a file with the defaults of the options has another kind
+        kind = DOCUMENT_KINDS.get(use.path.suffix.lower(), kind)
+    removed = [path for path, value in changes.items() if value is REMOVED or (kind == "args" and value is None)]
     data: Any = {}
     for path, value in changes.items():
-        if value is not REMOVED:
+        if path not in removed:
             data = _with(data, path[len(prefix) :], value)
-    source = document.origin(next(iter(changes)))[0] if prefix else document
-    text = documents.dump(data, source.kind).rstrip()
-    removed = [dotted(path) for path, value in changes.items() if value is REMOVED]
-    return f"{text}\nRemove {' and '.join(removed)}." if removed else text
+    names = [script_options.option(path[-1]) if kind == "args" else dotted(path) for path in removed]
+    text = [documents.dump(data, kind).rstrip()] if data else []
+    return "\n".join([*text, f"Remove {' and '.join(names)}."] if removed else text)

@@ -133,12 +133,6 @@ def test_text_that_names_a_key_is_no_setting(check: Check) -> None:
     assert check({"run.sh": script, "ds.json": DEEPSPEED % "1.0"}).findings == []
 
 
-@pytest.mark.parametrize("mode", ["value", "agc"])
-def test_clip_grad_with_a_mode_is_not_the_option_of_megatron(check: Check, mode: str) -> None:
-    script = f"python train.py --model vit --opt adamw --lr 1e-3 --clip-grad 1.0 --clip-mode {mode}\n"
-    assert [each.kind for each in check({"run.sh": script}).findings] == ["unknown"]
-
-
 def test_a_script_of_megatron_that_does_not_train_has_no_clip(check: Check) -> None:
     script = "torchrun {}.py --micro-batch-size 2 --num-layers 2 --bf16{}\n"
     files = {"generate.sh": script.format("generate", ""), "train.sh": script.format("train", " --train-iters 9")}

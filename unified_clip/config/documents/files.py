@@ -12,7 +12,7 @@ import tomlkit
 
 from ..._json import plain
 from ...errors import ConfigError
-from . import json_text, toml_text, yaml_text
+from . import json_text, script_options, toml_text, yaml_text
 from .document import Document
 from .keys import Duplicate
 from .parse_error import ParseError
@@ -56,6 +56,8 @@ def _parsed(text: str, kind: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def dump(data: Any, kind: str) -> str:
+    if kind == "args":
+        return script_options.dump(data)
     _check_kind(kind)
     if kind == "toml":
         return tomlkit.dumps(data)

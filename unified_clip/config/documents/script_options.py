@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from .document import Document
+from .keys import Key, format_value
+
 COMMENT = re.compile(r"(^|\s)#.*")
 OPTION = re.compile(r"(?:--|-(?=\w*_))([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
 ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
@@ -50,6 +53,40 @@ def script_options(text: str) -> Sequence[tuple[int, str, Any]]:
         elif word and options and options[-1][2] is None:
             options[-1] = (*options[-1][:2], option_value(word, numbers))
     return options
+
+
+def parse(text: str, name: str) -> Document:
+    """Return the value of each `--option` of a script. An option with several values becomes a list."""
+    options: dict[str, list[Any]] = {}
+    places: dict[tuple[Key, ...], int] = {}
+    for line, option, value in script_options(text):
+        if "." in option:
+            continue
+        options.setdefault(option, []).append(value)
+        places[option,] = line
+    data = {option: values[0] if len(set(values)) == 1 else values for option, values in options.items()}
+    return Document(name, text, "args", data, places)
+
+
+def dump(data: Any) -> str:
+    """Write keys as options, such as `--clip-grad 1.0`. A nested key becomes an override, such as `a.b=1.0`."""
+    return " ".join(_words_of(data)) + "\n"
+
+
+def _words_of(data: Any, table: str = "") -> Iterator[str]:
+    for key, value in data.items():
+        if isinstance(value, dict):
+            yield from _words_of(value, f"{table}{key}.")
+        else:
+            yield f"{table}{key}={format_value(value)}" if table else f"{option(key)} {value}"
+
+
+def option(key: Key) -> str:
+    return f"--{str(key).replace('_', '-')}"
+
+
+def without_comments(text: str) -> str:
+    return "\n".join(COMMENT.sub(r"\1", line) for line in text.splitlines())
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:

@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from ..._static_values import is_number
 from ...errors import ConfigError, NotRepresentableError
+from .. import documents
 from ..documents import Document, Key, infinity
 from ..documents.inheritance.base_class import Inheritance, OneFile
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
@@ -290,8 +291,8 @@ class OwnFormat(Format):
     @abstractmethod
     def parse(self, text: str, name: str) -> Document: ...
 
-    @abstractmethod
-    def dump(self, data: Any) -> str: ...
+    def dump(self, data: Any) -> str:
+        return documents.dump(data, self.kinds[0])
 
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."

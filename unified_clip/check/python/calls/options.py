@@ -149,7 +149,7 @@ def _under_deepspeed(use: ClipUse, files: Sequence[Path]) -> ClipUse:
 
 
 def _as_read(use: ClipUse, readers: Sequence[ClipUse], checked: Set[str]) -> ClipUse:
-    ((name, value),) = use.values
+    (name, value), *rules = use.values
     if scripts := SCRIPT.findall(ARGUMENT.sub("", _command(use).partition(f"--{name}")[0])):
         why = OF_CHECKED_SCRIPT if scripts[-1] in checked else OF_SCRIPT
         use = replace(use, why_unknown=why.format(script=scripts[-1]))
@@ -158,16 +158,16 @@ def _as_read(use: ClipUse, readers: Sequence[ClipUse], checked: Set[str]) -> Cli
     readers = [each for each in readers if each.option == use.option or names == {each.option}]
     if any(each.is_set_outside for each in readers) and "--deepspeed" in _command(use):
         return replace(use, why_unknown=UNDER_DEEPSPEED)
-    rules = {
+    of_scripts = {
         script: [reader.config or reader.rule for reader in readers if reader.path.name == script]
         for script in (_scripts(use) if readers else ())
     }
     configs = {
         ClipConfig(**{**rule.data(), "threshold": value}).dumps("json")
-        for rule in itertools.chain.from_iterable(rules.values())
+        for rule in itertools.chain.from_iterable(of_scripts.values())
         if rule is not None and value > 0
     }
-    is_known = all(rules.values()) and len(configs) == 1
+    is_known = all(of_scripts.values()) and len(configs) == 1 and not rules
     return replace(use, config=ClipConfig.loads(configs.pop(), "json"), why_unknown="") if is_known else use
 
 

@@ -9,12 +9,16 @@ from typing import Any
 
 from ..document import Document, Layer
 from ..keys import Key
+from ..merge import MergeRules
 from ..unknown import Unknown
 from .base_class import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
 """The named file is searched in this number of folders: the folder of the configuration, and its parents. A relative
 path depends on the working directory of the training, which is unknown."""
+
+
+SEVERAL = "the commands name several files."
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,29 @@ class NamedFile(Inheritance):
                 "absolute path of the file that your program reads.",
             )
         return paths[0]
+
+
+@dataclass(frozen=True)
+class DefaultsFile(NamedFile):
+    """A file with the defaults of a script's options, as in `train.py --config FILE`."""
+
+    suffixes: tuple[str, ...] = (".yaml", ".yml")
+
+    def applies(self, document: Document) -> bool:
+        return document.kind == "args" and document.data.get(self.at[0]) is not None
+
+    def compose(self, document: Document, parse: Parse) -> Document:
+        if not self.applies(document):
+            return document
+        files = Files(document, parse, self.advice)
+        text = self._text(document)
+        path = self._find(document, files, text) if text else Unknown("", self.advice, SEVERAL)
+        own = {key: value for key, value in document.data.items() if key != self.at[0]}
+        if isinstance(path, Unknown):
+            unread = files.unread(document, self.at, path.reason)
+            return replace(document, data=MergeRules().merge(unread, own))
+        named = files.parse(path, files.name(path))
+        return replace(document, data=MergeRules().merge(named.data, own), layers=(Layer(named), Layer(document)))
 
 
 def _with(data: Any, keys: Sequence[Key], value: Any) -> Any:

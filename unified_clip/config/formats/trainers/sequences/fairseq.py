@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 from packaging.version import Version
 
-from .... import documents
-from ....documents import Document, Key
+from ....documents import Document, Key, script_options
 from ....documents.inheritance.hydra import Hydra
 from ...base import Imported, OwnFormat, SetElsewhereError, paths, words
-from ..torch.megatron import Megatron
 
 SCRIPT, TABLE = ("clip-norm",), ("optimization", "clip_norm")
 NESTED = ("fairseq", *TABLE)
@@ -46,7 +44,7 @@ class Fairseq(OwnFormat):
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         if document.kind == "args":
-            return (SCRIPT,)
+            return (TABLE,) if document.shows(*TABLE) else (SCRIPT,)
         return (NESTED,) if document.shows("fairseq", "optimization") else (TABLE,)
 
     def recognises(self, document: Document) -> bool:
@@ -57,14 +55,15 @@ class Fairseq(OwnFormat):
         return HYDRA.search(document.text) is not None or any(document.shows(option) for option in TRAINING)
 
     def parse(self, text: str, name: str) -> Document:
-        """Hydra's override `optimization.clip_norm=1.0` is read as --clip-norm."""
-        document = Megatron().parse(text, name)
-        if (override := OVERRIDE.search(text)) and not document.has(*SCRIPT):
-            value = Megatron().parse(f"--clip-norm {override[1]}", name).get(*SCRIPT)
-            line = text.count("\n", 0, override.start()) + 1
-            places = {**document.places, SCRIPT: line}
-            return Document(name, text, "args", {**document.data, SCRIPT[0]: value}, places)
-        return document
+        """Hydra's override `optimization.clip_norm=1.0` sets a key of a table."""
+        document, code = script_options.parse(text, name), script_options.without_comments(text)
+        overrides = list(OVERRIDE.finditer(code))
+        if not overrides or document.has(*SCRIPT):
+            return document
+        table, key = TABLE
+        values = script_options.parse(" ".join(f"--{key} {each[1]}" for each in overrides), name).data
+        places = {**document.places, TABLE: code.count("\n", 0, overrides[-1].start()) + 1}
+        return replace(document, data={**document.data, table: values}, places=places)
 
     def read(self, document: Document, version: Version | None) -> Imported:
         place = self.places(document)[0]
@@ -79,6 +78,3 @@ class Fairseq(OwnFormat):
         threshold = self.read_threshold(document, place, default, null="error")
         not_finite = "" if threshold is None else NOT_FINITE
         return Imported(self.settings("global_norm", threshold), notes, not_finite)
-
-    def dump(self, data: Any) -> str:
-        return documents.dump(data, "yaml")

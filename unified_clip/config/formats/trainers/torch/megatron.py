@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from packaging.version import Version
 
 from .....errors import ConfigError
-from ....documents import Document, Key
-from ....documents.script_options import script_options
+from ....documents import Document, Key, script_options
 from ...base import Imported, OwnFormat, paths, words
 
 TRAINING = ("clip-grad", "lr", "train-iters", "train-samples", "train-epochs")
 """A script that generates text or converts a checkpoint has none of these options."""
+
+OPTIONS = words("""
+    num-layers hidden-size num-attention-heads seq-length global-batch-size train-iters train-samples
+    pipeline-model-parallel-size lr-decay-style lr-decay-iters lr-warmup-iters lr-warmup-fraction init-method-std
+    adam-beta1 adam-beta2
+""")
 
 
 class Megatron(OwnFormat):
@@ -22,7 +26,7 @@ class Megatron(OwnFormat):
     source = "megatron/training/arguments.py, megatron/core/optimizer/clip_grads.py"
     newest = "0.16.1"
     not_finite = "With fp16, Megatron-LM skips steps whose gradients are not finite."
-    own_keys = paths("clip-grad micro-batch-size tensor-model-parallel-size use-distributed-optimizer")
+    own_keys = paths("micro-batch-size tensor-model-parallel-size use-distributed-optimizer")
     clip_keys = paths("clip-grad clip_grad")
     vocabulary = words("""
         num-layers hidden-size num-attention-heads seq-length global-batch-size train-iters train-samples lr
@@ -34,22 +38,13 @@ class Megatron(OwnFormat):
         return self.clip_keys[:1] if document.kind == "args" else self.clip_keys[1:]
 
     def recognises(self, document: Document) -> bool:
-        if document.kind == "args":  # --clip-mode is an option of timm, which also has --clip-grad
-            is_training = any(map(document.has, TRAINING)) and not document.has("clip-mode")
-            return is_training and super().recognises(document)
+        if document.kind == "args":  # timm also has the options --clip-grad and --lr
+            is_own = super().recognises(document) or (document.has("clip-grad") and any(map(document.has, OPTIONS)))
+            return is_own and any(map(document.has, TRAINING))
         return document.shows("clip_grad") and document.shows("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
-        """Return the value of each `--option` of a script. An option with several values becomes a list."""
-        options: dict[str, list[Any]] = {}
-        places: dict[tuple[Key, ...], int] = {}
-        for line, option, value in script_options(text):
-            if "." in option:
-                continue
-            options.setdefault(option, []).append(value)
-            places[option,] = line
-        data = {option: values[0] if len(set(values)) == 1 else values for option, values in options.items()}
-        return Document(name, text, "args", data, places)
+        return script_options.parse(text, name)
 
     def read(self, document: Document, version: Version | None) -> Imported:
         is_script = document.kind == "args"
@@ -62,6 +57,3 @@ class Megatron(OwnFormat):
         threshold = self.read_threshold(document, [key], 1.0, null="error")
         is_fp16 = document.has("fp16") if is_script else document.get("model_parallel", "fp16")
         return Imported(self.settings("global_norm", threshold), notes, self.not_finite if is_fp16 else "")
-
-    def dump(self, data: Any) -> str:
-        return f"--clip-grad {data['clip-grad']!r}\n"

@@ -1,15 +1,18 @@
-"""The YAML format of timm's train.py, with the keys `clip_grad` and `clip_mode`."""
+"""The formats of timm's train.py, with `clip_grad` and `clip_mode` in YAML, or as options in a shell script."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 from packaging.version import Version
 
-from ....documents import Document
+from ....documents import Document, Key, script_options
+from ....documents.inheritance.named_file import MOST_FOLDERS, DefaultsFile
 from ....schema import Settings
 from ...agc import agc_settings
-from ...base import ATTACH, Format, Imported, default_note, paths, words
+from ...base import ATTACH, Imported, OwnFormat, default_note, paths, words
 
 LAST_TWO = (
     "With agc, timm does not clip the last two parameters of the model, such as the head's weight and bias. Add their "
@@ -21,9 +24,18 @@ LAST_TWO_UNCLIPPED = (
 )
 
 
-class Timm(Format):
+LAMB = re.compile(r"--opt-kwargs\s+(?:\w+=\S+\s+)*?[\"']?max_grad_norm=([^\s\"']+)")
+STARTED = re.compile(r"(?<![^\s\"'])((?:[\w.-]+/)*)(?:train\.py|distributed_train\.sh)(?![\w.])")
+"""Matches timm's train.py, or its launcher beside train.py. The group is the folder."""
+
+PROCESSES = re.compile(r"(distributed_train\.sh\s+)\S+")
+PASSED_ON = re.compile(r"(?<!\S)(--?[\w-]+\s+)?\"?\$(?:[@*]|\{?[A-Za-z_]\w*(?:\[@\])?\}?)\"?(?!\S)")
+"""Matches a word such as "$@", which might pass a clip option. An option before the word is part of the match."""
+
+
+class Timm(OwnFormat):
     name, title = "timm", "timm"
-    kinds = ("yaml",)
+    kinds = ("yaml", "args")
     source = "timm: train.py, timm/utils/clip_grad.py, timm/optim/lamb.py"
     newest = "1.0.31"
     instead = ATTACH
@@ -35,11 +47,23 @@ class Timm(Format):
         model opt opt_eps sched lr epochs batch_size warmup_epochs warmup_lr min_lr decay_epochs cooldown_epochs
         drop_path mixup cutmix smoothing amp aa model_ema num_classes weight_decay
     """)
+    inheritance = DefaultsFile(("config",), "Correct the path, or set --clip-grad and --clip-mode in the script.")
     rules = ("global_norm", "value")
     zero = "zeros"
 
+    def recognises(self, document: Document) -> bool:
+        if document.kind != "args":
+            return super().recognises(document)
+        return document.shows("clip_mode") or _starts_train(document)
+
+    def parse(self, text: str, name: str) -> Document:
+        document = script_options.parse(text, name)
+        data = {str(key).replace("-", "_"): value for key, value in document.data.items()}
+        places = {keys: line for name, line in document.places.items() if (keys := _with_underscores(name))}
+        return replace(document, data=data, places=places)
+
     def read(self, document: Document, version: Version | None) -> Imported:
-        notes = self._second_clip(document) + default_note(document, ["clip_grad"], "timm clips nothing")
+        notes = _second_clip(document) + default_note(document, ["clip_grad"], "timm clips nothing")
         threshold = self.read_threshold(document, ["clip_grad"])
         if threshold is None:
             return Imported({"rule": "none"}, notes)
@@ -52,20 +76,52 @@ class Timm(Format):
             raise document.wrong(["clip_mode"], f"{mode!r:.60} is not a mode of timm. Set norm, value or agc.")
         return Imported(self.settings("value" if mode == "value" else "global_norm", threshold), notes)
 
-    def _second_clip(self, document: Document) -> list[str]:
-        has_argument = document.has("opt_kwargs", "max_grad_norm")  # only Lamb has this argument
-        optimizer = str(document.get("opt", default="lamb" if has_argument else "sgd"))
-        threshold = document.get("opt_kwargs", "max_grad_norm", default=1.0)
-        if "lamb" not in optimizer.lower() or threshold is None:
-            return []
-        return [
-            f"{optimizer} clips the global norm at {threshold} again inside step(). This clip is not imported. "
-            "To switch this clip off, set opt_kwargs: {max_grad_norm: null}."
-        ]
-
     def write(self, settings: Settings, version: Version) -> Any:
         if settings.adaptive is not None and settings.adaptive.rule == "agc":
             raise self.not_exported(LAST_TWO_UNCLIPPED + self.in_python)
         threshold = self.export_threshold(settings)
         mode = {} if threshold is None else {"clip_mode": "value" if settings.rule == "value" else "norm"}
         return {"clip_grad": threshold, **mode}
+
+
+def _with_underscores(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+    return tuple(str(key).replace("-", "_") for key in keys)
+
+
+def _second_clip(document: Document) -> list[str]:
+    optimizer, threshold = lamb(document)
+    if threshold is None:
+        return []
+    return [
+        f"{optimizer} clips the global norm at {threshold} again inside step(). This clip is not imported. "
+        "To switch this clip off, set opt_kwargs: {max_grad_norm: null}."
+    ]
+
+
+def lamb(document: Document) -> tuple[str, Any]:
+    """Return the optimizer, and the threshold of the second clip in the step of Lamb.
+
+    The threshold is None if the optimizer does not clip.
+    """
+    kwargs = document.data.get("opt_kwargs")
+    passed = LAMB.search(script_options.without_comments(document.text)) if document.kind == "args" else None
+    own = script_options.option_value(passed[1], {}) if passed else 1.0
+    has_argument = passed is not None or document.shows("opt_kwargs", "max_grad_norm")  # only Lamb has this argument
+    optimizer = str(document.data.get("opt") or ("lamb" if has_argument else "sgd"))
+    threshold = kwargs.get("max_grad_norm", own) if isinstance(kwargs, dict) else own
+    return optimizer, threshold if "lamb" in optimizer.lower() else None
+
+
+def _starts_train(document: Document) -> bool:
+    """Return whether a script starts the train.py of timm, which has the option --clip-mode.
+
+    A script that only passes its own arguments to train.py does not count.
+    """
+    code = script_options.without_comments(document.text)
+    is_complete = document.shows("clip_grad") or all(PASSED_ON.findall(PROCESSES.sub(r"\1", code)))
+    if document.path is None or not is_complete:
+        return False
+    folder = document.path.resolve().parent
+    folders = [folder, *folder.parents][:MOST_FOLDERS]
+    files = (each / path / "train.py" for path in dict.fromkeys(STARTED.findall(code)) for each in folders)
+    return any("--clip-mode" in file.read_text("utf-8", "replace") for file in files if file.is_file())
