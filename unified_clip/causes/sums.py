@@ -96,6 +96,10 @@ def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
             norms = call.norms_by(call.by, measure)
             for each in (norms, [nearest_float(norm, dtype) for norm in norms]):
                 yield Hypothesis("16 bits", sentence, each, tolerance=IN_FLOAT32)
+        near = {number: float(np.linalg.norm(rounded(each.values(), dtype))) for number, each in call.counted.items()}
+        norms = call.norms_by(call.by, partial(call.norm_over, own=near))
+        sentence = f"as if the norm were computed from gradients that are rounded to {dtype}"
+        yield Hypothesis("16 bits", sentence, norms, tolerance=IN_FLOAT32)
 
 
 def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable[[Sequence[int]], float]]]:

@@ -331,6 +331,13 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
             ),
         },
     ),
+    **{
+        f"gradients in {dtype} for the norm": (
+            clip_by_norm(lambda grads, dtype=dtype: total([rounded(g.astype(float), dtype) for g in grads])),  # type: ignore[misc]
+            {("16 bits", f"as if the norm were computed from gradients that are rounded to {dtype}")},
+        )
+        for dtype in ("float16", "bfloat16")
+    },
     "norm of the clipped gradients in float32": (
         lambda grads, limit: (
             [g * clip_arrays(total(grads), limit) for g in grads],
