@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_block_of_output_belongs_to_a_script() -> None:
-    assert PAGE.count("```text") == len(PRINTED) == 11
+    assert PAGE.count("```text") == len(PRINTED) == 12
     assert set(PRINTED) == CHANGES.keys() | SCRIPTS.keys() - {"data", "train", "port"}
 
 
@@ -134,6 +134,58 @@ def test_rmsprop_with_the_formula_of_tensorflow_1_has_the_same_numbers(folder: P
     assert PRINTED["rmsprop_port"].strip() in of_port.splitlines()
     assert "as with squared gradients that start at 0 instead of 1" in of_wrong
     assert "adds eps 1e-05 inside the root" in of_wrong
+
+
+BERT = """
+class AdamWeightDecayOptimizer(tf.train.Optimizer):  # as in BERT's optimization.py
+    def __init__(self, learning_rate, weight_decay_rate, exclude_from_weight_decay):
+        super().__init__(False, "AdamWeightDecayOptimizer")
+        self.learning_rate, self.weight_decay_rate = learning_rate, weight_decay_rate
+        self.beta_1, self.beta_2, self.epsilon = 0.9, 0.999, 1e-6
+        self.exclude_from_weight_decay = exclude_from_weight_decay
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        assignments = []
+        for grad, param in grads_and_vars:
+            m, v = (tf.Variable(tf.zeros(param.shape), trainable=False) for _ in range(2))
+            next_m = tf.multiply(self.beta_1, m) + tf.multiply(1.0 - self.beta_1, grad)
+            next_v = tf.multiply(self.beta_2, v) + tf.multiply(1.0 - self.beta_2, tf.square(grad))
+            update = next_m / (tf.sqrt(next_v) + self.epsilon)
+            if not any(each in param.name for each in self.exclude_from_weight_decay):
+                update += self.weight_decay_rate * param
+            next_param = param - self.learning_rate * update
+            assignments += [param.assign(next_param), m.assign(next_m), v.assign(next_v)]
+        return tf.group(*assignments, name=name)
+"""
+
+
+def test_adam_without_bias_correction_has_the_updates_of_bert(folder: Path) -> None:
+    if find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
+    old = SCRIPTS["tensorflow_1_script"]
+    for before, after in (
+        ("tf.disable_eager_execution()\n", f"tf.disable_eager_execution()\n{BERT}"),
+        ('tf.Variable(weights["bias"])', 'tf.Variable(weights["bias"], name="bias")'),
+        ("tf.train.AdamOptimizer(0.01)", re.findall(r"`(AdamWeight\w+\([^`]*)`", PAGE)[0]),
+        ("pairs = ", "gradients, variables = zip(*"),
+        (" - y)))\n", " - y))))\ngradients, _ = tf.clip_by_global_norm(gradients, 0.5)\n"),
+        (
+            "[(tf.clip_by_value(gradient, -0.5, 0.5), variable) for gradient, variable in pairs]",
+            "zip(gradients, variables)",
+        ),
+    ):
+        assert old.count(before) == 1
+        old = old.replace(before, after)
+    port = SCRIPTS["bert_adam"]
+    wrong = port.replace("BertAdam(groups, lr=0.01)", "torch.optim.AdamW(groups, lr=0.01, eps=1e-6)")
+    record(folder, {"bert_old": old})
+    record(folder, {"bert_adam": port, "bert_wrong": wrong})
+    of_port, of_wrong = (
+        run(folder, "-m", "unified_clip", "compare", "bert_old.jsonl", f"{name}.jsonl", "--max-ulp", "64")
+        for name in ("bert_adam", "bert_wrong")
+    )
+    assert PRINTED["bert_adam"].strip() in of_port.splitlines()
+    assert "bias correction of Adam" in of_wrong
 
 
 def test_adagrad_with_the_arguments_on_the_page_has_the_updates_of_tensorflow_1(folder: Path) -> None:

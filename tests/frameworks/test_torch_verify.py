@@ -214,3 +214,79 @@ def test_updates_that_differ_with_equal_settings_are_explained(
     data = verify_as_json(tmp_path, capsys, ADAM, ADAM.replace(*change))
     assert cause_kinds(data) == ["another optimizer"]
     assert text in data["finding"]["text"].replace(f"{tmp_path}/", "")
+
+
+BERT = """
+from collections import defaultdict
+import torch
+
+class Unrecorded:
+    def __init__(self, params, settings):
+        self.param_groups, self.state = [{"params": list(params), **settings}], defaultdict(dict)
+
+    def zero_grad(self):
+        for p in self.param_groups[0]["params"]:
+            p.grad = None
+
+class BertAdam(BASE):
+    @torch.no_grad()
+    def step(self):
+        (group,) = self.param_groups
+        for p in group["params"]:
+            m, v = (self.state[p].setdefault(name, torch.zeros_like(p)) for name in ("m", "v"))
+            m.lerp_(p.grad, 0.1)
+            v.mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
+            p.sub_(group["lr"] * (m / (v.sqrt() + group["eps"]) + group["weight_decay"] * p))
+"""
+
+
+def bert_adam(base: str, settings: str = "") -> str:
+    values = f"dict({{'betas': (0.9, 0.999), 'lr': 0.01, 'eps': 1e-8, 'weight_decay': 0.01}}{settings})"
+    return BERT.replace("BASE", base) + ADAM.replace(
+        "torch.optim.AdamW(net.parameters(), lr=0.01)", f"BertAdam(net.parameters(), {values})"
+    )
+
+
+@pytest.mark.usefixtures("quick_pytorch_workers")
+@pytest.mark.parametrize(
+    ("base", "order", "advice", "options"),
+    sampled(
+        [
+            ("Unrecorded", 1, "use the class BertAdam in docs", []),
+            ("torch.optim.Optimizer", 1, "use the class BertAdam in docs", ["--resync"]),
+            ("Unrecorded", -1, "such as torch.optim.AdamW", ["--resync"]),
+            ("torch.optim.Optimizer", -1, "such as torch.optim.AdamW", []),
+        ],
+        2,
+    ),
+)
+def test_missing_bias_correction_of_adam_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str, order: int, advice: str, options: list[str]
+) -> None:
+    old, new = (bert_adam(base), ADAM)[::order]
+    data = verify_as_json(tmp_path, capsys, old, new, *options)
+    assert cause_kinds(data) == ["another optimizer"]
+    text = data["finding"]["text"]
+    corrected = "new" if order == 1 else "old"
+    assert f"at steps 1 to 4, the updates differ as if only {tmp_path}/{corrected}.py:step corrected the bias" in text
+    assert "updates are 3.162 times as large at step 1, and 5.442 times as large at step 4" in text
+    assert advice in text
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("quick_pytorch_workers")
+@pytest.mark.parametrize(
+    ("old", "options"),
+    [
+        (ADAM.replace("AdamW(net.parameters(), lr=0.01)", "AdamW(net.parameters(), lr=0.0316227766)"), []),
+        (bert_adam("Unrecorded"), ["--steps", "1"]),  # another learning rate has the same effect
+        (bert_adam("Unrecorded", ", weight_decay=1.0"), []),
+        (bert_adam("Unrecorded", ", lr=0.02"), []),
+    ],
+)
+def test_bias_correction_is_not_named_without_evidence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, options: list[str]
+) -> None:
+    data = verify_as_json(tmp_path, capsys, old, ADAM, *options)
+    assert cause_kinds(data)
+    assert "as if only" not in str(data)

@@ -13,7 +13,7 @@ from ..recording.report import model
 from ..recording.report.losses import loss_sentences
 from ..recording.report.remedies import remedies
 from ..recording.report.sentences import SAME, describe, with_remedies
-from ..recording.report.unexplained import UNEXPLAINED
+from ..recording.report.unexplained import FOLLOWS_EPS, UNEXPLAINED
 from ..recording.rounding import ROUNDING
 from ..tensors.types import Stage
 from .compare import Verification
@@ -133,13 +133,22 @@ def _stages(result: Verification) -> list[str]:
     if not result.is_same:
         clips = [line.replace(SAME, "The clip calls are the same", 1) for line in clips]
     stages = sorted(TENSOR_STAGES, key=lambda stage: _first_difference(result, stage))
-    if _first_difference(result, stages[0]) < (result.clips.first.step if result.clips.first else math.inf):
+    if has_larger_updates := bool(why) and _has_larger_updates(result):
+        stages = ["update", "tensors"]
+    first_clip = result.clips.first.step if result.clips.first else math.inf
+    if has_larger_updates or _first_difference(result, stages[0]) < first_clip:
         first, *rest = (_format_stage(result, stage) for stage in stages)
         return [first, *why, *rest, *(line for line in clips if not (why and line == UNEXPLAINED))]
-    if why and UNEXPLAINED in clips:
-        at = clips.index(UNEXPLAINED)
-        clips[at : at + 1], why = why, []
+    places = [index for index, line in enumerate(clips) if line == UNEXPLAINED or line.startswith(FOLLOWS_EPS)]
+    if why and places:
+        clips[places[0] : places[0] + 1], why = why, []
     return [*clips, *(_format_stage(result, stage) for stage in TENSOR_STAGES), *why]
+
+
+def _has_larger_updates(result: Verification) -> bool:
+    """Return whether the clip calls differ only by the size of rounding, and some updates by more."""
+    are_small = all(each.ulps is not None and each.ulps <= ROUNDING for each in result.clips.divergences)
+    return are_small and any("update" in row.beyond_rounding(max(result.max_ulp, ROUNDING)) for row in result.rows)
 
 
 def _first_difference(result: Verification, stage: Stage) -> float:

@@ -213,7 +213,7 @@ def test_eps_is_compared_as_a_number_at_equal_and_at_unknown_places(compare_step
 
 def test_a_class_of_the_user_is_recognized_by_whole_words_of_its_name(compare_steps: CompareSteps) -> None:
     for old, new in (
-        ("torch.optim.Adam", "mine.AdamW8bit"), ("torch.optim.Adam", "mine.NAdam"), ("mine.Adam", "optax.adamw"),
+        ("torch.optim.Adam", "mine.AdamW8bit"), ("torch.optim.Adam", "mine.NAdam"),
         ("keras.optimizers.Adam", "mine.FusedRAdam"),
     ):  # fmt: skip
         (cause,) = compare_steps((old, [1e-8] * 3), (new, [1e-8] * 3)).findings
@@ -254,6 +254,8 @@ SUBTRACTS, ADDS = "subtracts weight decay from the weights", "adds weight decay 
         (("torch.optim.AdamW", 0.0), ("torch.optim.Adam", 0.0), None),
         (("keras.optimizers.SGD", 0.1), ("torch.optim.SGD", None), None),  # its weight decay may be 0
         (("keras.optimizers.RMSprop", 0.1), ("mine.MyRMSprop", 0.1), None),
+        (("torch.optim.AdamW", 0.1), ("mine.BertAdam", 0.1), None),
+        (("mine.Adam", None), ("optax.adamw", 0.1), None),
         (("keras.optimizers.Lamb", 0.1), ("paddle.optimizer.Lamb", 0.1), None),
         (("optax.adamw", 0.1), ("torch.optim.AdamW", 0.1), None),
     ],

@@ -13,6 +13,7 @@ from ..pairs.packed_parameters import packed_names, separate
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import ROUNDING, distance, is_near
 from . import gradient_hints, recurrent, square_weights
+from .bias_correction import missing_correction
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
 
@@ -209,11 +210,14 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
         return _other_gradients(point, pair)
     if point.first.stage == "weight" and point.index and _clips_agree(point.pairs[point.index - 1]):
         step = point.pairs[point.index - 1].a.step
-        sentence = (
-            f"at step {step}, the gradients and coefficients agree, but the weights differ after the step. Compare the "
-            "optimizers. Then compare their learning rates, other settings and initial states"
+        sentence = f"at step {step}, the gradients and coefficients agree, but the weights differ after the step"
+        if correction := missing_correction(point, pair):
+            return Cause("another optimizer", joined(sentence, correction))
+        advice = (
+            "Compare the optimizers. Then compare their learning rates, other settings, initial states, and the bias "
+            "correction of Adam"
         )
-        return Cause("another optimizer", joined(sentence, _precision_of_settings(point, pair)))
+        return Cause("another optimizer", joined(sentence, advice, _precision_of_settings(point, pair)))
     return None
 
 
@@ -359,7 +363,10 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
 
 def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
     name = point.first.parameter or ""
-    moved = next(abs(a - b) for each, a, b in numbers(pair, "weight") if each == name)
+    weights = [(each, a, b) for each, a, b in numbers(pair, "weight") if not _agree(a, b)]
+    moved = next(abs(a - b) for each, a, b in weights if each == name)
+    if 2 * len(weights) > len(pair.names):  # rounding moves few weights
+        return ""
     if not moved <= 2 * point.pairs[point.index - 1].rate * (pair.a.parameters[name].elements or 0) ** 0.5:
         return ""
     return (

@@ -47,7 +47,10 @@ def _is_subtracted(step: OptimizerStep) -> bool | None:
 def decay_rules(left: OptimizerStep, right: OptimizerStep) -> str:
     ways = _is_subtracted(left), _is_subtracted(right)
     decays = [step.settings.get("weight_decay") for step in (left, right)]
-    if ways[0] == ways[1] or any(decay in (0, (0.0,)) for decay in decays):
+    is_unknown = any(
+        way is None and not step.optimizer.startswith(LIBRARIES) for way, step in zip(ways, (left, right), strict=True)
+    )
+    if ways[0] == ways[1] or is_unknown or any(decay in (0, (0.0,)) for decay in decays):
         return ""
     is_shown = None not in ways and None not in decays
     is_named = bool(ADAMW.search(left.optimizer)) != bool(ADAMW.search(right.optimizer))

@@ -99,10 +99,16 @@ def explanations(comparison: RecordingComparison) -> Iterator[DivergenceText]:
     """Explain each cause once."""
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
+    steps_of = [divergence.step for divergence in comparison.divergences]
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
         what = f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence, comparison)}."
         why = [f"{each.title}, as at step {steps[each]}." if each in steps else str(each) for each in findings]
         why = why or [without_cause(comparison, divergence)]
+        if not number and len(steps_of) > 1 and divergence.ulps is not None and divergence.ulps <= ROUNDING:
+            why.insert(
+                0,
+                f"This difference is not larger than rounding. See the larger difference at step {steps_of[1]} below.",
+            )
         yield DivergenceText(divergence, what, [sentence for sentence in why if sentence not in earlier])
         steps |= {each: divergence.step for each in findings if each not in steps}
         earlier += why

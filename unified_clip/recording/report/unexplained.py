@@ -21,6 +21,8 @@ ROUNDED: frozenset[CauseKind] = frozenset({"rounding", "rounding noise", "roundi
 
 UNEXPLAINED = "Unexplained: these numbers fit no known cause, or they fit several causes."
 
+FOLLOWS_EPS = "This difference might follow from the different eps of the clips at step"
+
 RULED_OUT: tuple[CauseKind, ...] = (
     "another rule", "another threshold", "another norm type", "another eps of the clip", "per tensor for global",
     "clipped twice", "clipping before unscaling", "repeated parameter", "shifted step",
@@ -67,7 +69,7 @@ def without_cause(comparison: RecordingComparison, divergence: Divergence) -> st
     step = step_of_other_eps(comparison)
     if step is None or step > divergence.step:
         return UNEXPLAINED
-    return f"This difference might follow from the different eps of the clips at step {step}."
+    return f"{FOLLOWS_EPS} {step}."
 
 
 def other_parameters(comparison: RecordingComparison) -> str | None:

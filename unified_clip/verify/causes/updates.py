@@ -109,7 +109,8 @@ def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> 
     hidden = " and ".join(str(each.run.script) for each, side in zip(recordings, sides, strict=True) if not side)
     return (
         f"No step of an optimizer was recorded in {hidden}, so settings were not compared. Compare the learning rate, "
-        "momentum and weight decay of both sides, and the places where the optimizers add eps"
+        "momentum and weight decay of both sides, the bias correction of Adam, and the places where the optimizers add "
+        "eps"
     )
 
 
