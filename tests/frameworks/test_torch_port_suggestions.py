@@ -38,7 +38,7 @@ def test_groups_are_clipped_by_a_norm_each() -> None:
     (site,) = ported(with_lines(PADDLE, *changes, ("parameters=model.parameters()", "parameters=groups")))[1]
     create, attach, reason, *comments = site.suggestion[1:]
     loop = [comment.removeprefix("# ") for comment in comments]
-    assert reason.startswith("# if the optimizer has several groups, write this")
+    assert reason.startswith("# Paddle clips each group separately.")
     assert loop[0].startswith("for group in")
     for gradient in stepped(["import unified_clip", create, *loop], groups=2):
         assert gradient == pytest.approx([0.6, 0.8], rel=1e-6)

@@ -1,1 +1,1 @@
-"""Rewrite the gradient clipping in source code for another framework. This package imports no framework."""
+"""Rewrite the gradient clips in source code for unified_clip or PyTorch. This package imports no framework."""

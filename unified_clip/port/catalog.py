@@ -51,7 +51,7 @@ THRESHOLD_NAME = re.compile(
 )
 GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
 SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
-"""Names that match GRADIENT_NAME, although they are no gradients."""
+"""Names that match GRADIENT_NAME, but do not stand for gradients."""
 
 NORM_NAME = re.compile(r"(?i)(?<!de)norm(?!al)|\Atotal\Z")
 
@@ -88,8 +88,9 @@ class ClipFunction:
         namespaces = sorted(set(ADAPTERS.values()))
         if self.replacement and self.framework not in namespaces:
             raise ValueError(
-                f"port/catalog.toml: {self.name} has framework = {self.framework!r}, but unified_clip has no namespace "
-                f"of this name. Set framework to the namespace of the replacement, one of {', '.join(namespaces)}."
+                f"port/catalog.toml: {self.name} has framework = {self.framework!r}, but there is no namespace "
+                f"unified_clip.{self.framework}. Set framework to the namespace of the replacement, one of "
+                f"{', '.join(namespaces)}."
             )
 
     @property
@@ -103,7 +104,7 @@ class ClipFunction:
 
     @property
     def same_positions(self) -> int:
-        """How many of the first parameters have the same position in the replacement."""
+        """The number of leading parameters that have the same position in the replacement."""
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
@@ -138,7 +139,7 @@ class ClassCheck:
 
 @dataclass(frozen=True, eq=False)
 class TrainerSetting:
-    """An argument that makes a trainer clip, such as `max_grad_norm=`."""
+    """An argument that switches a trainer's clipping on, such as `max_grad_norm=`."""
 
     keyword: str
     why_not: str

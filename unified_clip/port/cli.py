@@ -23,9 +23,10 @@ def add_parser(commands: Any) -> None:
     port = commands.add_parser(
         "port",
         help="rewrite gradient clipping in Python source",
-        description="Find the gradient clips in Python source, and report the effect of each. Rewrite a clip if its "
-        "replacement is certain. Leave a clip unchanged if it needs no port. Flag all other clips: port these by hand. "
-        "For many flagged clips, the report has the lines to write. Source files change only with --write or --mark.",
+        description="Find the gradient clips in Python source code, and report the effect of each clip. Rewrite each "
+        "clip that can be replaced safely. Leave a clip unchanged if it does not need to be ported. Flag all other "
+        "clips, which you must port by hand. For many flagged clips, the report suggests the new code. Source files "
+        "change only with --write or --mark.",
     )
     port.add_argument(
         "paths", type=Path, nargs="*", metavar="PATH", help="a file, or a directory, which is searched recursively"
@@ -44,7 +45,8 @@ def add_parser(commands: Any) -> None:
     port.add_argument(
         "--mark",
         action="store_true",
-        help="write the reason above each flagged clip, as a comment. The comments of an earlier run are removed",
+        help="above each flagged clip, write a comment that explains why the clip is flagged. The comments of an "
+        "earlier run are removed",
     )
     port.add_argument(
         "--check",
@@ -65,7 +67,7 @@ def _check_options(options: argparse.Namespace) -> None:
     if options.check and changing:
         raise UsageError(f"--check changes no file. Remove --check, or remove --{changing}.")
     if not options.paths:
-        remedy = "Pass the files or directories to port. To compare two steps: unified-clip verify OLD NEW"
+        remedy = "Pass the files or directories to port. To compare two steps, run `unified-clip verify OLD NEW`."
         raise UsageError(f"No PATH given. {remedy}", "UC201")
     if options.native and _target(options) == "drop-in":
         raise UsageError("--native requires --to torch. Remove --native, or use --to torch.")

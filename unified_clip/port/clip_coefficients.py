@@ -16,8 +16,8 @@ from .source.syntax_tree import sorted_nodes
 NAME = "clip coefficient"
 
 BY_HAND = (
-    "This expression divides a threshold by a norm, like a clip coefficient. If the quotient scales gradients, port "
-    "this code by hand: one call of unified_clip, such as clip_grad_norm_, computes the norm and scales the gradients."
+    "This expression divides a threshold by a norm, like a clip coefficient. If the quotient scales gradients, replace "
+    "this code by hand with one call of unified_clip, such as clip_grad_norm_."
 )
 
 

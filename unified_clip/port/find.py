@@ -23,8 +23,8 @@ def find(module: Module) -> list[FoundClip]:
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
     reason = (
-        "This file replaces the clip function with an assignment, setattr or patch. Port the new function by hand. If "
-        "both functions have the same effect, remove the new function instead."
+        "In this file, an assignment, setattr or patch replaces the clip function with another function. Port the "
+        "other function by hand. If both functions have the same effect, remove the other function instead."
     )
     return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 

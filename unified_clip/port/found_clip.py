@@ -20,7 +20,7 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 
 
 class Arguments:
-    """The arguments of a call, by the names of the function's parameters."""
+    """Maps the parameters of a function to the arguments of a call."""
 
     def __init__(
         self, call: cst.Call | None, parameters: Sequence[str], renamed: Mapping[str, str] = MappingProxyType({})

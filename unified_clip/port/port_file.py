@@ -1,4 +1,4 @@
-"""Port one file: find its clips, apply the rules, and return the new content and the results."""
+"""Port one file: find its clips, apply the rules, and return the new code with a result for each clip."""
 
 from __future__ import annotations
 

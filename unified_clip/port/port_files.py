@@ -24,9 +24,9 @@ from .port_file import port
 from .ported_clip import PortedFile, Target, UnreadableFile
 from .source.parse_guard import TOO_DEEP, UnreadableSourceError
 
-FORCE = "Or add --force to this command."
+FORCE = "To change the files anyway, add --force."
 FEW_FILES = 20
-"""Up to this number of files, starting other processes takes longer than porting."""
+"""With this number of files or fewer, one process is faster than several."""
 
 Advance = Callable[[int], None]
 Read = Callable[[Path], bytes]
@@ -48,7 +48,8 @@ def sources(*paths: Path) -> list[Path]:
 def _below(path: Path) -> list[Path]:
     if path.suffix == ".ipynb" and path.is_file():
         command = f"jupyter nbconvert --to script {shlex.quote(str(path))}"
-        raise PortError(f"{path}: notebooks are not supported. Convert the notebook, and port the script: {command}")
+        remedy = f"Convert the notebook with `{command}`. Then port the script."
+        raise PortError(f"{path}: notebooks are not supported. {remedy}")
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -108,7 +109,7 @@ def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]
 
 @contextmanager
 def _processes() -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of processes. After an error, the processes are ended at once."""
+    """Yield a pool of processes. If an error occurs, stop the processes immediately."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
     try:
@@ -234,7 +235,7 @@ def is_written(ported: PortedFile) -> bool:
 
 
 def _write_beside(path: Path, content: bytes) -> Path:
-    """Write a new file in the directory of `path`, with the same mode and owner."""
+    """Write a new file next to `path`, with the mode and owner of `path`."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".unified-clip.", delete=False) as file:
         copy = Path(file.name)
         try:

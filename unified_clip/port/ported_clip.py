@@ -12,7 +12,7 @@ from ..config.clip_config import ClipConfig
 Verdict = Literal["rewritten", "flagged", "left"]
 Target = Literal["torch", "drop-in"]
 
-SET_OUTSIDE = "might come from a file, from the command line, or from unknown arguments"
+SET_OUTSIDE = "might be set in a file, on the command line, or by arguments such as **kwargs"
 
 
 @dataclass(frozen=True)

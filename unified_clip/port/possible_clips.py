@@ -39,13 +39,13 @@ UNKNOWN_FUNCTION = (
     "port the call by hand."
 )
 OF_WRAPPER = (
-    "{0} comes from {1}. If this is the function {2}, import {0} from the framework itself, and run unified-clip port "
-    "again. Otherwise, port the call by hand."
+    "{0} comes from {1}. If this line uses the framework's function {2}, import {0} directly from the framework, and "
+    "run unified-clip port again. Otherwise, port the call by hand."
 )
 OF_ENGINE = (
-    "This may be a method of a training engine, such as Accelerator, which clips the engine's own parameters. If you "
-    "keep the engine, keep this call. Otherwise, clip with unified_clip.torch between backward() and step(). For a "
-    "method of your own, port the code of the method by hand."
+    "This may be a method of a training engine, such as Accelerator. Such a method clips the gradients of the engine's "
+    "parameters. If you keep the engine, keep this call. Otherwise, clip with unified_clip.torch between backward() "
+    "and step(). For a method of your own, port the code of the method by hand."
 )
 MAX_ALIASES = 4
 
@@ -178,7 +178,7 @@ def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
 
 
 def _pattern(node: cst.BaseExpression) -> str:
-    """Return a regular expression for all values that an expression can have."""
+    """Return a regular expression that matches every possible value of a Python expression."""
     match node:
         case cst.SimpleString():
             return re.escape(str(node.evaluated_value))

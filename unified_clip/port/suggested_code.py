@@ -23,7 +23,7 @@ CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNor
 OPTAX_SELECTIONS = ("optax.masked", "optax.multi_transform", "optax.partition")
 NOT_FIRST = "# optax applies other transformations before this clip: port them too, and clip their result"
 CLIPS_UPDATES = "# this clip gets the results of other transformations: to clip gradients, put this clip first"
-UNKNOWN_POSITION = "# write this only if no other transformation changes the gradients before this clip"
+UNKNOWN_POSITION = "# these lines are correct only if no other transformation changes the gradients before this clip"
 STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
@@ -122,8 +122,8 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
     return [
         "import unified_clip",
         f"clip = {config}",
-        f"clip.attach_to({name})  # once, if the optimizer has one parameter group",
-        "# if the optimizer has several groups, write this before every step, as Paddle clips each group separately:",
+        f"clip.attach_to({name})  # call once, before the first step, if the optimizer has one parameter group",
+        "# Paddle clips each group separately. For several groups, write this loop before every step instead:",
         f"# for group in {name}.param_groups:",
         '#     clip.clip_(group["params"])',
     ]
@@ -164,7 +164,7 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
         return [
             "import unified_clip.torch",
             *STEP,
-            "grads = [parameter.grad for parameter in parameters]  # parameters = list(model.parameters())",
+            "grads = [parameter.grad for parameter in parameters]  # where parameters = list(model.parameters())",
             f"grads, norm = unified_clip.torch.clip_by_global_norm(grads, {limits})",
             "for parameter, grad in zip(parameters, grads):",
             "    parameter.grad = grad",

@@ -23,7 +23,7 @@ UNBOUNDED = ('float("inf")', '-float("inf")')
 
 
 class UnsureError(Exception):
-    """A clip cannot be rewritten. The message is its `reason` in the report."""
+    """A clip cannot be rewritten. The report prints the message as the reason."""
 
 
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
@@ -50,7 +50,7 @@ def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
 
 
 def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
-    """Return whether the threshold is 0 or less, which most versions of Keras ignore."""
+    """Return whether the threshold is 0 or less. Most versions of Keras then do not clip."""
     number = module.number(clip.node.value) if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument else None
     return clip.setting is None and number is not None and number <= 0
 

@@ -1,4 +1,4 @@
-"""Find arguments that make trainers clip, such as `max_grad_norm=` and `gradient_clip_val=`."""
+"""Find arguments that switch a trainer's clipping on, such as `max_grad_norm=` and `gradient_clip_val=`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -
 
 
 def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Find code such as HfArgumentParser((ModelArguments, TrainingArguments))."""
+    """Find parsers of trainer arguments, such as HfArgumentParser((ModelArguments, TrainingArguments))."""
     if not module.code(call.func).endswith("ArgumentParser"):
         return
     for argument in call.args:
@@ -68,7 +68,7 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def clips_in_bases(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Find base classes such as TrainingArguments."""
+    """Find base classes that contain trainer arguments, such as TrainingArguments."""
     for base in node.bases:
         name = module.full_name(base.value)
         if (setting := setting_of(name)) is not None and (setting.default or name in setting.elsewhere):

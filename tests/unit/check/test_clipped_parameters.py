@@ -298,4 +298,4 @@ def test_a_setting_in_a_call_of_unknown_code_is_named_with_the_call(check: Check
     source = f"import apex\n\napex.amp.initialize(model)\nmade = {callee}(max_grad_norm=1.0)\n"
     finding = only_finding(check({"a.py": source}))
     assert (finding.kind, finding.clip) == ("unknown", f"{callee}(max_grad_norm=)")
-    assert "If a LAMB optimizer gets max_grad_norm" in finding.does
+    assert "Keep max_grad_norm if it is an argument of a LAMB optimizer" in finding.does

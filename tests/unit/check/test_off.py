@@ -153,7 +153,7 @@ def test_a_clip_that_is_on_is_a_drift(check: Check, path: str, text: str, line: 
     ("vision/config.yaml", "model: resnet\n", "the file shows no clip key of a known trainer"),
     ("nlp/args.json", ARGUMENTS.format(', "max_grad_nrom": 0'), "max_grad_nrom"),
     ("nlp/args.json", "{", "args.json"),
-    ("nlp/train.py", "from transformers import TrainingArguments\n\nTrainingArguments(**given)\n", "might come from"),
+    ("nlp/train.py", "from transformers import TrainingArguments\n\nTrainingArguments(**given)\n", "might be set in"),
 ])  # fmt: skip
 def test_a_file_that_is_not_understood_is_unknown(check: Check, path: str, text: str, why: str) -> None:
     findings = check({**TEAMS, path: text}, off_rule(*TEAMS)).findings

@@ -72,7 +72,7 @@ def test_an_unreadable_file_is_reported_and_other_files_are_ported(project: Path
     assert "The file cannot be read: No such file" in reasons["gone.py"]
     for name in ("bytes.py", "coding.py"):
         assert "cannot be decoded" in reasons[name]
-        assert reasons[name].endswith("Save the file as UTF-8, and name no other encoding in the first two lines.")
+        assert reasons[name].endswith("remove a comment such as `# coding: latin-1` from its first two lines.")
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_a_pipe_is_not_read(project: Path) -> None:
 
 
 def test_files_outside_of_a_repository_are_not_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PortError, match=r"net.py is not in a git repository, .* Or add --force to this command\.$"):
+    with pytest.raises(PortError, match=r"net.py is not in a git repository, .* the files anyway, add --force\.$"):
         port_files.check_clean(port_files.sources(project))
     monkeypatch.chdir(project)
     with pytest.raises(PortError, match=r"train.py is not in a git repository, .* Run `git init` in the top directory"):
@@ -370,7 +370,7 @@ def test_a_repository_that_git_does_not_read_is_reported_with_its_reason(
     (project / ".git").write_text("gitdir: absent\n")
     with pytest.raises(
         PortError,
-        match=r"^git cannot read the repository of train.py: fatal: .*absent.*\. Repair it\. Or add --force to this",
+        match=r"^git cannot read the repository of train.py: fatal: .*absent.*\. Repair it\. To change the files",
     ):
         port_files.check_clean([Path("train.py")])
 

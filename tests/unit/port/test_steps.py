@@ -41,6 +41,7 @@ def test_the_clip_comes_before_each_step() -> None:
             (("    for batch", "    clip = make()\n    for batch")),
             "In line 6, the value of clip might not be a clip of Paddle. If the value is a clip of Paddle,",
         ),
+        ((("    for batch", "    for clip in clips:\n        x()\n    for batch")), "clip gets a value that cannot be"),
         ((("import paddle\n", "import paddle\npaddle.enable_static()\n")), "The file builds static programs"),
         ((("optimizer.step()", "x = optimizer.minimize(loss)")), "uses the result of optimizer.minimize()"),
         ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "has arguments besides the loss"),

@@ -16,8 +16,8 @@ ATTACH = f"{CONFIG}.attach_to({{}})  # once, before the first step"
 BY_GROUP = [
     "import unified_clip",
     f"clip = {CONFIG}",
-    "clip.attach_to({})  # once, if the optimizer has one parameter group",
-    "# if the optimizer has several groups, write this before every step, as Paddle clips each group separately:",
+    "clip.attach_to({})  # call once, before the first step, if the optimizer has one parameter group",
+    "# Paddle clips each group separately. For several groups, write this loop before every step instead:",
     "# for group in {}.param_groups:",
     '#     clip.clip_(group["params"])',
 ]

@@ -95,7 +95,7 @@ def test_lightnings_lines_name_an_algorithm_that_is_not_in_the_call() -> None:
 
 CLIP = "optax.clip_by_global_norm(1.0)"
 FIRST = "import unified_clip.torch"
-UNKNOWN = "# write this only if no other transformation changes the gradients before this clip"
+UNKNOWN = "# these lines are correct only if no other transformation changes the gradients before this clip"
 LATER = "# optax applies other transformations before this clip: port them too, and clip their result"
 
 
@@ -149,5 +149,5 @@ def test_an_optimizer_with_a_type_annotation_has_its_name() -> None:
 def test_lines_for_a_global_norm_of_tensorflow_have_the_parameters_as_a_list_since_they_read_them_twice() -> None:
     source = "import tensorflow as tf\ngrads = f()\ngrads, _ = tf.clip_by_global_norm(grads, 1.0)\n"
     (site,) = ported(source)[1]
-    line = "grads = [parameter.grad for parameter in parameters]  # parameters = list(model.parameters())"
+    line = "grads = [parameter.grad for parameter in parameters]  # where parameters = list(model.parameters())"
     assert line in site.suggestion

@@ -28,7 +28,7 @@ COMPUTED_BY = (
 
 
 def measured_as(name: str) -> str:
-    """Return the function in the parity suite that has the same result as `name`, or ''."""
+    """Return a function that `unified-clip parity` measures and that has the same results as `name`, or ''."""
     measured = catalog.names("measured")
     if name not in measured:
         function = catalog.clip_function(name)

@@ -33,8 +33,8 @@ class WorkedExample(ReportModel):
     """The total norm after the clip, or null if the step is skipped or an error is raised."""
 
     results: dict[str, list[Real]] | None
-    """The first elements of the first few gradients after the clip, by name. The value is null if the step is skipped
-    or an error is raised."""
+    """The first elements of the first few gradients after the clip, by name, or null if the step is skipped or an error
+    is raised."""
 
     @property
     def result(self) -> str:
@@ -47,7 +47,7 @@ class ClipMeaning(ReportModel):
     """The effect of one or more clips: a text, a configuration, and results on example gradients."""
 
     number: int
-    """The number of this entry, from 1."""
+    """The position of this entry in `meanings`, counted from 1."""
 
     sentences: list[str]
     threshold: str
@@ -75,7 +75,7 @@ class ComparedExample(ReportModel):
     before: WorkedExample
     after: WorkedExample
     distance: Real
-    """The largest difference between corresponding elements, relative to the largest magnitude in both results."""
+    """The largest difference between corresponding elements, divided by the largest magnitude in either result."""
 
     sentence: str
 
@@ -84,13 +84,13 @@ class MeaningComparison(ReportModel):
     """A comparison of a clip with its replacement: settings, and results on example gradients."""
 
     number: int
-    """The number of this entry, from 1."""
+    """The position of this entry in `comparisons`, counted from 1."""
 
     before: int
-    """The meaning of the clip, as its `number` in `meanings`."""
+    """The `number` of the entry in `meanings` that describes the clip."""
 
     after: int
-    """The meaning of the replacement, as its `number` in `meanings`."""
+    """The `number` of the entry in `meanings` that describes the replacement."""
 
     differences: list[SettingDifference]
     compared: list[ComparedExample]
@@ -101,7 +101,7 @@ class KnownDifferenceSummary(ReportModel):
     """A known difference: a framework's function and unified_clip return different results."""
 
     number: int
-    """The number of this entry, from 1."""
+    """The position of this entry in the report's `known`, counted from 1."""
 
     framework: str
     function: str
@@ -109,8 +109,8 @@ class KnownDifferenceSummary(ReportModel):
 
     kind: str
     size: Real | None
-    """The size of the difference: the relative error of the norm, if the function returns a norm. Otherwise, the size
-    is the largest error of an element, relative to the largest element of the exact gradient."""
+    """If the function returns a norm, the relative error of the norm. Otherwise, the largest error of an element,
+    relative to the largest element of the exact gradient."""
 
     by: str
     """The size of the difference as text, or the kind of the difference if the size is unknown."""
@@ -141,10 +141,11 @@ class ReportedClip(ReportModel):
     """The full name of the replacement, or an empty string if there is no replacement."""
 
     meaning: int | None
-    """The meaning of the clip, as its `number` in `meanings`, or null if no clip configuration has the same effect."""
+    """The `number` of the entry in `meanings` that describes the clip, or null if no clip configuration has the same
+    effect."""
 
     becomes_meaning: int | None
-    """The meaning of the replacement, as its `number` in `meanings`, or null if there is no replacement."""
+    """The `number` of the entry in `meanings` that describes the replacement, or null if there is no replacement."""
 
     same: bool | None
     """Whether `meaning` and `becomes_meaning` are equal, or null if one of these fields is null."""
@@ -154,16 +155,16 @@ class ReportedClip(ReportModel):
     is null."""
 
     comparison: int | None
-    """The number of the entry in `comparisons`, or null if `same` is true or null."""
+    """The `number` of the entry in `comparisons` for this clip and its replacement, or null if `same` is not false."""
 
     measured_as: str
-    """The function in the parity suite that has the same result as `name`, or an empty string."""
+    """A function that `unified-clip parity` measures and that has the same results as `name`, or an empty string."""
 
     known: list[int]
-    """The known differences of `measured_as`, each as its `number` in the report's `known`."""
+    """The known differences of `measured_as`. Each is the `number` of an entry in the report's `known`."""
 
     becomes_known: list[int]
-    """The known differences of the replacement, each as its `number`. Empty for a function of unified_clip."""
+    """The known differences of the replacement. The list is empty if the replacement is a function of unified_clip."""
 
     reason: str
     """The reason why the clip is flagged or unchanged."""
@@ -176,7 +177,7 @@ class ReportedClip(ReportModel):
 
     @property
     def notes(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield the name of a function, and the numbers of its known differences as ranges such as '1-3'."""
+        """Yield each function that has known differences, with their numbers in ranges such as '1-3'."""
         if self.known:
             is_other = self.name.rpartition(".")[2] != self.measured_as.rpartition(".")[2]
             yield f"{self.name}, measured as {self.measured_as}" if is_other else self.name, spans(self.known)
@@ -250,8 +251,8 @@ class Report(ReportModel):
     @property
     def legend(self) -> str:
         return (
-            "If the function returns a norm, the size is the relative error of this norm. Otherwise, the size is the "
-            "largest error of an element, relative to the largest element of the exact gradient. "
+            "If a function returns a norm, the size of its difference is the relative error of the norm. Otherwise, "
+            "the size is the largest error of an element, relative to the largest element of the exact gradient. "
             f"Errors below {self.rounding:g} are rounding, and are not listed."
         )
 

@@ -16,7 +16,7 @@ MAX_REPEATED = 80
 """A longer text is printed in full only the first time."""
 
 NUMBER_KINDS = ("value", "touched")
-"""Only known differences of these kinds are printed in full."""
+"""Known differences of these kinds are printed in full. Of all others, only the `number` is printed."""
 
 VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 

@@ -1,4 +1,4 @@
-"""Rules for clipping arguments, such as `Adam(clipnorm=1.0)`, and for `need_clip=False`."""
+"""Rules for arguments that switch clipping on, such as `Adam(clipnorm=1.0)`, and for `need_clip=False`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .registry import RuleOrder, register
 VERSIONS_DIFFER = (
     "Standalone Keras up to 2.3.1 clips by the global norm. From 2.4 on, including Keras 3, Keras clips each tensor by "
     "its own norm. To print your version, run `python -c 'import keras; print(keras.__version__)'`. From 2.4 on, "
-    "replace "
-    'clipnorm= by ClipConfig(rule="norm", threshold={}, family="tensorflow").attach_to(optimizer). Up to 2.3.1, write '
-    'rule="global_norm" and family="paddle" instead: Paddle has the same formula.'
+    'replace clipnorm= by ClipConfig(rule="norm", threshold={}, family="tensorflow").attach_to(optimizer). Up to '
+    '2.3.1, write rule="global_norm" and family="paddle" in this call, because these versions clip by the same formula '
+    "as Paddle."
 )
 
 OFF_IN_KERAS = (
@@ -26,8 +26,8 @@ OFF_IN_KERAS = (
 
 SEVERAL_LIMITS = (
     "The call passes several of clipnorm, clipvalue and global_clipnorm. Keras 3 rejects this. TensorFlow 2.11 to 2.15 "
-    "ignores clipvalue here: remove clipvalue. Older versions and optimizers.legacy apply both arguments: clip twice "
-    "by hand, in the order that docs/porting/keras.md gives for your version."
+    "ignores clipvalue here: remove clipvalue. Older versions and optimizers.legacy clip twice. Standalone Keras, and "
+    "TensorFlow up to 2.3, clip by norm first. Later versions clip by value first. Clip twice by hand in this order."
 )
 
 
@@ -60,7 +60,8 @@ def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
 def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
     file.flag(
         clip,
-        "This argument makes the optimizer clip. Remove the argument, and call ClipConfig(...).attach_to(optimizer).",
+        "With this argument, the optimizer clips gradients. Remove the argument, and call "
+        "ClipConfig(...).attach_to(optimizer).",
     )
 
 
@@ -68,18 +69,18 @@ def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
 def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
     if file.native:
         reason = (
-            "PyTorch's functions also clip parameters with need_clip=False. Do not pass these parameters to PyTorch's "
-            "function, or run unified-clip port without --native."
+            "PyTorch's functions also clip parameters with need_clip=False. Leave these parameters out of the list "
+            "that you pass to PyTorch's function. Or run unified-clip port without --native."
         )
     elif clip.name == "need_clip":
         reason = (
-            "Keep this line: unified_clip also reads need_clip from PyTorch's parameters. Check that the line names a "
-            "parameter of the PyTorch model."
+            "Keep this line: unified_clip also reads need_clip from PyTorch's parameters. Check that the parameter in "
+            "this line belongs to the PyTorch model."
         )
     else:
         reason = (
-            "Remove this argument, and set need_clip on the parameters. unified_clip reads this attribute. In place of "
-            "bias_attr=, write layer.bias.need_clip = False."
+            "Remove this argument. Instead, set the attribute need_clip of the parameter to False, as in "
+            "layer.bias.need_clip = False for bias_attr=. unified_clip reads this attribute."
         )
     file.flag(clip, reason)
 

@@ -81,7 +81,7 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
-    """Return (code of the list to clip, name of the clipped list, code such as "norm = " to assign the norm, or '')."""
+    """Return (code of the list to clip, name of the clipped list, start of the new line: "norm = " or '')."""
     argument = module.code(call.args[0].value) if call.args else ""
     match target, value:
         case cst.Tuple(elements=[result, norm]), cst.Call() if value is call and call.args:
@@ -127,7 +127,8 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
     node = _limit(module, clip)
     if (number := module.number(node)) is None:
         raise UnsureError(
-            f"The threshold is only known at run time, but the new line before the step needs a number. {WITHOUT}"
+            "With --native, the command writes the threshold as a number before optimizer.step(). This threshold is "
+            f"only known at run time. {WITHOUT}"
         )
     reads = binding.reads if binding is not None else ()
     if others := [read for read in reads if module.parents[read] not in source.uses]:

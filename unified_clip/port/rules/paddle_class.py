@@ -12,7 +12,7 @@ from ..source.syntax_tree import keywords_of, method_of
 from .registry import RuleOrder, register
 
 ONLY_NAMED = (
-    "This line names the clip, but does not call it, so the arguments are unknown. First, port the code that calls "
+    "This line uses the clip, but does not call it, so the arguments are unknown. First, port the code that calls "
     "the clip. Then change the name here."
 )
 

@@ -1,4 +1,4 @@
-"""Rules for `Adam(grad_clip=clip)` of Paddle."""
+"""Rules that port Paddle's optimizers with a clip, such as `Adam(grad_clip=clip)`, to PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .native_function import WriteClip
 from .paddle_class import is_class
 from .registry import RuleOrder, register
 
-NEED_CLIP = "If the old code has parameters with need_clip=False, also set need_clip = False on PyTorch's parameters."
+NEED_CLIP = "If parameters of the old code have need_clip=False, set need_clip = False for these parameters in PyTorch."
 EXCLUDE = "If the old code has parameters with need_clip=False, do not pass these parameters to PyTorch's function."
 IN_PLACE = (
     "The new code clips gradients in place. Paddle might clip copies of the gradients. Check code that reads or "
@@ -136,9 +136,9 @@ def _unscaled(module: Module, step: PaddleStep, optimizer: Optimizer) -> list[st
         is_unscale = isinstance(call, cst.Call) and method_of(call) == "unscale_"
         if is_unscale and module.enclosing(call, cst.SimpleStatementLine) not in others:
             raise UnsureError(
-                f"A step might run without line {module.position(call)[0]}, which unscales the gradients. Move {code} "
-                f"to the line above {module.code(step.call)}, outside of any `if`. If the scaler is "
-                "disabled, unscale_ does nothing."
+                f"Line {module.position(call)[0]} unscales the gradients, but might not run before every step. Move "
+                f"{code} to the line above {module.code(step.call)}, outside of any `if`. You need no `if` for a "
+                "disabled scaler, because its unscale_ does nothing."
             )
     return [code]
 

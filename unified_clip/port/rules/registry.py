@@ -2,18 +2,19 @@
 
 To add a rule:
 
-1. Add the function to `port/catalog.toml`. Choose a new kind, because the rules of existing kinds would match the
+1. Add the clip function to `port/catalog.toml`. Choose a new kind, because the rules of existing kinds would match the
    function. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in `catalog.toml`.
-   For an argument of an optimizer, skip this step. Use `clip.is_optimizer_argument` in `matches`.
-2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:
+   If the clip is an argument of an optimizer, skip step 1, and use `clip.is_optimizer_argument` in `matches`.
+2. Add a module here with a function that calls `file.rewrite` to rewrite a clip. If the clip cannot be rewritten, call
+   `file.flag` with the reason:
 
        @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
        def flag(file: FileRewrite, clip: FoundClip) -> None:
            file.flag(clip, "This call belongs to a static program of Paddle, ...")
 
-   Exactly one rule with RuleOrder.CALLS must match each clip. Check the target `drop-in`, and `torch` with and without
-   --native.
-3. Add a source with a clip of the new kind to `tests/data/port/sources/`. A test fails if no source needs the new rule.
+   For each clip, exactly one rule with RuleOrder.CALLS must match with the target `drop-in`, with `torch`, and with
+   `torch` and --native.
+3. Add a file with a clip of the new kind to `tests/data/port/sources/`. A test checks that these files use every rule.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class RuleOrder(IntEnum):
     """Flag the clip or leave it unchanged, depending on its arguments."""
 
     STEPS = 2
-    """Rewrite clips together with training steps. The function of the rule gets all clips of a file in one call."""
+    """Rewrite clips together with training steps. A rule is applied once per file, to all clips that match the rule."""
 
     CALLS = 3
     """Rewrite or flag the remaining clips one by one."""

@@ -25,16 +25,19 @@ ATTACH = (
     "optimizer.step()."
 )
 STEPS_ELSEWHERE = f"The training steps of this optimizer are not in this file. {ATTACH}"
-OTHER_CLIP = "This step also has a clip that cannot be ported. Port both clips by hand."
+OTHER_CLIP = "Another clip in this step cannot be rewritten. Port both clips by hand."
 SEVERAL_LISTS = (
     "This optimizer updates different variables in different steps, but PyTorch's optimizer updates all its "
     "parameters. Port both steps by hand, with an optimizer for each list of variables."
 )
 OUTSIDE_OF_STEPS = f"This optimizer also applies gradients outside of the training steps. {ATTACH}"
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
-"""A clip can be rewritten even if the file uses these attributes of its optimizer."""
+"""Attributes of an optimizer that do not make a step."""
 
-ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
+ONE_NUMBER = (
+    "Check that the loss is a single number. TensorFlow's tape adds up a loss of several numbers, but PyTorch's "
+    "backward() raises an error."
+)
 IN_PLACE = (
     "The new code clips gradients in place. TensorFlow's optimizer keeps the gradients unchanged. Check code that "
     "reads gradients after the step."

@@ -1,4 +1,4 @@
-"""Collect the edits of a file, and apply all of them at once. LibCST's AddImportsVisitor is 20 times slower."""
+"""Collect the edits of a file, and apply all of them together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .module import Module
 from .syntax_tree import sorted_nodes
 
 Lines = Sequence[str] | Callable[[Any], Sequence[str]]
-"""Lines of code, or a function that converts the edited statement to lines of code."""
+"""New lines of code, or a function that returns them. Its argument is the old statement after all edits inside it."""
 
 IMPORTS = (cst.Import, cst.ImportFrom)
 
@@ -194,6 +194,7 @@ def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
 
 
 def _with_import(tree: cst.Module, name: str) -> cst.Module:
+    """Add an import to a file. LibCST's AddImportsVisitor takes 20 times as long."""
     code = f"import {name}"
     body = list(tree.body)
     if any(tree.code_for_node(statement).strip() == code for statement in body):

@@ -32,8 +32,8 @@ class BoundValue:
     """None means a value without an expression, such as a parameter or a function."""
 
     path: Sequence[int | None] = ()
-    """The index path of the name in `value`, such as (1, 0) for `b` in `a, (b, c) = value`. If a loop assigns
-    each element of `value`, the first index is None."""
+    """The indices that lead from `value` to the value of the name, such as (1, 0) for `b` in `a, (b, c) = value`. For
+    the variable of a loop over `value`, the first index is None."""
 
     node: cst.CSTNode | None = None
     """The node that binds the value, such as an assignment or a loop. None for a parameter of a function."""
@@ -91,7 +91,7 @@ class Module(SyntaxTree):
         return names or {""}
 
     def _is_redefined(self, assignments: set[BaseAssignment]) -> bool:
-        """Return whether the file itself defines the function or class.
+        """Return whether one of the assignments is a function or class that the file itself defines.
 
         Ignore definitions inside an `if` or a `try`, because they often handle a failed import.
         """

@@ -12,7 +12,7 @@ MAX_CHAIN = 1000
 
 MAX_TEXT = 100
 
-TOO_DEEP = "The file has code that is nested too deep, or too long, to be read. Port the file by hand."
+TOO_DEEP = "Some code in the file is too long or too deeply nested to be read. Port the file by hand."
 
 PYTHON_2 = re.compile(r"\s*(print\s+[^=(\s]|print\s*>>|except\s+[\w.()\s,]+,\s*\w+\s*:|raise\s+\w+\s*,|exec\s+['\"\w])")
 
@@ -22,7 +22,7 @@ class UnreadableSourceError(Exception):
 
 
 def identifiers(content: bytes) -> set[str]:
-    """Return the names and short strings of a source file. Omit `getattr` if it cannot look up a clip."""
+    """Return the names and short strings of a source file. Omit `getattr` if no call of getattr can return a clip."""
     try:
         with warnings.catch_warnings(action="ignore"):
             nodes = list(ast.walk(ast.parse(content)))
@@ -38,7 +38,7 @@ def _problem(error: SyntaxError | ValueError, content: bytes) -> str:
     try:
         text = content.decode(tokenize.detect_encoding(BytesIO(content).readline)[0])
     except (UnicodeDecodeError, SyntaxError) as failure:
-        remedy = "Save the file as UTF-8, and name no other encoding in the first two lines."
+        remedy = "Save the file as UTF-8, and remove a comment such as `# coding: latin-1` from its first two lines."
         return f"The text of the file cannot be decoded: {failure}. {remedy}"
     if "too many nested" in str(error):
         return TOO_DEEP

@@ -89,7 +89,7 @@ class SyntaxTree:
         return self._wrapper.resolve(metadata.PositionProvider)[node]
 
     def code(self, node: cst.CSTNode) -> str:
-        """Return the code of a node on one line, without comments. Line breaks in strings remain."""
+        """Return the code of a node, joined into one line without comments. Line breaks in strings remain."""
         return _on_one_line(self.tree.code_for_node(node).strip())
 
     def line(self, node: cst.CSTNode) -> str:
@@ -187,7 +187,7 @@ def owner_of(call: cst.Call) -> cst.BaseExpression:
 
 
 def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | None = None) -> list[cst.CSTNode]:
-    """Return a node and all inner nodes in order, and add {node: parent} to `parents`."""
+    """Return a node and all nodes inside it, in the order of the source. Add {node: parent} to `parents`."""
     nodes, stack = [], [node]
     while stack:
         current = stack.pop()

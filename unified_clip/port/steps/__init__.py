@@ -1,1 +1,1 @@
-"""Find training steps in source: the optimizer, its steps and its parameters."""
+"""Find the training steps in source code."""

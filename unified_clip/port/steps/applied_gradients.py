@@ -13,7 +13,7 @@ LIST_CHANGING_METHODS = ("append", "pop", "insert", "extend", "remove", "clear",
 
 
 class AppliedGradients:
-    """Decides whether a training step applies the gradients of the call `source`."""
+    """Decides whether a training step applies the gradients that the call `source` returns."""
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:
         self._module, self._source, self._variables = module, source, variables

@@ -21,11 +21,14 @@ NOT_ASSIGNED = (
     f"grad_clip=clip to the optimizer. {OTHERWISE}"
 )
 
+OTHER_CLIP = "Another clip of this optimizer cannot be rewritten. Port both clips by hand."
+
 SELECTING_ARGUMENTS = {
     "need_clip": "need_clip= selects the parameters to clip. Clip only these parameters by hand, before each "
     "optimizer.step().",
-    "group_name": "group_name= is used in static programs only. Remove it.",
-    "auto_skip_clip": "auto_skip_clip= skips clips that change nothing, but clips if the norm is NaN. Remove it.",
+    "group_name": "group_name= is used in static programs only. Remove group_name=.",
+    "auto_skip_clip": "With auto_skip_clip=, Paddle clips only if the norm exceeds the threshold or is NaN. Remove "
+    "auto_skip_clip=.",
 }
 """{argument that only Paddle's clips have: why a clip with this argument is flagged}"""
 
@@ -70,9 +73,7 @@ class PaddleClips:
                 complete.append(source)
                 continue
             for clip in source.clips:
-                self.why_not.setdefault(
-                    clip, (reasons or ["This optimizer also has a clip that cannot be ported. Port both by hand."])[0]
-                )
+                self.why_not.setdefault(clip, (reasons or [OTHER_CLIP])[0])
         return complete if len(complete) == len(sources) else self._complete(complete)
 
     def _source(self, clip: FoundClip) -> tuple[object, ClipSource]:
@@ -96,7 +97,7 @@ class PaddleClips:
         if self._static:
             raise UnsureError(
                 "The file builds static programs, which PyTorch does not have. Write the training step in PyTorch by "
-                "hand: backward(), clip, step()."
+                "hand: call backward(), clip the gradients, and call step()."
             )
         for name, reason in SELECTING_ARGUMENTS.items():
             if name in clip.arguments.passed:

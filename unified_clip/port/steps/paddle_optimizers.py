@@ -17,12 +17,12 @@ from .parameter_groups import may_have_groups
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
 SOMETHING_ELSE = (
-    "In line {2}, the value of {0} might not be {1}. If the value is {1}, call the class of Paddle directly in "
-    "this line. Otherwise, assign the value to another name."
+    "In line {2}, the value of {0} might not be {1}. If the value is {1}, create the value in this line by a call of "
+    "Paddle's class. Otherwise, assign the value to another name."
 )
 UNKNOWN_VALUE = (
-    "A value of {0} is unknown, for example because the value comes from an argument, a loop or a tuple. If the file "
-    "creates this value, write {{0}} = ... in a separate line. {OTHERWISE}"
+    "{0} gets a value that cannot be inferred, for example from an argument, a loop or a tuple. If the file "
+    f"creates this value, write {{0}} = ... in a separate line. {OTHERWISE}"
 )
 
 ADDS_GROUP = ("add_param_group", "_add_param_group")
@@ -60,7 +60,7 @@ class PaddleOptimizers:
         if binding.key is None:
             raise UnsureError(
                 "No line assigns the optimizer to a variable, so the steps of the optimizer cannot be found. If this "
-                f"file contains the steps, write a line optimizer = ... {OTHERWISE}"
+                f"file contains the steps, assign the optimizer to a variable, as in optimizer = Adam(...). {OTHERWISE}"
             )
         statement = self._module.small_statement(call)
         if statement is None or not self._module.has_own_line(statement):
@@ -89,7 +89,7 @@ class PaddleOptimizers:
             parameters = passed.get("parameters", passed.get("parameter_list", positional))
             if "grad_clip" not in passed:
                 raise UnsureError(
-                    f"One assignment gives {binding.text} an optimizer without grad_clip=. Use another variable for "
+                    f"One of the optimizers in {binding.text} is created without grad_clip=. Use another variable for "
                     f"this optimizer. {OTHERWISE}"
                 )
             if parameters is None:

@@ -17,7 +17,7 @@ BY_HAND = (
 OTHERWISE = f"Otherwise, port this clip by hand. {BY_HAND}"
 PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
 CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
-"""Methods of an optimizer that clip, in addition to step()."""
+"""Besides step(), these methods of an optimizer also clip."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Find TensorFlow's training steps, from the call that computes the gradients to `apply_gradients`."""
+"""Find TensorFlow's training steps: from the call that computes gradients until the call of `apply_gradients`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..to_config import UnsureError
 from .applied_gradients import AppliedGradients
 
 GRAPH = (
-    "unified-clip port rewrites gradient() of a tape, but no other function that computes gradients. In PyTorch, write "
-    "backward(), clip and step() in the training loop."
+    "unified-clip port rewrites gradient() of a tape, but no other function that computes gradients. In PyTorch, call "
+    "backward(), clip the gradients, and call step() in the training loop."
 )
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
 NOT_TOGETHER = (
@@ -25,13 +25,13 @@ NOT_TOGETHER = (
     "one of the calls, port the step by hand."
 )
 NOT_IN_PAIRS = (
-    "The calls of gradient() and apply_gradients() do not alternate. backward() would add up the gradients of "
-    "several calls. In PyTorch, call torch.autograd.grad(loss, parameters) for each gradient()."
+    "The calls of gradient() and apply_gradients() do not alternate. PyTorch's backward() would add up the gradients "
+    "of several gradient() calls. In PyTorch, replace each gradient() by torch.autograd.grad(loss, parameters)."
 )
 PERSISTENT = (
-    "A persistent tape may compute gradients several times. backward() would add these gradients up. If gradient() is "
-    "called once, remove persistent=. Otherwise, call torch.autograd.grad(loss, parameters) for each gradient() in "
-    "PyTorch."
+    "A persistent tape may compute gradients several times. PyTorch's backward() would add these gradients up. If "
+    "gradient() is called once, remove persistent=. Otherwise, in PyTorch, replace each gradient() by "
+    "torch.autograd.grad(loss, parameters)."
 )
 DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
 GRADIENT_METHODS = ("gradient", "compute_gradients", "get_gradients")
@@ -153,8 +153,8 @@ class TapeSteps:
             raise UnsureError(
                 "Horovod averages gradients. If Horovod averages before the clip, call optimizer.synchronize() before "
                 "the clip in PyTorch. Then call step() inside `with optimizer.skip_synchronize():`. If Horovod "
-                "averages after the clip, use a plain optimizer in PyTorch. After the clip, call "
-                "hvd.allreduce_(parameter.grad) for each parameter."
+                "averages after the clip, do not wrap the optimizer in hvd.DistributedOptimizer in PyTorch. After the "
+                "clip, call hvd.allreduce_(parameter.grad) for each parameter."
             )
         tapes = [call for call in calls if method_of(call) == "GradientTape"]
         flags = [each.value for tape in tapes for each in tape.args if keyword_of(each) in ("", "persistent")]
@@ -201,9 +201,9 @@ class TapeSteps:
         if has_other or len(apply.args) > (1 if method_of(apply) == "apply_gradients" else 2):
             accepted = "zip(gradients, variables)" if method_of(apply) == "apply_gradients" else "gradients, variables"
             raise UnsureError(
-                f"{method_of(apply)}() is ported only as {method_of(apply)}({accepted}). Pass the gradients and the "
-                "variables in this form, and remove name=. If another argument remains, write the step in PyTorch by "
-                "hand."
+                f"unified-clip port rewrites {method_of(apply)}() only in the form {method_of(apply)}({accepted}). "
+                "Pass the gradients and the variables in this form, and remove name=. If another argument remains, "
+                "write the step in PyTorch by hand."
             )
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
