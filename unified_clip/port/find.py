@@ -61,7 +61,7 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 
 
 def _assigned_limit(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip]:
-    """Find code such as parameter.need_clip = False, optimizer.clipnorm = 1.0, or {"clipnorm": 1.0}."""
+    """Find settings such as parameter.need_clip = False, optimizer.clipnorm = 1.0, or {"clipnorm": 1.0}."""
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
     elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:

@@ -76,7 +76,7 @@ def clips_in_bases(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
 
 
 def clips_in_entry(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip]:
-    """Find config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0, or {"grad_clip": 1.0}."""
+    """Find settings such as config["gradient_clipping"] = 1.0, args.max_grad_norm = 1.0, or {"grad_clip": 1.0}."""
     setting = _setting(imports, entry.keyword, entry.value)
     if setting is not None and entry.owner not in SELF:
         why_not = _why_not(setting, entry.value)
