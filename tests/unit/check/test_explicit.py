@@ -129,3 +129,39 @@ def test_a_wildcard_leaves_out_files_that_are_no_configuration(
     clip = f'{CLIP_CONFIG}\n[check]\nexplicit = ["**"]\n'
     findings = check({name: text, "a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}, clip).findings
     assert [(each.kind, each.path) for each in findings] == ([("unknown", name)] if is_found else [])
+
+
+SCRIPTS = '\n[check]\nexplicit = ["{}"]\n'
+TRL_FILE = "output_dir: a\npush_to_hub: true\nmax_grad_norm: 1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("glob", "script", "kinds"),
+    [
+        ("jobs/*.sh", "accelerate launch train.py --lr 1\n", ["unknown"]),
+        ("jobs/a.sh", "accelerate launch train.py --lr 1\n", ["unknown"]),
+        ("jobs/*", "accelerate launch train.py --lr 1\n", []),
+        ("**", "accelerate launch train.py --lr 1\n", []),
+        ("jobs/*.sh", "fairseq-hydra-train --config-dir c --config-name base\n", ["unknown"]),
+        ("jobs/*.sh", "fairseq-hydra-train --config-dir conf --config-name base\n", []),
+        ("jobs/*.sh", "fairseq-hydra-train optimization.clip_norm=1.0\n", []),
+        ("jobs/*.sh", "trl sft --config conf/trl.yaml\n", []),
+        ("jobs/*.sh", "trl sft --config conf/other.yaml\n", ["unknown"]),
+        ("jobs/*.sh", "trl sft\n", ["missing"]),
+    ],
+)
+def test_a_script_without_a_clip_key_is_no_silent_pass(check: Check, glob: str, script: str, kinds: list[str]) -> None:
+    fairseq = "optimization:\n  clip_norm: 1.0\n"
+    files = {"jobs/a.sh": script, "conf/base.yaml": fairseq, "conf/trl.yaml": TRL_FILE}
+    findings = check(files, CLIP_CONFIG + SCRIPTS.format(glob)).findings
+    assert [each.kind for each in findings] == kinds
+    assert {each.path for each in findings} <= {"jobs/a.sh"}
+
+
+def test_an_entry_with_an_effect_does_not_accept_a_missing_key(check: Check) -> None:
+    config = CLIP_CONFIG + SCRIPTS.format("jobs/*.sh") + IGNORE.format("jobs/*.sh")
+    files = {"jobs/a.sh": "trl sft\n", "a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}
+    assert check(files, config).findings == []
+    finding = only_finding(check(files, config + 'rule = "global_norm"\nthreshold = 1.0\n'))
+    assert finding.kind == "missing"
+    assert "check.explicit requires the key, and the key is missing" in finding.edit

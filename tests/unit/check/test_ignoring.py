@@ -270,3 +270,34 @@ def test_an_entry_without_a_threshold_approves_a_threshold_of_its_rule_that_is_u
     assert only_finding(check({"a.py": late}, f'{rules}rule = "global_norm"\n')).kind == "unknown", "another reason"
     value = text.replace("clip_grad_norm_", "clip_grad_value_")
     assert only_finding(check({"a.py": value}, f'{rules}rule = "global_norm"\n')).kind == "drift"
+
+
+RUN_TIME = "import torch\n\n\ndef clip(parameters, value, norm_type=2.0):\n    {}\n"
+UNKNOWN_RULE = RUN_TIME.format("optimizer.clip_grad_norm(value)")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch.nn.utils.clip_grad_norm_(parameters, value, norm_type=norm_type)",
+        "torch.nn.utils.clip_grad_norm_(parameters, value, norm_type)",
+        "torch.nn.utils.clip_grad_norm_(parameters, value)",
+    ],
+)
+def test_an_entry_with_only_a_rule_approves_arguments_that_are_known_at_run_time(check: Check, call: str) -> None:
+    files = {"a.py": RUN_TIME.format(call), "ds.json": DEEPSPEED % "1.0"}
+    finding = only_finding(check(files))
+    assert finding.kind == "unknown"
+    assert ("norm type, norm_type" in finding.does) == ("norm_type" in call)
+    entry = CLIP_CONFIG + IGNORE.format("a.py")
+    assert check(files, entry + 'rule = "global_norm"\n').findings == []
+    assert only_finding(check(files, entry + 'rule = "value"\n')).kind == "unknown"
+    assert "write rule = " in only_finding(check(files, entry + "threshold = 1.0\n")).edit
+
+
+def test_an_entry_for_an_unknown_rule_names_what_is_unknown(check: Check) -> None:
+    files = {"a.py": UNKNOWN_RULE, "ds.json": DEEPSPEED % "1.0"}
+    edit = only_finding(check(files, f'{CLIP_CONFIG}{IGNORE.format("a.py")}rule = "global_norm"\n')).edit
+    assert "but the rule and the threshold of this clip are unknown" in edit
+    assert "new effect" not in edit
+    assert check(files, CLIP_CONFIG + IGNORE.format("a.py")).findings == []

@@ -22,6 +22,14 @@ NO_THRESHOLD = (
     "The entry {index} of check.ignore approves only {approved}, but the threshold of this clip is only known at run "
     'time. To accept every threshold of this rule, write rule = "{rule}" without threshold in that entry.'
 )
+NO_EFFECT = (
+    "The entry {index} of check.ignore approves only {approved}, but {unknown} unknown. To accept this clip whatever "
+    "its effect is, remove rule and threshold from that entry."
+)
+NO_KEY = (
+    "The entry {index} of check.ignore approves only {approved}, but check.explicit requires the key, and the key is "
+    "missing. To accept the trainer's default, remove rule and threshold from that entry."
+)
 NOT_APPROVED = (
     "The entry {index} of check.ignore approves only {approved} for this clip. If you intend the new effect, change "
     "rule and threshold of that entry."
@@ -55,11 +63,21 @@ def applied(
     used.add(index)
     if approves(rules[index], use, config):
         return finding.model_copy(update={"ignored": rules[index].reason})
-    why, rule = NOT_APPROVED, use.rule_of_any_threshold
-    if rule and rules[index].threshold is not None:
-        why = NO_THRESHOLD.replace("{rule}", rule.rule)
-    why = why.format(index=index + 1, approved=approval(rules[index], config))
+    why = _why_not(rules[index], use).replace("{approved}", approval(rules[index], config))
+    why = why.replace("{index}", str(index + 1))
     return finding.model_copy(update={"edit": f"{why}\n{finding.edit}"})
+
+
+def _why_not(entry: Ignore, use: ClipUse) -> str:
+    rule = use.rule_of_any_threshold
+    if use.needs_key:
+        return NO_KEY
+    if rule and entry.threshold is not None:
+        return NO_THRESHOLD.replace("{rule}", rule.rule)
+    if use.config is None and not (use.values or use.unclipped or rule):
+        unknown = f"the effect of this clip, which has the rule {use.rule.rule!r}, is" if use.rule else ""
+        return NO_EFFECT.replace("{unknown}", unknown or "the rule and the threshold of this clip are")
+    return NOT_APPROVED
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
@@ -97,6 +115,8 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """
     if rule.threshold is None and rule.rule is None:
         return True
+    if use.needs_key:
+        return False
     if use.unclipped:
         return rule.rule == "none"
     if use.rule_of_any_threshold and rule.threshold is None:

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import cache
 from pathlib import Path
 
 from ...config.documents import DOCUMENT_KINDS
+from ...config.documents.script_options import without_comments
 from ...port.catalog import setting_of_base
 from .. import patterns, trainer_files
 from ..clip_use import ClipUse, FoundClips, shown
+from ..command_lines import is_shell
 from ..files_to_check import below
 from ..judge import make_finding
 from ..model import Finding
@@ -30,9 +32,12 @@ NO_KEY = (
     "is unknown."
 )
 SET_KEY = (
-    "Restore the clip key. If the file has a clip key, set the format of the file in check.formats. If no trainer "
-    "reads the file, add the file to check.ignore with a reason."
+    "Restore the clip key. If the file has a clip key, set the format of the file in check.formats. If another file "
+    "sets the clip, or if no trainer reads the file, add the file to check.ignore with a reason."
 )
+
+CONFIGURATION = re.compile(r"[^\s=\"']+\.(?:ya?ml|json)\b")
+HYDRA = re.compile(r"--config-(?:dir|path)[=\s]+(\S+)(?:[^\S\n]|\\\n)+--config-name[=\s]+([\w.-]+)")
 
 CLIP_HERE = (
     "Clip in this file, with ClipConfig or a function of the framework. If other code clips these gradients, add the "
@@ -134,15 +139,27 @@ def _is_clip(use: ClipUse) -> bool:
 def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
     """Yield an entry for each file that matches a pattern of `check.explicit` and has no clip key.
 
-    If the pattern has a wildcard, skip files that do not look like a configuration.
+    If the pattern has a wildcard, skip files that do not look like a configuration. A pattern such as "*.sh" also skips
+    no shell script.
     """
     shows = _files(file_uses.uses) | file_uses.files
+    with_key = {os.path.realpath(use.path) for use in file_uses.uses if use.has_key}
     for file in files:
         matching = [glob for glob in globs if patterns.matches(glob, file, root)]
-        named = [glob for glob in matching if not WILDCARD.search(glob)]
-        known = os.path.realpath(file) in shows or file in file_uses.elsewhere or file.resolve() in file_uses.bases
+        is_script = is_shell(file)
+        named = [glob for glob in matching if not WILDCARD.search(glob) or (is_script and is_shell(Path(glob)))]
+        is_elsewhere = file in file_uses.elsewhere and not is_script
+        known = os.path.realpath(file) in shows or is_elsewhere or file.resolve() in file_uses.bases
+        known = known or (is_script and _names_file(file, with_key))
         if not known and (named or (matching and _is_configuration(file))):
             yield ClipUse(file, 1, 1, f'check.explicit "{[*named, *matching][0]}"', why_unknown=NO_KEY)
+
+
+def _names_file(script: Path, files: Set[str]) -> bool:
+    """Return whether a script passes one of the files to a command, as in `--config a.yaml`."""
+    code = without_comments(script.read_text("utf-8", "replace"))
+    names = CONFIGURATION.findall(code) + [f"{folder}/{name}.yaml" for folder, name in HYDRA.findall(code)]
+    return any(file.endswith(f"/{name.removeprefix('./')}") for file in files for name in names)
 
 
 def _is_configuration(file: Path) -> bool:
