@@ -183,6 +183,54 @@ def test_a_clip_by_hand_is_reported(tmp_path: Path) -> None:
     assert {step.changed for step in runs.read(paths[0]).optimizer_steps} == {None}
 
 
+def divided(parameters: Parameters, step: int) -> None:
+    clip_grad_norm_(parameters, THRESHOLD)
+    for parameter in parameters:
+        parameter.grad.div_(128)
+
+
+@both
+def test_gradients_that_are_divided_after_the_clip_are_named(tmp_path: Path, norms: bool) -> None:
+    comparison = compared(tmp_path, norms, clip=divided, factor=128.0)
+    (cause,) = comparison.findings
+    if norms:
+        assert cause.kind == "clipping before unscaling"
+        expected = (
+            "new.jsonl clips gradients that are 128 times as large as the gradients of old.jsonl, and divides the "
+        )
+        assert cause.sentence.startswith(f"{expected}gradients by 128 after the clip.")
+    else:
+        assert cause.kind == "scaled gradients"
+        assert "If new.jsonl divides the gradients by 128 after the clip, divide them before the clip" in cause.sentence
+
+
+def test_a_division_after_the_clip_is_not_called_another_optimizer(tmp_path: Path) -> None:
+    (cause,) = compared(tmp_path, True, clip=divided).findings
+    assert cause.kind == "the clip does not reach the step"
+    assert (
+        "new.jsonl changes 6 gradients between the clip and the step. At the step, their total norm is 128 times"
+        in (cause.sentence)
+    )
+
+
+def returned(parameters: Parameters, step: int) -> None:
+    clipped, _ = uc.clip_by_global_norm([parameter.grad for parameter in parameters], THRESHOLD)
+    for parameter, gradient in zip(parameters, clipped, strict=True):
+        parameter.grad = gradient
+
+
+@pytest.mark.parametrize(
+    ("clip", "counts"),
+    [(clip_at_each_step, [0] * STEPS), (returned, [None] * STEPS), (divided, [6] * STEPS), (by_hand, [None] * STEPS)],
+)
+def test_changes_after_the_clip_are_counted(tmp_path: Path, clip: Any, counts: list[int | None]) -> None:
+    path = tmp_path / "run.jsonl"
+    with warnings.catch_warnings(), unified_clip.record(path):
+        warnings.filterwarnings("ignore", ".*No clip calls were recorded", unified_clip.ClipWarning)
+        train(clip)
+    assert [step.changed_after_clip for step in runs.read(path).optimizer_steps] == counts
+
+
 def test_unchanged_gradients_are_counted_as_such(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     with unified_clip.record(path):

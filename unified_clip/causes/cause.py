@@ -19,7 +19,7 @@ CauseKind = Literal[
     "rows", "scaled gradients", "signs", "swapped", "touched", "underflow", "zeros",
     # found in the calls and steps of two runs
     "another dtype", "another learning rate", "another optimizer", "another place of the optimizer's eps",
-    "another order of networks", "clip by hand", "clipping after the step",
+    "another order of networks", "another update", "clip by hand", "clipping after the step",
     "clipping before unscaling", "gradient accumulation", "gradients are not cleared",
     "left-out clip", "one run is shorter", "other data or loss", "other gradients", "other initial weights",
     "parameters of another network", "repeated parameter", "several clips before a step", "shifted step",

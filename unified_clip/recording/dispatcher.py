@@ -33,6 +33,7 @@ class Dispatcher:
         self.recorded_calls = 0
         self.natives: tuple[Recording, ...] = ()
         self.on_jax_clips: Callable[[int], None] = lambda count: None
+        self.on_clipped: Callable[[str], None] = lambda call: None
 
     def add(self, recording: Recording) -> None:
         self._change(lambda recordings: (*recordings, recording))
@@ -59,7 +60,8 @@ class Dispatcher:
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if body.__name__ in NOT_CLIPS or self.running is not None:  # a call inside another call belongs to it
             return body(*args, **kwargs)
-        call = self._thread.call = RunningCall(_name(body, args), self._recordings)
+        name = _name(body, args)
+        call = self._thread.call = RunningCall(name, self._recordings)
         failure = None
         started = perf_counter()
         try:
@@ -72,6 +74,7 @@ class Dispatcher:
             self._thread.call = None
             if self.natives and failure is None:
                 self.on_jax_clips(call.recorders[0].count_lines("jax"))
+                self.on_clipped(name)
             for recorder in call.recorders:
                 recorder.end(seconds, failure)
 

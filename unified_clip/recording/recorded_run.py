@@ -178,6 +178,12 @@ class OptimizerStep(RecordedTable):
     changed: Annotated[int, Field(ge=0)] | None = None
     """The number of gradients that unrecorded code changed after the last backward pass."""
 
+    changed_after_clip: Annotated[int, Field(ge=0)] | None = None
+    """The number of gradients that unrecorded code changed after the last clip."""
+
+    norm_at_step: Real | None = None
+    """The total norm of the gradients at the step, recorded only if `changed_after_clip` is not 0."""
+
     empty_clips: Annotated[int, Field(ge=0)] = 0  # how many clips got no gradient, as before the backward pass
     empty_because: str | None = None
     """Why a clip got no gradient: "no parameters" or "other parameters"."""

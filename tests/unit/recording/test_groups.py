@@ -199,7 +199,7 @@ def test_adam_may_move_weights_by_noise_of_gradients(
 ) -> None:
     """Twice the learning rate of 0.1 times the root of 8 elements is 0.566."""
     runs = with_noise(noise, 0.1, optimizer), with_noise(noise, 0.1 + moved, optimizer)
-    assert cause_kinds(compare_runs(*runs)) == ["rounding noise" if is_rounding else "another optimizer"]
+    assert cause_kinds(compare_runs(*runs)) == ["rounding noise" if is_rounding else "another update"]
     hint = "rounding might be the cause"
     may_be_rounding = moved == 0.5 and optimizer != "torch.optim.SGD"  # of a part of the gradient
     assert (hint in str(compare_runs(*runs).findings)) == (may_be_rounding and not is_rounding)
@@ -221,7 +221,7 @@ def test_sgd_may_move_weights_by_noise_of_gradients(
         [{**each, **(settings if "settings" in each else {})} for each in with_noise(1e-9, weight, "torch.optim.SGD")]
         for weight in (1e-10, 1e-10 + moved)
     )
-    assert cause_kinds(compare_runs(old, new)) == ["rounding noise" if is_rounding else "another optimizer"]
+    assert cause_kinds(compare_runs(old, new)) == ["rounding noise" if is_rounding else "another update"]
     assert (compare_runs(old, new, max_ulp=64).first is None) == is_rounding
 
 

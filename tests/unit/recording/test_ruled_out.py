@@ -26,9 +26,11 @@ TABLES = (unexplained.RULED_OUT, unexplained.RULED_OUT_BY_NORMS, unexplained.RUL
 NOT_RULED_OUT = {
     # the numbers show these directly, so an unexplained difference has none of them
     "NaN", "inf", "overflow", "underflow", "zeros", "touched", "one run is shorter", "per group for global",
-    "not clipped", "clipped below the threshold", "another optimizer", "another place of the optimizer's eps",
+    "not clipped", "clipped below the threshold", "another optimizer", "another update",
+    "another place of the optimizer's eps",
     "not scaled",
     "not finite in one run", "norm after the clip", "skipped step", "squared rows", "clip by hand",
+    "the clip does not reach the step",
     # only these follow from other weights or data
     "untransposed weight", "other initial weights", "other data or loss", "other gradients",
     "weight decay before the clip", "weights are not updated", "another order of networks",

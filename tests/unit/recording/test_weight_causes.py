@@ -45,6 +45,51 @@ def test_other_weights_with_equal_gradients_are_no_step(compare_runs: Any) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("changes", "kind", "text"),
+    [
+        ({}, "another update", "Both runs use the same optimizer with the same recorded settings"),
+        ({}, "another update", "Also look for code that changes gradients between the clip and the step"),
+        ({"optimizer": "train.Adam"}, "another optimizer", "This is only a possible cause. Compare the optimizers"),
+    ],
+)
+def test_weights_after_equal_steps_of_optimizers(compare_runs: Any, changes: Any, kind: str, text: str) -> None:
+    clips, moved = [clip_line(1), clip_line(2)], [clip_line(1), clip_line(2, weights={**WEIGHTS, "a": 1.5})]
+    (cause,) = compare_runs(with_steps(clips, **changes), with_steps(moved, **changes)).findings
+    assert cause.kind == kind
+    assert text in cause.sentence
+
+
+@pytest.mark.parametrize(("counts", "named"), [((0, 3), True), ((None, 3), True), ((3, 0), True), ((3, 3), False)])
+def test_changes_after_one_clip_explain_other_weights(compare_runs: Any, counts: tuple[Any, Any], named: bool) -> None:
+    clips, moved = [clip_line(1), clip_line(2)], [clip_line(1), clip_line(2, weights={**WEIGHTS, "a": 1.5})]
+    runs = (with_steps(each, changed_after_clip=n) for each, n in zip((clips, moved), counts, strict=True))
+    (cause,) = compare_runs(*runs).findings
+    assert (cause.kind == "the clip does not reach the step") == named
+    if named:
+        name = "a.jsonl" if counts[0] else "b.jsonl"
+        assert f"Other code of {name} changes 3 gradients between the clip and the step. Remove" in cause.sentence
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "hint"),
+    [
+        ({}, "scaled gradients", True),
+        ({"changed_after_clip": 0}, "scaled gradients", False),
+        ({"changed_after_clip": 3, "norm_at_step": 0.5}, "scaled gradients", True),
+        ({"changed_after_clip": 3, "norm_at_step": 1 / 128}, "clipping before unscaling", False),
+    ],
+)
+def test_a_division_after_the_clip_of_scaled_gradients(compare_runs: Any, fields: Any, kind: str, hint: bool) -> None:
+    scaled = clip_line(1, {name: 128 * norm for name, norm in NORMS.items()})
+    runs = with_steps([clip_line(1)]), with_steps([scaled], **fields)
+    for a, b, name in ((*runs, "b.jsonl"), (*runs[::-1], "a.jsonl")):
+        (cause,) = compare_runs(a, b).findings
+        assert cause.kind == kind
+        advice = f"If {name} divides the gradients by 128 after the clip, divide them before the clip instead"
+        assert (advice in cause.sentence) == hint
+
+
 @pytest.mark.parametrize(("dtype", "framework"), [("float64", "paddle"), ("float64", "jax"), ("float32", "paddle")])
 def test_weights_in_float64_beside_paddle_may_differ_by_the_precision_of_settings(
     compare_runs: Any, dtype: str, framework: str

@@ -156,6 +156,25 @@ def test_gradients_that_change_after_the_clip_are_named(tmp_path: Path, capsys: 
     assert data["finding"]["mistake"] == "the clip does not reach the step"
     text = data["finding"]["text"]
     assert "yields gradients that differ from the results of its clip calls: 'bias'. Other code changes" in text
+    assert "multiplies" not in text
+
+
+@pytest.mark.parametrize("scale", [1, 128])
+def test_a_division_after_the_clip_is_named_with_its_factor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scale: int
+) -> None:
+    scaled, divided = (
+        f"grads = {{n: g * np.float32({factor}) for n, g in grads.items()}}" for factor in (scale, 2**-7)
+    )
+    new = NUMPY.replace("CLIP", f"{scaled}; grads, _ = uc.clip_by_global_norm(grads, 0.5); {divided}")
+    finding = verify_as_json(tmp_path, capsys, GLOBAL, new)["finding"]
+    if scale == 1:
+        assert finding["mistake"] == "the clip does not reach the step"
+        assert finding["text"].endswith("after the clip, and multiplies all of them by 0.0078125")
+    else:
+        assert finding["mistake"] == "clipping before unscaling"
+        assert "gradients that are 128 times as large" in finding["text"]
+        assert "Scaled gradients" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ..pairs.calls import CallPair, orders_of
 from ..pairs.packed_parameters import packed_names, separate
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import ROUNDING, distance, is_near
-from . import gradient_hints, recurrent, square_weights
+from . import after_clips, gradient_hints, recurrent, square_weights
 from .bias_correction import missing_correction
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
@@ -209,15 +209,25 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
     if point.first.stage == "gradient":
         return _other_gradients(point, pair)
     if point.first.stage == "weight" and point.index and _clips_agree(point.pairs[point.index - 1]):
-        step = point.pairs[point.index - 1].a.step
-        sentence = f"at step {step}, the gradients and coefficients agree, but the weights differ after the step"
+        before = point.pairs[point.index - 1]
+        sentence = (
+            f"at step {before.a.step}, the gradients and coefficients agree, but the weights differ after the step"
+        )
+        if cause := after_clips.one_changes_after_clip(point, before, sentence):
+            return cause
         if correction := missing_correction(point, pair):
             return Cause("another optimizer", joined(sentence, correction))
+        hints = joined(after_clips.hint_at_changes(point, before), _precision_of_settings(point, pair))
+        if after_clips.have_same_optimizers(point, before):
+            sentence += ". Both runs use the same optimizer with the same recorded settings"
+            advice = "Compare the states and the parameter groups of the optimizers, and code that changes weights"
+            return Cause("another update", joined(sentence, advice, hints))
+        possible = "This is only a possible cause" if hints else ""
         advice = (
             "Compare the optimizers. Then compare their learning rates, other settings, initial states, and the bias "
             "correction of Adam"
         )
-        return Cause("another optimizer", joined(sentence, advice, _precision_of_settings(point, pair)))
+        return Cause("another optimizer", joined(sentence, possible, advice, hints))
     return None
 
 
@@ -370,10 +380,10 @@ def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
     if not moved <= 2 * point.pairs[point.index - 1].rate * (pair.a.parameters[name].elements or 0) ** 0.5:
         return ""
     return (
-        "This is only a possible cause. If the settings are equal, rounding might be the cause: optimizers such as "
-        "Adam divide each gradient by its own size. So an element whose true gradient is 0 gets updates from "
-        "rounding errors. An example is the key part of a joint query-key-value bias in attention. To find out, "
-        "compare in float64: docs/my-loss-curve-differs.md#rounding"
+        "If the settings are equal, rounding might be the cause: optimizers such as Adam divide each gradient by its "
+        "own size. So an element whose true gradient is 0 gets updates from rounding errors. An example is the key "
+        "part of a joint query-key-value bias in attention. To find out, compare in float64: "
+        "docs/my-loss-curve-differs.md#rounding"
     )
 
 

@@ -23,6 +23,7 @@ from ..recorded_run import RecordedCall
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
 from ..rounding_noise import noise_floor
 from . import before_clips, order_of_calls, recurrent, weight_decay
+from .after_clips import unscaled_after_clip
 from .eps_causes import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
 
 FACTORS = 2**24
@@ -66,6 +67,8 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         or before_clips.initial_weights(point, pair)
         or _rule(point, pair)
     )
+    if exclusive and exclusive.kind == "scaled gradients":
+        exclusive = unscaled_after_clip(exclusive, point, pair)
     independent = (
         *_causes_in_settings(point, pair),
         _no_effect(point, pair),

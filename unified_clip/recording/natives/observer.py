@@ -115,6 +115,7 @@ class RunningNativeCall:
                 event.end(returned_norm)
                 recorder.events = [event]
                 recorder.end(None, None)
+        DISPATCHER.on_clipped(self._call.name)
         if not self._evidence:
             return
         observed = self._observed

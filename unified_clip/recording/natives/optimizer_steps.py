@@ -68,6 +68,8 @@ class StepWatcher:
     def _reset(self) -> None:
         self._backward_calls = 0
         self.changed: int | None = None  # number of gradients that unrecorded code changed
+        self.changed_after_clip: int | None = None
+        self.norm_at_step: float | None = None
         self._empty_clips: list[tuple[bool, int]] = []  # (whether the clip got parameters, earlier backward passes)
 
     def before_backward(self) -> None:
@@ -97,8 +99,9 @@ class StepWatcher:
         has_gradients: bool,
     ) -> None:
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared.get(key), **fields}
-        if self.changed is not None:
-            passes["changed"] = self.changed
+        for name in ("changed", "changed_after_clip", "norm_at_step"):
+            if (value := getattr(self, name)) is not None:
+                passes[name] = value
         if self._empty_clips:
             passes["empty_clips"] = len(self._empty_clips)
             if (False, self._backward_calls) in self._empty_clips:

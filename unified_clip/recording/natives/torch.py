@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -36,6 +37,7 @@ def install() -> None:
     HOOKS.wrap([(torch.amp.GradScaler, "scale")], _scaled)
     HOOKS.wrap([(torch.amp.GradScaler, "unscale_")], _unscaled)
     HOOKS.on_switch(_add_step_hook, _remove_step_hook)
+    DISPATCHER.on_clipped = _clipped
     HOOKS.wrap([(torch.nn.utils.clip_grad, "_get_total_norm")], SHARDED.around_total_norm)
     for name in NAMES:
         HOOKS.wrap([(torch.nn.utils.clip_grad, name), (torch.nn.utils, name)], _watched)
@@ -131,11 +133,27 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
     return unscale
 
 
+def _clipped(call: str) -> None:
+    if not _is_hidden():
+        with warn_on_error("the gradients after a clip"):
+            VERSIONS.store_clipped(call)
+
+
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not _is_hidden():
         with warn_on_error("a step of an optimizer"):
             WATCHER.changed = VERSIONS.count_changed(optimizer)
+            WATCHER.changed_after_clip = VERSIONS.count_changed_after_clip(optimizer)
+            if WATCHER.changed_after_clip and DISPATCHER.norms:
+                WATCHER.norm_at_step = _total_norm(optimizer)
             VERSIONS.add(optimizer)
+
+
+def _total_norm(optimizer: Any) -> float | None:
+    gradients = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+    if any(each.is_sparse or hasattr(each, "_local_tensor") for each in gradients):
+        return None
+    return math.hypot(*(each.detach().float().norm().item() for each in gradients))
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:

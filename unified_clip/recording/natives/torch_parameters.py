@@ -20,7 +20,8 @@ State = tuple[int, int]
 
 
 class GradientVersions:
-    """Use PyTorch's counter of in-place changes to detect gradients that changed after the last backward pass."""
+    """Use PyTorch's counter of in-place changes to detect gradients that changed after the last backward pass, or after
+    the last clip."""
 
     def __init__(self) -> None:
         self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by `id`: some have no hash
@@ -29,6 +30,7 @@ class GradientVersions:
 
     def _reset(self) -> None:
         self._states: dict[int, State] = {}
+        self._clipped: dict[int, State] = {}
         self._recorded_calls = DISPATCHER.recorded_calls
 
     def add(self, optimizer: Any) -> None:
@@ -36,14 +38,28 @@ class GradientVersions:
 
     def store(self) -> None:
         self._recorded_calls = DISPATCHER.recorded_calls
-        self._states = {key: state for optimizer in self._optimizers.values() for key, state in _states(optimizer)}
+        self._states, self._clipped = self._all_states(), {}
+
+    def store_clipped(self, call: str) -> None:
+        is_in_place = call.endswith("_")  # other functions return the clipped gradients
+        self._clipped = self._all_states() if is_in_place else {}
+
+    def _all_states(self) -> dict[int, State]:
+        return {key: state for optimizer in self._optimizers.values() for key, state in _states(optimizer)}
 
     def count_changed(self, optimizer: Any) -> int | None:
         if not self._states or self._recorded_calls != DISPATCHER.recorded_calls:
             return None
-        pairs = [(self._states.get(key), state) for key, state in _states(optimizer)]
-        known = [before != after for before, after in pairs if before is not None]
-        return sum(known) if known else None
+        return _count_changed((self._states.get(key), state) for key, state in _states(optimizer))
+
+    def count_changed_after_clip(self, optimizer: Any) -> int | None:
+        """Each clip is compared with one step."""
+        return _count_changed((self._clipped.pop(key, None), state) for key, state in _states(optimizer))
+
+
+def _count_changed(pairs: Iterable[tuple[State | None, State]]) -> int | None:
+    known = [before != after for before, after in pairs if before is not None]
+    return sum(known) if known else None
 
 
 def _states(optimizer: Any) -> Iterator[tuple[int, State]]:

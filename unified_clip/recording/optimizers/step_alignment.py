@@ -298,6 +298,8 @@ def _join(steps: Sequence[OptimizerStep]) -> OptimizerStep:
         "cleared": None,
         "backward_calls": steps[0].backward_calls if not any(step.backward_calls for step in steps[1:]) else None,
         "changed": sum(changed) if changed else None,
+        "changed_after_clip": None,
+        "norm_at_step": None,
         "decayed": None,
         "undecayed": (),
         "empty_clips": sum(step.empty_clips for step in steps),

@@ -143,7 +143,7 @@ def _where_to_look(comparison: RecordingComparison) -> list[str]:
     if first.stage != "weight" and not all(run.header.norms for run in comparison.runs):
         place += ", and the initial weights"
     if first.stage == "weight" and not is_first:
-        place = "the optimizers"
+        place = "the optimizers, and the code between the clip and the step"
     same = "" if is_first else f" up to step {first.step - 1}"
     what = "weights" if first.stage == "weight" else "gradients"
     clips = f"Clipping is the same{same}: rule, threshold, norm type and formula"

@@ -20,13 +20,14 @@ from ...tensors.arithmetic import FORMATS
 from ..cause_limits import RELATIVE_TOLERANCE
 from ..normalize import NormalizedRecording
 from ..step_comparison import StepComparison
-from ..step_pairing import StepPairing, coarsest_ulp, tensor_distance
+from ..step_pairing import StepPairing, coarsest_ulp
+from . import after_clips
 from .bias_correction import another_bias_correction
 from .initial_weights import InitialWeights
 from .square_weights import Rerun, untransposed_square
 from .updates import advice_on_settings, cause_of_update, without_gradient
 
-BY_ELIMINATION = {*OUTSIDE_THE_CLIP, "another optimizer"}
+BY_ELIMINATION = {*OUTSIDE_THE_CLIP, "another optimizer", "another update", "the clip does not reach the step"}
 
 DECAY: CauseKind = "weight decay before the clip"
 
@@ -46,6 +47,8 @@ def find_cause(
     if "other initial weights" in kinds:  # the recordings have the weights themselves
         return None
     limit = max(max_ulp, ROUNDING)
+    if "scaled gradients" in kinds and (finding := after_clips.unscaled_after_clip(rows, recordings)):
+        return finding
     row = next((row for row in rows if row.beyond_rounding(limit)), None)
     stages = row.beyond_rounding(limit) if row else []
     finding = None
@@ -66,7 +69,7 @@ def find_cause(
             finding = _updated_before(row, clips, recordings)
             finding = finding or (_other_gradients(row, pairing, recordings, rerun) if stages[0] == "norm" else None)
     if finding is None and row and stages[0] == "tensors":
-        finding = _changed_after_clip(row, recordings, len(rows))
+        finding = after_clips.changed_after_clip(row, recordings, len(rows))
     if finding is None and row and stages == ["update"]:
         finding = without_gradient(row, rows, pairing, recordings, limit)
         if finding is None and "clipping after the step" not in kinds:  # which explains the updates, too
@@ -76,10 +79,10 @@ def find_cause(
 
 
 def without_consequences(clips: RecordingComparison, finding: Cause) -> RecordingComparison:
+    replaced = {*BY_ELIMINATION, finding.kind}
+    replaced |= {"scaled gradients"} if finding.kind == "clipping before unscaling" else set()
     kept = {
-        divergence: [
-            cause for cause in causes if divergence.stage in STAGES or cause.kind not in {*BY_ELIMINATION, finding.kind}
-        ]
+        divergence: [cause for cause in causes if divergence.stage in STAGES or cause.kind not in replaced]
         for divergence, causes in clips.divergences.items()
         if not (finding.kind == DECAY and divergence.parameter == "weight_decay")
     }
@@ -141,22 +144,6 @@ def _updated_before(
         f"the gradients of the next clip differ. {advice_on_settings(recordings, row.step)}"
     )
     return Cause("another optimizer", sentence)
-
-
-def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedRecording], steps: int) -> Cause | None:
-    for recording in recordings:
-        output = recording.run.output_at(row.step, steps)
-        gradients = (output.gradients if output else None) or {}
-        results = recording.clipped.get(row.step, {}) if row.step not in recording.unclipped else {}
-        both = {name: (each.values(), gradients[name].values()) for name, each in results.items() if name in gradients}
-        whole = {name: values for name, values in both.items() if values[0].shape == values[1].shape}
-        if changed := [name for name, values in whole.items() if tensor_distance(*values, 0.0).ulps > ROUNDING]:
-            return Cause(
-                "the clip does not reach the step",
-                f"at step {row.step}, {recording.run.script} yields gradients that differ from the results of its "
-                f"clip calls: {names_text(changed)}. Other code changes these gradients after the clip",
-            )
-    return None
 
 
 def _amplified_rounding(
