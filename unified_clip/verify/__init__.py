@@ -1,1 +1,1 @@
-"""Run two training steps on the same weights and batches, and compare them: `unified-clip verify`."""
+"""Run an old and a new training step on the same weights and batches, and compare results: `unified-clip verify`."""

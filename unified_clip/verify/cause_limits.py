@@ -5,7 +5,7 @@ from __future__ import annotations
 RELATIVE_TOLERANCE = 1e-3
 
 STORAGE_ULPS = 4
-"""Rounding of a parameter can change its update by up to this number of ULP of the parameter."""
+"""Rounding of a stored parameter can change its update by up to this number of ULP of the parameter."""
 
 RECORDED_NORM_TOLERANCE = 1e-4
 

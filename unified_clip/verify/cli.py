@@ -21,14 +21,14 @@ def add_parser(commands: Any) -> None:
     verify = commands.add_parser(
         "verify",
         help="run an old and a new training step, and compare their clipping",
-        description="Run two training steps on the same weights and batches, each in its own process. Compare norms, "
-        "coefficients, clipped gradients and updates, and explain the first difference.",
+        description="Run an old and a new training step on the same weights and batches, each in its own process. "
+        "Compare norms, coefficients, clipped gradients and updates, and explain the first difference.",
     )
     for side in ("old", "new"):
         verify.add_argument(side, metavar=side.upper(), help=f"the {side} training step, as in {side}.py:step")
     verify.add_argument(
         "--weights",
-        help="initial weights by name: .npz, .safetensors, .pt, ... (required)",
+        help="file of named initial weights, such as .npz, .safetensors or .pt (required)",
         type=Path,
         metavar="FILE",
     )
@@ -45,7 +45,9 @@ def add_parser(commands: Any) -> None:
     )
     for side in ("old", "new"):
         verify.add_argument(
-            f"--python-{side}", help=f"interpreter for {side.upper()} (default: this one)", metavar="PYTHON"
+            f"--python-{side}",
+            help=f"Python interpreter for {side.upper()} (default: the interpreter of this command)",
+            metavar="PYTHON",
         )
     verify.add_argument(
         "--max-ulp",
@@ -60,7 +62,7 @@ def add_parser(commands: Any) -> None:
     )
     verify.add_argument(
         "--timeout",
-        help="seconds for both processes together (default: 600)",
+        help="stop with an error if a process still runs after this many seconds (default: 600)",
         type=float,
         metavar="SECONDS",
         default=600.0,

@@ -38,11 +38,11 @@ class Verification:
     """The runs that yield unclipped gradients. The results of their clip calls are compared instead."""
 
     finding: Cause | None
-    """The cause of a difference that the clips do not explain, such as different dtypes or learning rates."""
+    """A cause that is not in the clips, such as different dtypes or learning rates."""
 
     max_ulp: float
     calls: Sequence[Mapping[str, int]]
-    """{function: number of clip calls} for each run, before the calls of a loop are merged."""
+    """{function: number of clip calls} for each run. Every call of a loop counts."""
 
     resynced: bool = False
 
@@ -129,10 +129,11 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
     unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
-    both_ways = '--map mixes lines "old name" = "new name" with lines "new name" = "old name".'
+    both_ways = "Some lines of --map begin with the old name, and others with the new name."
     problem = f"--map has {unknown[0]!r}, which neither script yields." if unknown else both_ways
     of_old, of_new = (f"{run.script} ({names_text(sorted(run.shapes))})" for run in (old, new))
-    raise VerifyError(f"{problem} Each line must contain a name of {of_old} and a name of {of_new}.", "UC604")
+    rule = f"Each line must contain a parameter name of {of_old} and a parameter name of {of_new}."
+    raise VerifyError(f"{problem} {rule}", "UC604")
 
 
 # -- outputs that cannot be compared must not count as the same
@@ -180,12 +181,13 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
             continue
         script, count = recording.run.script, len(other.lines)
         calls = f"{other.run.script} makes {count} clip call{'s' * (count > 1)}"
-        end = f"If {script} never clips, the difference is: {calls}" if count else "Without clips, nothing is compared"
+        end = f"If {script} never clips, the clipping of the two steps differs: {calls}"
+        end = end if count else "Without clips, nothing is compared"
         raise VerifyError(
-            f"The recording of {script} has no clip calls on gradients. Recordings contain the calls of unified_clip "
-            "and of the functions in docs/recording.md#the-frameworks-own-functions. Calls inside torch.compile or "
-            "jit_compile=True are not recorded: turn compilation off. If the step clips by its own code, yield "
-            f"(parameters, gradients, unclipped). {end}.",
+            f"The recording of {script} has no clip calls on gradients. Recordings contain the calls to unified_clip "
+            "and to the functions in docs/recording.md#the-frameworks-own-functions. Calls inside torch.compile or "
+            "jit_compile=True are not recorded: turn compilation off. If the step clips by its own code, yield its "
+            f"gradients before the clip as a third value: (parameters, gradients, unclipped). {end}.",
             "UC603",
         )
 
@@ -206,15 +208,16 @@ def reject_unpaired(
         if unpaired := [name for name in run.shapes if name not in paired]:
             raise VerifyError(
                 f"{other.script} yields no parameter that matches {names_text(unpaired)} of {run.script}. Yield "
-                'the same parameters from both functions, or write lines of "old name" = "new name" into the file of '
-                "--map.",
+                "the same parameters from both functions, or pair their names in the --map file, in lines such as "
+                '"old name" = "new name".',
                 "UC604",
             )
     if unused := [name for name in weights if name not in {*names, *names.values()}]:
         raise VerifyError(
             f"--weights has {names_text(unused)}, but neither function yields a parameter of this name. If no "
-            "function reads a tensor, remove the tensor from the file. Otherwise, yield the tensor from both "
-            "functions, under its name in the file. If one function has another name for the tensor, pass --map.",
+            "function reads a tensor, remove the tensor from this file. If a function reads the tensor, yield the "
+            "tensor from both functions, under its name in this file. If the functions use different names, pass "
+            "--map.",
             "UC604",
         )
     for old_name, new_name in names.items():
@@ -263,7 +266,6 @@ def _compare_step(
 
 
 def _compare_numbers(clips: RecordingComparison) -> dict[int, list[Divergence]]:
-    """Return {step: compared norms and coefficients}, without rounding noise."""
     numbers: dict[int, list[Divergence]] = defaultdict(list)
     for pair, compared in divergence.compare_numbers(clips.pairs):
         step = pair.a.step

@@ -19,7 +19,7 @@ class Layout(NamedTuple):
     """{old name: new name}"""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """{old name: order of axes in the new tensor}. The order is None if no order gives equal shapes."""
+    """{old name: order of axes in the new tensor}. The order is None if no order gives the shape of the old tensor."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)

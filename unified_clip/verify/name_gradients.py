@@ -1,4 +1,4 @@
-"""Find the names of recorded gradients by their norms, because recordings often have only positions."""
+"""Find the names of recorded gradients by their norms, because many recordings only number the gradients."""
 
 from __future__ import annotations
 

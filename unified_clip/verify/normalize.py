@@ -18,7 +18,7 @@ from .launch.worker import RECORDING
 from .name_gradients import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
 
 BY_HAND = "by hand"
-"""The function name for a training step that clips by its own code."""
+"""Replaces the name of the clip function if a training step clips by its own code."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class NormalizedRecording:
     clipped: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
 
     unclipped: set[int] = field(default_factory=set)
-    """The steps at which the training step yields unclipped gradients."""
+    """The numbers of the steps whose yielded gradients are unclipped."""
 
     not_gradients: Counter[str] = field(default_factory=Counter)
     """{function: number of calls} for calls on tensors that are not gradients. `lines` does not contain these calls."""
@@ -61,11 +61,12 @@ class NormalizedRecording:
 def normalize(
     old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, out: Path, names: Mapping[str, str]
 ) -> list[NormalizedRecording]:
-    """Make the recordings of two runs comparable, write the new recordings to `out`, and return them.
+    """Make the recordings of two runs comparable, write the results to `out`, and return them.
 
-    - Gradients get the names that the training step yields.
-    - Calls are merged, sorted and assigned to steps. Calls on tensors that are not gradients are removed.
-    - For a run without clip calls, the clips are computed from the yielded gradients.
+    - Each gradient gets the name of its parameter in the output of the training step.
+    - Calls in a loop over the parameters are merged. Matching calls of a step get the same order in both runs.
+    - Calls on tensors that are not gradients are removed.
+    - If a run has no clip calls, they are computed from the gradients that it yields before and after the clip.
 
     names: {parameter in the old run: parameter in the new run}.
     """
@@ -155,7 +156,7 @@ Line = TypeVar("Line", RecordedCall, OptimizerStep)
 
 
 def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) -> Iterator[Line]:
-    """If the function returns only after the last step, divide the lines equally among the steps."""
+    """If the function returns only after the last step, divide its recorded calls equally among the steps."""
     if run.yields or len(lines) % steps:
         yield from lines
         return
@@ -166,8 +167,8 @@ def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) ->
 def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
     """Yield a clip call for each step of a run that clips by its own code.
 
-    If one coefficient explains all gradients of each step, the calls clip by the total norm. Otherwise, the calls
-    clip per tensor.
+    If every step multiplies all its gradients by one coefficient, the calls clip by the total norm. Otherwise, the
+    calls clip per tensor.
     """
     observed = []
     for step, output in enumerate(run.outputs, start=1 if run.yields else steps):

@@ -78,7 +78,7 @@ def sentences(result: Verification) -> list[str]:
         for run, call, count in result.not_gradients
     ]
     if result.resynced:
-        lines.append(f"Each step of {result.new.script} began with the weights of {result.old.script}.")
+        lines.append(f"At each step, {result.new.script} began with the same weights as {result.old.script}.")
     lines += [*_without_clip(result), *_stages(result), *_noise(result), *loss_sentences(result.clips), *_units(result)]
     if result.is_same:
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
@@ -116,8 +116,8 @@ def _noise(result: Verification) -> list[str]:
         return []
     return [
         f"Not compared: the gradients and updates of {_first_of(names)}. At some steps, these gradients are only "
-        f"rounding noise of at most {ROUNDING} ULP of the total norm. The correct gradients may be 0, as for the bias "
-        "of attention keys."
+        f"rounding noise of at most {ROUNDING} ULP of the total norm. In exact arithmetic, these gradients may "
+        "be 0, as for the bias of attention keys."
     ]
 
 
@@ -163,7 +163,8 @@ def _format_stage(result: Verification, stage: Stage) -> str:
     differ = [(row, distances) for row, distances in known if distances[0].ulps > result.max_ulp]
     if not differ:
         all_of_them = f"all {len(known)} steps" if len(known) > 1 else "the one step"
-        which = all_of_them if len(known) == len(result.rows) else f"{len(known)} of {len(result.rows)} steps"
+        compared = f"the {len(known)} of {len(result.rows)} steps that were compared"
+        which = all_of_them if len(known) == len(result.rows) else compared
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         return f"{what.capitalize()} are equal in {which}{allowed}."
     row, distances = differ[0]

@@ -37,9 +37,9 @@ class TensorComparison(NamedTuple):
 class Sensitivity:
     """Decides whether differences of the clipped gradients explain the differences of the updates.
 
-    Adam and similar optimizers divide each gradient by its size. If the relative difference between the
-    old and the new gradient is r, the updates differ by up to 2 * r times the largest update. If a gradient is tiny,
-    rounding makes r large.
+    Adam and similar optimizers divide each element of a gradient by its typical absolute value. If the relative
+    difference between the old and the new element is r, the updates differ by up to 2 * r times the largest update.
+    If an element is tiny, rounding makes r large.
     """
 
     def __init__(self) -> None:

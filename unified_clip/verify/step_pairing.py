@@ -18,7 +18,7 @@ from .name_gradients import Parameters
 from .normalize import NormalizedRecording
 
 GREATEST = 2.0**127
-"""Numbers above 2**127 are measured in the ULP of 2**127."""
+"""Differences between numbers above 2**127 are in ULP of 2**127."""
 
 
 class ParameterDistance(NamedTuple):
@@ -34,7 +34,7 @@ class TensorPair(NamedTuple):
     old: Float64s
     new: Float64s
     scale: float
-    """The largest absolute value of the gradient. For an update, the largest absolute value of the parameter."""
+    """The largest absolute value in both gradients. For updates, the largest absolute value in both parameters."""
 
     ulp_scale: float
     """One ULP of the parameter's dtype, divided by one ULP of float32."""
@@ -76,7 +76,7 @@ class StepPairing:
     def noise(self, step: int, recordings: Sequence[NormalizedRecording], known: Collection[str]) -> set[str]:
         """Return the parameters whose clipped gradients are at most ROUNDING ULP of the total norm.
 
-        The correct gradient is probably 0. `known` contains the result for the previous step.
+        In exact arithmetic, these gradients are probably 0. `known` contains the result for the previous step.
         """
         pairs = list(self.gradients(step, recordings))
         norms = [[float(np.linalg.norm(side)) for side in (pair.old, pair.new)] for pair in pairs]
@@ -206,8 +206,9 @@ def _distance(pair: TensorPair) -> ParameterDistance:
 def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iterator[TensorPair]:
     """Leave out the updates of the parameters in `noise`.
 
-    Adam divides a gradient by its own size. So a gradient that is only a rounding error gives an update of normal size.
-    But an update is kept if it is more than twice as large as all updates outside `noise`.
+    Adam divides each element of a gradient by its typical absolute value. So a gradient that is only a rounding error
+    gives an update of normal size. But an update is kept if it is more than twice as large as the largest update
+    outside `noise`.
     """
     sizes = {pair.name: max(map(greatest_of, (pair.old, pair.new))) for pair in updates}
     most = max((size for name, size in sizes.items() if name not in noise), default=0.0)
@@ -215,10 +216,10 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 
 
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
-    """Return the largest difference in ULP, and the largest difference divided by the largest element.
+    """Return the largest difference, in ULP and divided by the largest absolute value in both tensors.
 
-    scale: Differences are in ULP of this number. If the tensors differ by more than rounding, the largest element
-        replaces a larger `scale`.
+    scale: Differences are in ULP of this number. If the tensors differ by more than rounding, and their
+        largest absolute value is below `scale`, differences are in ULP of this absolute value.
     ulp_scale: One ULP of the parameter's dtype, divided by one ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))

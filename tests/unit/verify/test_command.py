@@ -101,11 +101,11 @@ def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
             ("def step(weights): pass", "the function 'step' must accept two arguments, weights and batches"),
             (
                 "def step(weights, batches): return 1",
-                "output 1 of the function is of type int. Yield or return a tuple of dicts of tensors",
+                "output 1 of the function is of type int. Yield or return a tuple of dicts {name: tensor}",
             ),
             (
                 "def step(weights, batches): return {}, {}, {}, {}",
-                "output 1 of the function has 4 values. Yield or return a tuple of dicts of tensors",
+                "output 1 of the function has 4 values. Yield or return a tuple of dicts {name: tensor}",
             ),
             (
                 "def step(weights, batches): return [], {}",
@@ -113,7 +113,7 @@ def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
             ),
             (
                 "def step(weights, batches): return {'w': 'x'}, {}",
-                "output 1 of the function, parameters: 'w' has dtype str32. Convert this tensor to float32, or",
+                "output 1 of the function has invalid parameters: 'w' has dtype str32. Convert this tensor to float32",
             ),
             ("def step(weights, batches): yield weights, {}", f"yielded 1 time for {STEPS} batches"),
             (
@@ -122,12 +122,12 @@ def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
             ),
             (
                 "def step(weights, batches): return weights, {}",
-                "has no clip calls on gradients. Recordings contain the calls of unified_clip and of the functions",
+                "has no clip calls on gradients. Recordings contain the calls to unified_clip and to the functions",
             ),
             (
                 "def step(weights, batches): return {}, {}",
                 "output 1 of the function has no parameters. Put all parameters into the first dict of the "
-                "output, by name",
+                "output: {name: tensor}.",
             ),
         ],
         3,
@@ -161,15 +161,15 @@ def test_an_invalid_training_function_is_rejected(
         (["--batches", "objects.npz"], "has an array of Python objects. If batches differ in size, save an array for"),
         (
             ["--batches", "gap.npz"],
-            ": the name '1/x' begins with the number of a step, but '2/x' is missing. Name every array of",
+            " has arrays that are named by step, such as '1/x', but '2/x' is missing. Save every array",
         ),
         (
             ["--batches", "mixed.npz"],
-            ": the name '1/x' begins with the number of a step, but 'y' does not. Name every array of",
+            " has arrays that are named by step, such as '1/x', but 'y' has no step number. Save every array",
         ),
         (
             ["--batches", "names.npz"],
-            ": the name '1/x' begins with the number of a step, but '1/y' is missing. Name every array of",
+            " has arrays that are named by step, such as '1/x', but '1/y' is missing. Save every array",
         ),
         (["--batches", "short.npz"], "must have one entry for each step, but y has no entry. Save at least one step."),
         (["--batches", "empty.npz"], "--batches empty.npz has no array. Save arrays by name with np.savez."),

@@ -52,7 +52,7 @@ def test_a_tiny_difference_in_float64_is_advised_to_be_a_constant(
     old = WITH_LOSS.replace("LOSS", f"float({MEAN})").replace("array.copy()", "array.astype(np.float64)")
     new = old.replace("uc.clip_grad_norm_", f'grads["bias"][0] *= {factor}; uc.clip_grad_norm_')
     text = verify_as_json(tmp_path, capsys, old, new)["finding"]["text"]
-    assert ("Compare the constants in the formulas" in text) == is_small
+    assert ("Compare the constants of both models" in text) == is_small
 
 
 def test_a_loss_of_one_step_only_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,4 +81,4 @@ def test_a_loss_that_is_not_one_number_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str
 ) -> None:
     assert run_verify(tmp_path, GLOBAL, WITH_LOSS.replace("LOSS", loss)) == 2
-    assert "new.py:step: output 1 of the function has unclipped of type " in capsys.readouterr().err
+    assert "new.py:step: output 1 of the function has unclipped gradients of type " in capsys.readouterr().err

@@ -158,9 +158,9 @@ def test_a_map_of_known_names_in_two_directions_is_rejected_by_its_direction() -
         SimpleNamespace(script=f"{side}.py:step", shapes=dict.fromkeys(names))
         for side, names in (("old", "ab"), ("new", "AB"))
     )
-    pair = r"a name of old.py:step \('a' and 'b'\) and a name of new.py:step \('A' and 'B'\)"
+    pair = r"a parameter name of old.py:step \('a' and 'b'\) and a parameter name of new.py:step \('A' and 'B'\)"
     text = (
-        r'--map mixes lines "old name" = "new name" with lines "new name" = "old name". '
+        r"Some lines of --map begin with the old name, and others with the new name. "
         rf"Each line must contain {pair}"
     )
     with pytest.raises(VerifyError, match=text):

@@ -72,7 +72,7 @@ def test_equal_steps_agree_with_resync(tmp_path: Path, capsys: pytest.CaptureFix
     assert data["same"]
     assert data["resynced"]
     assert run_verify(tmp_path, OLD, NEW.replace("CLIP", CLIP), "--resync") == 0
-    assert "new.py:step began with the weights of " in capsys.readouterr().out
+    assert "new.py:step began with the same weights as " in capsys.readouterr().out
 
 
 def test_updates_are_measured_from_the_weights_that_were_copied(
@@ -107,13 +107,13 @@ def test_names_and_layouts_may_differ(tmp_path: Path, capsys: pytest.CaptureFixt
         (
             OLD,
             OLD,
-            "new.py:step: --resync cannot write the old weights into 'weight': the function yields an object of type "
-            "ndarray, and this object might be a copy.",
+            "new.py:step: --resync cannot write the weights of the old script into 'weight': the function yields an "
+            "object of type ndarray, and this object might be a copy of the parameter.",
         ),
         (
             OLD,
             OLD.replace("yield weights, grads", "sent = yield weights, grads"),
-            "continue with the weights that yield returns: weights = (yield weights, gradients) or weights.",
+            "that yield returns (None without --resync): weights = (yield weights, gradients) or weights.",
         ),
         (
             OLD.replace("yield weights, grads", "last = grads") + "    return weights, last\n",

@@ -169,7 +169,7 @@ def step(weights, batches):
 @pytest.mark.parametrize(
     ("rate", "off", "mistake", "says"),
     [
-        ("0.2505", "np.float32(0)", "another optimizer", "After this, the gradients of the next clip differ"),
+        ("0.2505", "np.float32(0)", "another optimizer", "The next clip call comes after these updates"),
         ("0.25", "np.float32(0.01)", "other data or loss", "the gradients differ before the clip"),
     ],
 )

@@ -97,13 +97,13 @@ def test_a_port_that_loads_its_weights_correctly_is_the_same(tmp_path: Path, opt
         (
             "stored['bias'] = np.ones(5)",
             "other initial weights",
-            "'bias' of the new step differs from --weights by more than one update. Check",
+            "'bias' of the new script differs from --weights by more than one optimizer step can change. Check",
         ),
-        ("stored['bias'][2] += 0.001", "other initial weights", "'bias' of the new step differs from --weights"),
+        ("stored['bias'][2] += 0.001", "other initial weights", "'bias' of the new script differs from --weights"),
         (
             "stored['in'] *= 1.0001; stored['out'] += 1e-4",
             "other initial weights",
-            "'in' and 'out' of the new step differ",
+            "'in' and 'out' of the new script differ",
         ),
     ],
 )
@@ -138,7 +138,7 @@ def test_an_initial_weight_is_named_with_adam_too(
     assert main(["verify", f"{tmp_path}/adam.py:step", f"{tmp_path}/port.py:step", *options, "--format", "json"]) == 1
     finding = json.loads(capsys.readouterr().out)["finding"]
     assert finding["mistake"] == "other initial weights"
-    assert f"'{load[8:].partition(chr(39))[0]}' of the new step differs from --weights" in finding["text"]
+    assert f"'{load[8:].partition(chr(39))[0]}' of the new script differs from --weights" in finding["text"]
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ class FirstUpdate(NamedTuple):
 class Bounds:
     """Bounds for first updates.
 
-    In SGD, Adam and similar optimizers, a larger gradient causes an equal or larger update. A gradient of twice the
-    size causes at most twice the update.
+    In SGD, Adam and similar optimizers, a larger gradient never causes a smaller update. A gradient that is twice as
+    large causes at most twice the update.
     """
 
     def __init__(self, known: Collection[FirstUpdate]) -> None:
@@ -66,7 +66,7 @@ class Bounds:
 
 
 def _is_decay(misfits: Float64s, parameter: FirstUpdate) -> bool:
-    """Fewer than three misfits can be chance."""
+    """Return whether weight decay explains all misfits. One or two misfits can be chance, so return False for them."""
     wrong = misfits != 0
     with np.errstate(divide="ignore"):
         parts = misfits[wrong] / parameter.to_zero[wrong]
@@ -110,9 +110,9 @@ class InitialWeights:
                 verb = "differ" if len(names) > 1 else "differs"
                 return Cause(
                     "other initial weights",
-                    f"after step 1, {names_text(names)} of the {side} step {verb} from --weights by more than one "
-                    f"update. Check that the {side} step loads each weight into the right parameter, and does not "
-                    "change the weights before the first step",
+                    f"after step 1, {names_text(names)} of the {side} script {verb} from --weights by more than one "
+                    f"optimizer step can change. Check that the {side} script loads each weight into the right "
+                    "parameter, and does not change the weights before the first step",
                 )
         return untransposed({name: self._pairing.shapes[0][name] for name in orders}, orders)
 
@@ -132,7 +132,7 @@ class InitialWeights:
         """Return {old name: order}.
 
         - "same"
-        - "transposed": an order of axes that another framework uses
+        - "transposed": the orders of axes differ as between PyTorch and Keras
         - "permuted": any other order
         - "reshaped": the shapes differ, and the flattened weights are the same
         """

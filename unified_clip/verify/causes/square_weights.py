@@ -1,4 +1,4 @@
-"""Find square weights that the new step must transpose."""
+"""Find square weight matrices that the new step should transpose, but does not."""
 
 from __future__ import annotations
 

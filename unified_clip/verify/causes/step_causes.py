@@ -1,4 +1,4 @@
-"""Find out why two training steps differ, apart from their clip calls."""
+"""Find out why two training steps differ if their clip calls do not explain the difference."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BY_ELIMINATION = {*OUTSIDE_THE_CLIP, "another optimizer", "another update", "the
 DECAY: CauseKind = "weight decay before the clip"
 
 SMALL = 1e-6
-"""Smaller relative differences of gradients suggest different constants, such as eps."""
+"""If the relative differences of gradients are below this number, constants such as eps probably differ."""
 
 
 def find_cause(
@@ -117,7 +117,7 @@ def _other_gradients(
             if 0 < (most := max((each.relative for each in row.parameters.tensors), default=0.0)) < SMALL:
                 advice = (
                     f"The losses agree. The relative difference of the gradients is at most {most:.2g}. Compare the "
-                    "constants in the formulas, such as the eps of normalization layers and of paddle.norm"
+                    "constants of both models, such as the eps of normalization layers and of paddle.norm"
                 )
     return Cause("other data or loss", f"at step {row.step}, {begin} before the clip{losses}. {advice}")
 
@@ -140,8 +140,9 @@ def _updated_before(
         return None
     names = names_text([each.parameter for each in updates if GROWTH * each.relative >= first.relative])
     sentence = (
-        f"at step {row.step}, the updates of {names} have relative differences of up to {relative:.2g}. After this, "
-        f"the gradients of the next clip differ. {advice_on_settings(recordings, row.step)}"
+        f"at step {row.step}, the old and new updates of {names} have a relative difference of up to {relative:.2g}. "
+        "The next clip call comes after these updates, and its gradients differ, too. "
+        f"{advice_on_settings(recordings, row.step)}"
     )
     return Cause("another optimizer", sentence)
 
@@ -158,9 +159,9 @@ def _amplified_rounding(
     return Cause(
         "rounding",
         f"at step {row.step}, the update of {most.parameter!r} differs by {most.ulps:.3g} ULP. The rounding of its "
-        "gradients explains this difference. Adam and similar optimizers divide each gradient by its own size, so the "
-        "rounding of a tiny gradient changes its whole update. Pass the --max-ulp that docs/verify.md#rounding lists "
-        "for your optimizer",
+        "gradients explains this difference. Adam and similar optimizers divide each element of a gradient by its "
+        "typical absolute value. So the rounding of a tiny element changes the whole update of this element. Pass the "
+        "--max-ulp that docs/verify.md#rounding lists for your optimizer",
     )
 
 
@@ -260,7 +261,7 @@ def one_is_late(step: int, recordings: Sequence[NormalizedRecording]) -> bool:
 
 
 def _late_steps(step: int, recording: NormalizedRecording) -> list[int]:
-    """Return the numbers of the optimizer steps that come before their clip. Step N needs N clip calls before it."""
+    """Return the places of the optimizer steps that come too early. The optimizer step N needs N earlier clip calls."""
     start = sum(each < step for each in recording.recorded_steps)
     places = enumerate(recording.optimizer_steps_at(step), start=1)
     return [place for place, each in places if each.calls - start < place]

@@ -34,7 +34,7 @@ def without_gradient(
         "tensors without a gradient",
         f"at step {row.step}, all tensors that differ have no gradient: {names_text(names)}. The updates of the "
         f"{len(weights[0])} weights with a gradient agree {where}. Optimizers do not change tensors without a "
-        "gradient. For BatchNorm, compare eps, momentum and the moving variance. PyTorch's momentum is 1 - Keras's "
+        "gradient. For BatchNorm, compare eps, momentum and the moving variance. PyTorch's momentum is 1 minus Keras's "
         "momentum. PyTorch divides the variance of a batch by n - 1, and Keras divides the variance by n",
     )
 
@@ -60,7 +60,7 @@ def cause_of_update(
         if any(math.isclose(ratio, expected, rel_tol=RELATIVE_TOLERANCE) for expected in ratios):
             return Cause(
                 "the clip does not reach the step",
-                f"every update of the {side} step fits the unclipped gradients. This step clips after "
+                f"every update of the {side} step is what unclipped gradients would cause. This step clips after "
                 "optimizer.step(), or its optimizer gets gradients that are not clipped. Clip before "
                 "optimizer.step(), and pass the clipped gradients to the optimizer",
             )

@@ -99,12 +99,11 @@ def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
                if name not in batches.get(step, {}))  # fmt: skip
     first_missing = next(missing, None)
     if batches and (without_step or first_missing):
-        problem = f"{without_step[0]!r} does not" if without_step else f"{first_missing!r} is missing"
+        problem = f"{without_step[0]!r} has no step number" if without_step else f"{first_missing!r} is missing"
         numbered = next(name for name in arrays if name not in without_step)
         raise VerifyError(
-            f"--batches {path}: the name {numbered!r} begins with the number of a step, but {problem}. Name every "
-            "array "
-            'of every step "STEP/NAME", as in np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).',
+            f"--batches {path} has arrays that are named by step, such as {numbered!r}, but {problem}. Save every "
+            'array once for each step, under the name "STEP/NAME": np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).',
             "UC602",
         )
     return [batches[step] for step in sorted(batches)]

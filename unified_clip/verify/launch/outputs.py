@@ -1,4 +1,4 @@
-"""Write and read the outputs of a training step: its parameters and gradients after each step."""
+"""Write and read what a training function yields: the parameters and gradients after each step."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ RESYNCED = "{}.resynced.safetensors"
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
 """The parts of the tuple that a training step yields. Only the parameters are required."""
 
+PART_TITLES = {part: part for part in OUTPUT_PARTS} | {"unclipped": "unclipped gradients"}
+
 
 def store_output(out: Path, step: int, output: Any) -> None:
     if not isinstance(output, tuple | list) or not 1 <= len(output) <= len(OUTPUT_PARTS):
         is_sequence = isinstance(output, tuple | list)
         what = f"has {len(output)} values" if is_sequence else f"is of type {type(output).__name__}"
         raise InvalidStepError(
-            f"output {step} of the function {what}. Yield or return a tuple of dicts of tensors by name: (parameters, "
+            f"output {step} of the function {what}. Yield or return a tuple of dicts {{name: tensor}}: (parameters, "
             "gradients) or (parameters, gradients, unclipped). You can append the loss as a number."
         )
     stored: dict[str, tuple[str, Any]] = {}
@@ -44,13 +46,13 @@ def store_output(out: Path, step: int, output: Any) -> None:
         if not isinstance(tensors, Mapping):
             loss = "" if part == "parameters" else " If this value is the loss, yield a single number."
             raise InvalidStepError(
-                f"output {step} of the function has {part} of type {type(tensors).__name__}. Yield or return a dict of "
-                f"tensors by name.{loss}"
+                f"output {step} of the function has {PART_TITLES[part]} of type {type(tensors).__name__}. Yield or "
+                f"return a dict {{name: tensor}}.{loss}"
             )
         if part == "parameters" and not tensors:
             raise InvalidStepError(
                 f"output {step} of the function has no parameters. Put all parameters into the first dict of the "
-                "output, by name."
+                "output: {name: tensor}."
             )
         present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         stored |= {f"{part}/{name}": dtype_and_array(part, name, step, tensor) for name, tensor in present.items()}
@@ -61,13 +63,15 @@ def dtype_and_array(part: str, name: Any, step: int, tensor: Any) -> tuple[str, 
     try:
         dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:
-        raise InvalidStepError(f"output {step} of the function, {part}: {_reason(name, error)}.") from None
+        raise InvalidStepError(
+            f"output {step} of the function has invalid {PART_TITLES[part]}: {_reason(name, error)}."
+        ) from None
     assert dense is not None
     dtype = PARTS.get(dense.dtype, dense.dtype)
     if dtype not in _safetensors.CODES:
         raise InvalidStepError(
-            f"output {step} of the function, {part}: {name!r} has dtype {dense.dtype}. Convert this tensor to "
-            "float32, or leave the tensor out if it is not trained."
+            f"output {step} of the function has invalid {PART_TITLES[part]}: {name!r} has dtype {dense.dtype}. Convert "
+            "this tensor to float32, or leave the tensor out if it is not trained."
         )
     return dtype, dense.array
 
@@ -80,13 +84,13 @@ def _reason(name: Any, error: Exception) -> str:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The output of a training step. `gradients` is None if the training step yields only parameters."""
+    """The output of one step. `gradients` is None if the function yields only parameters."""
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
     unclipped: Mapping[str, Dense] | None
     resynced: Mapping[str, Dense] | None = None
-    """The parameters after `--resync` has copied the weights of the old step, or None without `--resync`."""
+    """The parameters after `--resync` has copied the weights of the old script, or None without `--resync`."""
 
     @property
     def next_parameters(self) -> Mapping[str, Dense]:

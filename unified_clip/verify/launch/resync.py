@@ -1,4 +1,4 @@
-"""Copy the weights of the old training step into the new training step: `unified-clip verify --resync`."""
+"""Copy the weights of the old script into the new script: `unified-clip verify --resync`."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from ..layouts import Layout, match_layout
 from .outputs import ENDED, OUTPUT, RESYNCED, dtype_and_array, read_parts
 
 POLL = 0.005
-"""The number of seconds between two checks for the output of the old step."""
+"""The number of seconds between two checks for the output of the old script."""
 
 HOW = (
-    "Yield the parameters themselves: a tf.Variable, a Paddle parameter, or a parameter, buffer or view of a "
-    "torch.nn.Module. If the step computes with arrays, continue with the weights that yield returns: "
-    "weights = (yield weights, gradients) or weights"
+    "Yield the parameters themselves: tf.Variables, Paddle parameters, tensors of a torch.nn.Module, or views of these "
+    "tensors. If the step computes with arrays, begin the next step with the weights that yield returns (None without "
+    "--resync): weights = (yield weights, gradients) or weights"
 )
 
 
 def weight_copier(
     out: Path, names: Names, function: Callable[..., Any]
 ) -> Callable[[int, Any], Mapping[str, Any] | None]:
-    """Return a function that copies the old step's weights to the new step."""
+    """Return a function that copies the old script's weights into the new script."""
     old, is_sent = OldWeights(out.parent / "old", names), takes_weights(function)
 
     def resync(step: int, output: Any) -> Mapping[str, Any] | None:
@@ -55,17 +55,17 @@ def weight_copier(
 
 
 class OldWeights:
-    """Reads the weights of the old training step, which runs at the same time in another process."""
+    """Reads the weights of the old script, which runs at the same time in another process."""
 
     def __init__(self, directory: Path, names: Names) -> None:
         self._directory, self._names = directory, names
         self._layout: Layout | None = None
 
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Wait for the old weights of a step, and return them in the layout of the new weights.
+        """Wait for the old script's weights after a step, and return them in the layout of the new script.
 
-        Return None if the parameters do not match, or if the old script ended before this step. Then `verify`
-        raises an error later.
+        Return None if the parameters do not match, or if the old script ended before this step. In both cases,
+        `verify` raises an error later.
         """
         path = self._directory / OUTPUT.format(step)
         while not path.exists():
@@ -87,14 +87,14 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 
 
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]], *, is_sent: bool) -> None:
-    """is_sent: Whether the function reads the weights that `yield` returns."""
+    """is_sent: Whether the training function reads the weights that its `yield` returns."""
     memory = cache(_memory_of_models)
     writers = {name: _writer(parameter, memory) for name, parameter in parameters.items() if name in weights}
     for name, write in writers.items():
         if write is None and not is_sent:
             raise InvalidStepError(
-                f"--resync cannot write the old weights into {name!r}: the function yields an object of type "
-                f"{type(parameters[name]).__name__}, and this object might be a copy. {HOW}."
+                f"--resync cannot write the weights of the old script into {name!r}: the function yields an object of "
+                f"type {type(parameters[name]).__name__}, and this object might be a copy of the parameter. {HOW}."
             )
     for name, write in writers.items():
         if write is not None:
@@ -140,7 +140,7 @@ def takes_weights(function: Callable[..., Any]) -> bool:
 
 
 def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
-    """Return whether other code reads the variable, or might read the attribute or item."""
+    """Return whether other code reads the assigned variable. An assigned attribute or item always counts as read."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     inside = {id(node) for node in ast.walk(statement)}
     names = set()

@@ -1,4 +1,4 @@
-"""Run two training steps on the same weights and batches, each in its own process."""
+"""Run the old and the new training step on the same weights and batches, each in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training steps to run: a function in a file, as in `old.py:step`."""
+"""Parse the arguments OLD and NEW: a file and its training function, as in `old.py:step`."""
 
 from __future__ import annotations
 
