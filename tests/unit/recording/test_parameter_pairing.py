@@ -121,3 +121,25 @@ def test_an_invalid_map_is_rejected(tmp_path: Path, text: str, message: str) -> 
     (tmp_path / "map.toml").write_text(text)
     with pytest.raises(runs.RunError, match=message):
         parameters.read_names(tmp_path / "map.toml")
+
+
+def test_parameters_of_a_shape_that_one_run_leaves_out_are_paired_by_their_gradients(compare_runs: Any) -> None:
+    """The biases and the weights of LayerNorm have one shape."""
+    norms = {"dense/kernel": 3.0, "dense/bias": 4.0, "norm/gamma": 5.0, "norm/beta": 6.0}
+    later = {name: norm + 1 for name, norm in norms.items()}
+    kept, other = {"dense.weight": 3.0, "dense.bias": 4.0}, {"dense.weight": 4.5, "dense.bias": 5.5}
+    shapes = {"dense/kernel": [4, 8], "dense.weight": [8, 4]}
+
+    def line(step: int, of_call: dict[str, float]) -> dict[str, Any]:
+        call = clip_line(step, of_call, weights={})
+        return {**call, "parameters": {n: {**p, "shape": shapes.get(n, [8])} for n, p in call["parameters"].items()}}
+
+    comparison = compare_runs([line(1, norms), line(2, later)], [line(1, kept), line(2, other)])
+    assert [pair.names for pair in comparison.pairs] == [
+        {"dense/kernel": "dense.weight", "dense/bias": "dense.bias"}
+    ] * 2
+    assert comparison.first is not None
+    assert (comparison.first.a, comparison.first.b) == (("norm/beta", "norm/gamma"), ())
+    assert str(comparison.findings[0]).startswith(
+        "Left out: b.jsonl differs from a.jsonl: 'norm/gamma' and 'norm/beta' are missing."
+    )

@@ -16,7 +16,7 @@ from ..rounding import PRODUCT, same
 
 
 class ChangeAfterClip(NamedTuple):
-    count: int
+    changed: int
     """The number of changed gradients."""
 
     factor: float | None
@@ -27,7 +27,7 @@ class ChangeAfterClip(NamedTuple):
         sizes = "" if self.factor is None else f". At the step, their total norm is {1 / self.factor:.6g} times smaller"
         if self.factor is not None and self.factor > 1:
             sizes = f". At the step, their total norm is {self.factor:.6g} times larger"
-        return f"changes {counted(self.count, 'gradient')} between the clip and the step{sizes}"
+        return f"changes {counted(self.changed, 'gradient')} between the clip and the step{sizes}"
 
 
 def change_after_clip(run: RecordedRun, line: RecordedCall) -> ChangeAfterClip | None:
@@ -61,7 +61,7 @@ def unscaled_after_clip(cause: Cause, point: DivergencePoint, pair: CallPair) ->
             f"{run.name} clips gradients that are {scale:.6g} times as large as the gradients of {other.name}, and "
             f"divides the gradients by {scale:.6g} after the clip. Divide the gradients before the clip",
         )
-    if change and not change.count:
+    if change and not change.changed:
         return cause
     fact = f"{run.name} {change.text}" if change else ""
     advice = f"If {run.name} divides the gradients by {scale:.6g} after the clip, divide them before the clip instead"
@@ -70,7 +70,7 @@ def unscaled_after_clip(cause: Cause, point: DivergencePoint, pair: CallPair) ->
 
 def one_changes_after_clip(point: DivergencePoint, pair: CallPair, place: str) -> Cause | None:
     changes = _changes(point, pair)
-    changed = [bool(change and change.count) for change in changes]
+    changed = [bool(change and change.changed) for change in changes]
     if changed[0] == changed[1]:
         return None
     run, change = (point.a, changes[0]) if changed[0] else (point.b, changes[1])
@@ -80,7 +80,7 @@ def one_changes_after_clip(point: DivergencePoint, pair: CallPair, place: str) -
 
 
 def hint_at_changes(point: DivergencePoint, pair: CallPair) -> str:
-    may_change = any(change is None or change.count for change in _changes(point, pair))
+    may_change = any(change is None or change.changed for change in _changes(point, pair))
     return "Also look for code that changes gradients between the clip and the step" if may_change else ""
 
 

@@ -14,7 +14,7 @@ from ...tensors.arrangement import have_same_elements, order_of, without_ones
 from ..recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from ..rounding import PRODUCT, same
 from .packed_parameters import by_stored_rows, packed
-from .parameters import Names, match_unambiguous, sorted_shape
+from .parameters import Names, match_by_norm, match_unambiguous, sorted_shape
 
 
 def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
@@ -50,16 +50,17 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
     rates, gain = (_rates(a, b), _gain(a, b)) if rate is None else ({}, 0.0)
-    return [
-        CallPair(
-            *packed(*by_stored_rows(*both, matched)),
-            rates.get(both[0].step, rate or 0.0),
-            gain,
-            any(names.get(name) != other and (name != other or name.isdecimal()) for name, other in matched.items()),
+    pairs, by_norm = [], dict[str, str]()
+    for both in of_one_step:
+        matched = match_unambiguous(*both, {**names, **by_norm})
+        by_norm |= match_by_norm(*both, matched)
+        matched = {**matched, **{name: other for name, other in by_norm.items() if name in both[0].parameters}}
+        by_shape = any(
+            names.get(name) != other and (name != other or name.isdecimal()) for name, other in matched.items()
         )
-        for both in of_one_step
-        for matched in [match_unambiguous(*both, names)]
-    ]
+        compared = packed(*by_stored_rows(*both, matched))
+        pairs.append(CallPair(*compared, rates.get(both[0].step, rate or 0.0), gain, by_shape))
+    return pairs
 
 
 ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")

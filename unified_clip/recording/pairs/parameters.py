@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...tensors.arithmetic import Float64s
 from ..recorded_run import Parameter, RecordedCall, RecordedRun
+from ..rounding import is_near
 from ..runs import RunError
 
 MOST_NEAR = 3
@@ -59,6 +60,30 @@ def match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
         or names.get(name) == other
         or counts[0][shape := sorted_shape(a.parameters[name].shape)] == counts[1][shape]
     }
+
+
+def match_by_norm(a: RecordedCall, b: RecordedCall, matched: Names) -> Names:
+    """Without common names, pair the remaining parameters of a shape by the norms of their gradients."""
+    rest_a = [name for name in a.parameters if name not in matched]
+    rest_b = [name for name in b.parameters if name not in matched.values()]
+    is_named = any(name == other for name, other in matched.items())
+    if is_named or a.order != b.order or any(map(str.isdecimal, (*rest_a, *rest_b))):
+        return {}
+    pairs: dict[str, str] = {}
+    for shape in {sorted_shape(a.parameters[name].shape) for name in rest_a}:
+        left, right = (
+            {name: call.parameters[name].norm for name in rest if sorted_shape(call.parameters[name].shape) == shape}
+            for call, rest in ((a, rest_a), (b, rest_b))
+        )
+        near = [(name, other) for name in left for other in right if left[name] and is_near(left[name], right[other])]
+        if (
+            len(near)
+            == len({name for name, _ in near})
+            == len({name for _, name in near})
+            == min(len(left), len(right))
+        ):
+            pairs.update(near)
+    return pairs
 
 
 def _are_shifted(a: Mapping[str, Parameter], b: Mapping[str, Parameter]) -> bool:

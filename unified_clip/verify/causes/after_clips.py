@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...causes.cause import Cause, names_text
+from ...recording.compare import RecordingComparison
 from ...recording.rounding import ROUNDING
 from ...tensors.arithmetic import Float64s
 from ..cause_limits import RELATIVE_TOLERANCE
@@ -33,15 +34,22 @@ def changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedRecor
     return None
 
 
-def unscaled_after_clip(rows: Sequence[StepComparison], recordings: Sequence[NormalizedRecording]) -> Cause | None:
-    row = rows[0]
+def unscaled_after_clip(
+    clips: RecordingComparison, rows: Sequence[StepComparison], recordings: Sequence[NormalizedRecording]
+) -> Cause | None:
+    """Find out whether a script divides scaled gradients after the clip instead of before it."""
+    causes = clips.divergences.items()
+    step = next((each.step for each, of in causes if any(cause.kind == "scaled gradients" for cause in of)), None)
+    row = next((row for row in rows if row.step == step), None)
+    if row is None:
+        return None
     norms = [math.hypot(*(norm for line in lines for norm in line.norms())) for lines in (row.old, row.new)]
     large, small = (0, 1) if norms[0] > norms[1] else (1, 0)
     factor = _factor(_clipped_and_yielded(recordings[large], row.step, len(rows)))
     if not factor or not norms[small]:
         return None
     scale = norms[large] / norms[small]
-    if not math.isclose(scale * factor, 1, rel_tol=RELATIVE_TOLERANCE):
+    if scale < 1 + 10 * RELATIVE_TOLERANCE or not math.isclose(scale * factor, 1, rel_tol=RELATIVE_TOLERANCE):
         return None
     script, other = (recordings[side].run.script for side in (large, small))
     return Cause(

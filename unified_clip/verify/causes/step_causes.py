@@ -47,7 +47,7 @@ def find_cause(
     if "other initial weights" in kinds:  # the recordings have the weights themselves
         return None
     limit = max(max_ulp, ROUNDING)
-    if "scaled gradients" in kinds and (finding := after_clips.unscaled_after_clip(rows, recordings)):
+    if finding := after_clips.unscaled_after_clip(clips, rows, recordings):
         return finding
     row = next((row for row in rows if row.beyond_rounding(limit)), None)
     stages = row.beyond_rounding(limit) if row else []
