@@ -52,7 +52,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         # entries with `versions` may not apply, so they do not stop the search for a cause
         known = [entry for entry in listed if entry.framework == name and not entry.versions]
         return run_worker.run_worker(
-            run_worker.command(name, *suite.worker_arguments(name)),
+            run_worker.command(*suite.worker_arguments(name)),
             items,
             suite.timeout,
             lambda item, outcome: judge_result(item, expected(item.case), outcome, framework, known),

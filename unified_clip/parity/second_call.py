@@ -39,7 +39,7 @@ def call_again(suite: Suite, report: ParityReport, places: Sequence[tuple[str, s
     places = [place for place in places if not results[place[1]][place[0]].second_call]
     for framework in dict.fromkeys(framework for framework, _ in places):
         items = [WorkItem(NATIVE, cases[name]) for each, name in places if each == framework]
-        worker = run_worker.command(framework, *suite.worker_arguments(framework))
+        worker = run_worker.command(*suite.worker_arguments(framework))
         again = run_worker.run_worker(
             worker, items, suite.timeout, lambda _, outcome: None if isinstance(outcome, Failure) else outcome.digests
         )

@@ -137,8 +137,8 @@ def test_a_framework_may_be_missing_if_the_suite_allows_it() -> None:
     report = report_with_verdicts("equal", "missing", may_be_missing=["numpy"])
     assert report.exit_code == 3
     (problem,) = report.problems
-    interpreter = "set `python` under [frameworks.torch] of the suite to an interpreter that has torch"
-    assert problem.detail == f"why. Install torch, or {interpreter}"
+    interpreter = "set `python` under [frameworks.torch] of the suite to an interpreter that has the framework"
+    assert problem.detail == f"why. Install the framework, or {interpreter}"
     assert report_with_verdicts("equal", "crashed", may_be_missing=["torch"]).exit_code == 3
 
 

@@ -298,8 +298,16 @@ def test_a_missing_suite_is_rejected(tmp_path: Path) -> None:
         ),
         (
             "[frameworks.caffe]",
-            "no adapter for the framework 'caffe'. Choose from jax, mlx, numpy, paddle, tensorflow, torch",
+            "no adapter for the framework 'caffe'. Choose from jax, mlx, numpy, paddle, tensorflow, torch"
+            ". For a table with another name, add the key `framework`$",
         ),
+        ("[frameworks.ours]\nframework = 'caffe'", "no adapter for the framework 'caffe'. Choose from .*, torch$"),
+        (
+            "[frameworks.jax]\nframework = 'numpy'",
+            r"frameworks.jax: the table of numpy cannot have this name\. Choose a name that is no framework",
+        ),
+        ("[frameworks.'a,b']\nframework = 'numpy'", "frameworks.a,b: the table of numpy cannot have this name"),
+        ("[frameworks.ours]\nframework = 'numpy'", "frameworks.ours.modes: numpy has no mode 'native'"),
         ("timeout = nan\n[frameworks.numpy]", "timeout: it is nan. Give a finite number"),
         ("timeout = -5\n[frameworks.numpy]", "timeout: it is -5. Give more than 0"),
         ("[frameworks.numpy]\nmodes = []", "modes: it is \\[\\]. Give at least one entry"),

@@ -71,6 +71,25 @@ def write_suite(folder: Path, functions: str = NAMES, code: str = CLIP, more: st
     return suite(folder, cases, frameworks=f"[frameworks.numpy]\n{more}\n[frameworks.numpy.functions]\n{functions}")
 
 
+def test_a_suite_compares_several_functions_of_one_framework(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = [
+        f"[frameworks.{name}]\nframework = 'numpy'\n[frameworks.{name}.functions]\n"
+        f"clip_by_global_norm = 'clip.py:{function}'\n"
+        for name, function in (("first", "clip"), ("second", "off"), ("third", "in_place"))
+    ]
+    write_suite(tmp_path, "", more="\n".join(tables))
+    read = suites.read(tmp_path)
+    modes = {name: list(table.modes) for name, table in read.frameworks.items()}
+    assert modes == {"numpy": ["host"], "first": [NATIVE], "second": [NATIVE], "third": [NATIVE]}
+    assert cli.main(["parity", "--suite", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    printed = capsys.readouterr().out
+    assert "second, clip.py:off: worked example: clip_by_global_norm(clip_norm=0.5): numbers differ" in printed
+    assert "Your functions compared with each other, first and second: 1 different." in printed
+    assert "under [frameworks.third.returns]" in printed
+
+
 def test_functions_of_the_user_need_a_list_of_known_differences(tmp_path: Path) -> None:
     file = write_suite(tmp_path) / "suite.toml"
     text = file.read_text(encoding="utf-8")

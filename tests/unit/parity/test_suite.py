@@ -161,9 +161,9 @@ def test_gradients_are_made_as_described(tmp_path: Path) -> None:
 def test_a_framework_may_have_its_own_interpreter_and_may_be_missing(tmp_path: Path) -> None:
     frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = 'env/bin/python'\nmissing = 'allowed'"
     frameworks_read = suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks)).frameworks
-    assert frameworks_read["numpy"] == FrameworkTable(modes=["host"], title="numpy")
+    assert frameworks_read["numpy"] == FrameworkTable(framework="numpy", modes=["host"], title="numpy")
     assert frameworks_read["torch"] == FrameworkTable(
-        python=str(tmp_path / "env/bin/python"), missing="allowed", title="torch"
+        framework="torch", python=str(tmp_path / "env/bin/python"), missing="allowed", title="torch"
     )
 
 

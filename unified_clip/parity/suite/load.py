@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, get_args
 from ..._dispatch import ADAPTERS
 from ..known import entries
 from ..known.entries import KnownDifference
-from ..modes import OnRequest, modes_of
+from ..modes import NATIVE, OnRequest, modes_of
 from . import cases, own_functions, schema
 from .case import Case
 from .schema import FrameworkTable, SuiteError
@@ -41,9 +42,10 @@ class Suite:
     chosen_cases: bool = False
     """Whether the run has the option `--case`. With this option, no known difference is reported as stale."""
 
-    def worker_arguments(self, framework: str) -> tuple[Any, ...]:
-        table = self.frameworks[framework]
-        return table.python, *((table.functions, self.root, table.returns) if table.functions else ())
+    def worker_arguments(self, name: str) -> tuple[Any, ...]:
+        table = self.frameworks[name]
+        functions = (table.functions, self.root, table.returns, name) if table.functions else ()
+        return table.framework, table.python, *functions
 
 
 def file_of(path: Path) -> Path:
@@ -66,7 +68,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     files = [path for pattern in data.files for path in _matching_files(pattern, file)]
     frameworks = {name: _framework(table, file, name, data.tolerance) for name, table in data.frameworks.items()}
     tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
-    all_cases = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
+    pythons = {name: framework.python for name, framework in frameworks.items() if framework.framework == name}
+    all_cases = cases.build(tables, pythons)
     if not all_cases:
         listed = f" or in files = {data.files}" if data.files else ""
         raise SuiteError(
@@ -120,16 +123,23 @@ def _check_frameworks(file: Path, frameworks: Collection[str], named: Iterable[t
 
 
 def _framework(table: FrameworkTable, file: Path, name: str, tolerance: float) -> FrameworkTable:
-    if name not in ADAPTERS.values():
+    framework = table.framework or name
+    if framework not in ADAPTERS.values():
         known = ", ".join(sorted({*ADAPTERS.values()}))
-        raise SuiteError(f"{file}: unified_clip has no adapter for the framework {name!r}. Choose from {known}")
-    there, chosen = modes_of(name, own_functions=bool(table.functions)), table.model_fields_set
-    modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in get_args(OnRequest)))
+        absent = f"unified_clip has no adapter for the framework {framework!r}. Choose from {known}"
+        other_name = "" if table.framework else ". For a table with another name, add the key `framework`"
+        raise SuiteError(f"{file}: {absent}{other_name}")
+    if framework != name and (name in ADAPTERS.values() or not re.fullmatch(r"[\w.-]+", name)):
+        remedy = "Choose a name that is no framework, from letters, digits, `_`, `-` and `.`"
+        raise SuiteError(f"{file}, frameworks.{name}: the table of {framework} cannot have this name. {remedy}")
+    there, chosen = modes_of(framework, own_functions=bool(table.functions)), table.model_fields_set
+    usual = [NATIVE] if table.framework else [mode for mode in there if mode not in get_args(OnRequest)]
+    modes = table.modes if "modes" in chosen else usual
     if lacking := [mode for mode in modes if mode not in there]:
         raise SuiteError(
-            f"{file}, frameworks.{name}.modes: {name} has no mode {lacking[0]!r}. Choose from {', '.join(there)}"
+            f"{file}, frameworks.{name}.modes: {framework} has no mode {lacking[0]!r}. Choose from {', '.join(there)}"
         )
-    settings: dict[str, Any] = {"modes": modes, "title": table.title or name}
+    settings: dict[str, Any] = {"framework": framework, "modes": [*modes], "title": table.title or name}
     if "python" in chosen:
         path = file.parent / table.python
         if path.is_dir():  # a virtual environment

@@ -49,15 +49,18 @@ def command(
     functions: Mapping[str, str] | None = None,
     root: Path = Path(),
     returns: Mapping[str, str] | None = None,
+    table: str = "",
 ) -> list[str]:
     """Return the command line of a worker. `run_worker` appends the directories JOB and OUT.
 
     functions: {public name: function of the user, as FILE.py:FUNCTION}.
     root: The directory that contains the files of the user's functions.
     returns: {public name: "gradients" or "nothing"} for functions that return no norm.
+    table: The name of the framework's table in the suite.
     """
     options = ["--functions", json.dumps(dict(functions)), "--root", str(root.absolute())] if functions else []
     options += ["--returns", json.dumps(dict(returns))] if returns else []
+    options += ["--table", table] if table else []
     return [python, "-X", "faulthandler", "-m", "unified_clip.parity.workers.worker", *options, framework]
 
 

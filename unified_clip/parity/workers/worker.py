@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--functions", type=json.loads, default={}, help="{public name: FILE.py:FUNCTION}")
     parser.add_argument("--returns", type=json.loads, default={}, help='{public name: "gradients" or "nothing"}')
     parser.add_argument("--root", type=Path, default=Path(), help="the directory of the files in --functions")
+    parser.add_argument("--table", help="the framework's table in the suite, if `--functions` is used")
     options = parser.parse_args()
     _workers.prepare()
     warnings.simplefilter("ignore")
@@ -160,7 +161,7 @@ def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mappi
     name = case["call"]
     function = None
     if text := options.functions.get(name):
-        place = f"{options.framework}.{name}"
+        place = f"{options.table}.{name}"
         file, function_name = own_functions.split_name(text, options.root)
         function = UserFunction(text, file, function_name, place, options.returns.get(name, ""))
     return {**case, "user_function": function}
