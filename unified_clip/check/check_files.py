@@ -13,7 +13,7 @@ from ..config.explain import describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import callback_files, files_to_check, patterns, trainer_files
+from . import callback_files, command_lines, files_to_check, patterns, trainer_files
 from .clip_use import OWN, ClipUse, FoundClips, shown
 from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding
@@ -128,12 +128,14 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     file_uses = FoundClips()
     sources, configurations = list[Path](), set[Path]()
     precisions: dict[Path, str] = {}
+    scripts = [path for path in files if command_lines.is_shell(path) and not files_to_check.unreadable(path)]
+    of_commands = dict(each for script in scripts for each in command_lines.formats(script))
     for path in files:
         uses: list[ClipUse] = []
         if problem := files_to_check.unreadable(path):
             _add_unreadable(path, problem, file_uses)
         elif path.suffix.lower() != NOTEBOOK and (
-            (format_ := rules.formats.get(patterns.first_match(rules.formats, path, root), ""))
+            (format_ := _declared(path, rules, root) or of_commands.get(os.path.realpath(path), ""))
             or trainer_files.may_be_configuration(path)
         ):
             uses = _with_rules(callback_files.with_callbacks(path, trainer_files.read(path, format_)), rules, root)
@@ -158,6 +160,10 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
     return file_uses
+
+
+def _declared(path: Path, rules: CheckRules, root: Path) -> str:
+    return rules.formats.get(patterns.first_match(rules.formats, path, root), "")
 
 
 def _add_unreadable(path: Path, problem: str, file_uses: FoundClips) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -72,6 +73,8 @@ DEFAULT_THRESHOLD = 1.0
 COMMAND = re.compile(
     rf"(?<![\w./-])({'|'.join(COMMAND_TRAINERS)})\s+(dpo|grpo|kto|pt|reward|rlhf|rloo|sft)(?![\w.-])((?:\\\n|[^\n])*)"
 )
+OF_TRL = re.compile(r"\btrl/scripts/\w+\.py((?:\\\n|[^\n])*)")
+CONFIG = re.compile(r"\s--config[=\s]\s*[\"']?([^\s\"']+\.ya?ml)\b")
 CONFIGURATION = re.compile(r"^\s+\S+\.(?:json|ya?ml)\b|\s--config[=\s]")
 
 MEGATRON = re.compile(r"\b(pretrain_\w+\.py)((?:\\\n|[^\n])*)")
@@ -178,6 +181,16 @@ def _commands(text: str) -> Iterator[TrainerCommand]:
         lines = range(first, first + match[0].count("\n") + 1)
         has_file = CONFIGURATION.search(match[3]) is not None
         yield TrainerCommand(f"{match[1]} {match[2]}", lines, *COMMAND_TRAINERS[match[1]], has_file)
+
+
+def formats(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (file, format) for each YAML file that a command of TRL reads, as in `trl sft --config a.yaml`."""
+    code = without_comments(path.read_text("utf-8", "replace"))
+    commands = [match[3] for match in COMMAND.finditer(code) if match[1] == "trl"]
+    for options in (*commands, *(match[1] for match in OF_TRL.finditer(code))):
+        for file in (folder / name for name in CONFIG.findall(options) for folder in path.resolve().parents):
+            if file.is_file():
+                yield os.path.realpath(file), COMMAND_TRAINERS["trl"][0]
 
 
 def _edited(path: Path, text: str) -> Iterator[ClipUse]:

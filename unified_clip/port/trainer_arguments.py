@@ -12,6 +12,9 @@ from .ported_clip import SET_OUTSIDE
 from .source.module import SELF, Module
 from .source.syntax_tree import is_name, keywords_of, method_of
 
+PARSERS = ("ArgumentParser", "TrlParser")
+"""The names of classes that parse dataclasses, such as HfArgumentParser."""
+
 
 def clips_in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     if method_of(call) in ENGINE_METHODS:
@@ -57,10 +60,12 @@ def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -
 
 def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
     """Find parsers of trainer arguments, such as HfArgumentParser((ModelArguments, TrainingArguments))."""
-    if not module.code(call.func).endswith("ArgumentParser"):
+    if not module.code(call.func).endswith(PARSERS):
         return
     for argument in call.args:
-        elements = argument.value.elements if isinstance(argument.value, cst.Tuple | cst.List) else [argument]
+        values = module.binding(argument.value).values or []
+        classes = values[0] if len(values) == 1 else argument.value
+        elements = classes.elements if isinstance(classes, cst.Tuple | cst.List) else [argument]
         for element in elements:
             name = module.full_name(element.value)
             if (setting := setting_of(name)) is not None:

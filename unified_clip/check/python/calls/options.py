@@ -34,7 +34,7 @@ ARGUMENT = re.compile(
 )
 """Matches files that a command passes to its script, as in `train.py config.py`."""
 
-PARSED = re.compile(rb"\bparse_args_into_dataclasses\b")
+PARSED = re.compile(rb"\bparse_args_(into_dataclasses|and_config)\b")
 
 STARTS = "{place} starts this script with --deepspeed. {why}"
 

@@ -11,7 +11,7 @@ from ....port.catalog import settings
 
 PARSES = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"})
 
-HF_PARSES = ("parse_args_into_dataclasses", "parse_dict", "parse_json_file", "parse_yaml_file")
+HF_PARSES = ("parse_args_into_dataclasses", "parse_args_and_config", "parse_dict", "parse_json_file", "parse_yaml_file")
 
 MAX_GRAD_NORM = "max_grad_norm"
 
@@ -70,28 +70,42 @@ def is_other_object(source: Source, setting: ast.Attribute) -> bool:
 
 def training_arguments_name(source: Source) -> str:
     """Return the variable that gets the parsed training arguments, or "training_args" if no line assigns them."""
-    return min(filter(str.isidentifier, _training_arguments(source)), key=len, default="training_args")
+    names = {*map(ast.unparse, _parsed_objects(source, _argument_classes(source)))} or _training_arguments(source)
+    return min(filter(str.isidentifier, names), key=len, default="training_args")
+
+
+def _argument_classes(source: Source) -> set[str]:
+    names = {name.rpartition(".")[2] for each in settings() if each.keyword == MAX_GRAD_NORM for name in each.classes}
+    return with_derived(source, names)
+
+
+def _parsed_objects(source: Source, classes: Collection[str]) -> Iterator[ast.expr]:
+    for node in source.nodes:
+        match node:
+            case ast.Assign(targets=[ast.Tuple() | ast.List() as target], value=ast.Call(func=function) as call):
+                if last_name(function) in HF_PARSES:
+                    parsed = zip(_parsed_classes(source, call), target.elts, strict=False)
+                    yield from [element for name, element in parsed if name in classes]
 
 
 def _training_arguments(source: Source) -> set[str]:
-    names = {name.rpartition(".")[2] for each in settings() if each.keyword == MAX_GRAD_NORM for name in each.classes}
-    classes = with_derived(source, names)
-    objects: list[ast.expr] = []
+    classes = _argument_classes(source)
+    objects = list(_parsed_objects(source, classes))
     for node in source.nodes:
         match node:
             case ast.Call(func=function, args=args, keywords=keywords) if last_name(function).endswith("Trainer"):
                 objects += [*args[:2], *(each.value for each in keywords if each.arg in ("args", "config"))]
-            case ast.Assign(targets=[target], value=ast.Call(func=function) as call):
+            case ast.Assign(targets=[target], value=ast.Call(func=function)):
                 objects += [target] if last_name(function) in classes else []
-                if last_name(function) in HF_PARSES and isinstance(target, ast.Tuple | ast.List):
-                    parsed = zip(_parsed_classes(source, call), target.elts, strict=False)
-                    objects += [element for name, element in parsed if name in classes]
     return {ast.unparse(code) for each in objects for code in (each, source.followed(each))}
 
 
 def _parsed_classes(source: Source, parsing: ast.Call) -> list[str]:
     parser = source.followed(parsing.func.value) if isinstance(parsing.func, ast.Attribute) else None
-    parsed = source.followed(parser.args[0]) if isinstance(parser, ast.Call) and parser.args else None
+    if not isinstance(parser, ast.Call):
+        return []
+    passed = [*parser.args[:1], *(each.value for each in parser.keywords if each.arg == "dataclass_types")]
+    parsed = source.followed(passed[0]) if passed else None
     return [*map(last_name, parsed.elts if isinstance(parsed, ast.Tuple | ast.List) else [parsed])] if parsed else []
 
 
