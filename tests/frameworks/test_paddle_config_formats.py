@@ -67,7 +67,7 @@ def test_it_is_said_that_paddle_clips_each_group_by_itself() -> None:
     config = ClipConfig.of(optimizer(paddle.nn.ClipGradByGlobalNorm(1.0), groups))
     assert config.provenance is not None
     assert config.provenance.notes == [
-        "Paddle clips each group of parameters separately, by the global norm of this group."
+        "Paddle clips each group of parameters separately, so a total norm includes only one group."
     ]
     assert (config.provenance.format, config.provenance.version) == ("paddle", paddle.__version__)
 
@@ -101,7 +101,7 @@ class ShardedClip(paddle.nn.ClipGradByGlobalNorm):
         (ShardedClip(1.0), "ShardedClip, which unified_clip cannot import"),
         (
             uc.ClipGradByNorm(1.0, need_clip=lambda parameter: True),
-            "the grad_clip of SGD selects parameters by need_clip=",
+            "the grad_clip of SGD selects parameters by its argument need_clip",
         ),
         (paddle.nn.ClipGradByNorm(0.0), "SGD, ClipGradByNorm, clip_norm: training fails with 0"),
         (paddle.nn.ClipGradByGlobalNorm(1.0, group_name="encoder"), "group_name: this argument makes static programs"),

@@ -68,9 +68,11 @@ def test_steps_whose_norm_is_not_finite_are_a_note_for_all_files_of_a_kind(check
     assert [each.about for each in only_finding(report).differences] == ["threshold"]
     (note,) = report.notes
     assert note.startswith(
-        "a.json:1 (and 2 more) DeepSpeed: gradient_clipping: With bf16, DeepSpeed needs bf16.check_grad_overflow "
+        "a.json:1 (and 2 more) DeepSpeed: gradient_clipping: With bf16 and without bf16.check_grad_overflow, "
     )
-    assert note.endswith("By default, DeepSpeed makes these steps without a clip. clip.toml clips in these steps.")
+    assert note.endswith(
+        " DeepSpeed makes a step without a clip if the norm is not finite. clip.toml clips in these steps."
+    )
 
 
 def test_a_success_has_a_line_for_each_clip_or_for_each_kind_if_there_are_many(run: Any) -> None:

@@ -54,8 +54,8 @@ def test_a_success_names_the_default(check: Check, capsys: pytest.CaptureFixture
 
 def test_the_version_for_a_default_comes_after_the_advice_to_set_the_key(check: Check) -> None:
     finding = only_finding(check({"ds.json": '{"zero_optimization": {}}'}))
-    advice = 'Set gradient_clipping. Or if your version is 0.19.6, set "**/ds.json"'
-    assert f"clips at 1.0 since 0.19.3. {advice}" in finding.does
+    advice = 'Set gradient_clipping. Or, if you use DeepSpeed 0.19.6, set "**/ds.json"'
+    assert f"at 1.0 since 0.19.3. {advice}" in finding.does
 
 
 @pytest.mark.parametrize("key", ["max_grad_nrom", "max_gard_norm", "max_grad_nrm"])

@@ -122,7 +122,8 @@ def test_python_source_has_other_commands(write: Write, code: str) -> None:
 def test_a_file_with_only_a_clip_key_is_rejected_with_the_formats_that_have_it(write: Write) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"^a\.json: .* has a clip key of Hugging Face's TrainingArguments or LLaMA-Factory or PaddleNLP.*\. "
+        match=r"^a\.json: .* has a key that controls clipping in Hugging Face's TrainingArguments or "
+        r"LLaMA-Factory or PaddleNLP.*\. "
         r".* pass from_='NAME', where NAME is one of hf, llama_factory, paddlenlp.*\. "
         r"max_grad_norm \(line 1\) looks like a clip setting\. "
         r"If unified_clip has no format for your trainer, write .*\.$",

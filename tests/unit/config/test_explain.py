@@ -391,7 +391,7 @@ def test_a_trainers_steps_that_are_not_finite_replace_the_sentence_about_the_rul
     file = tmp_path / "ds.json"
     file.write_text('{"gradient_clipping": 1.0, "bf16": {"enabled": true, "check_grad_overflow": true}}')
     trainer, rule = ClipConfig.import_from(file, "deepspeed"), ClipConfig(rule="global_norm", threshold=1.0)
-    skips = "With bf16.check_grad_overflow, DeepSpeed skips steps whose norm is not finite."
+    skips = "With bf16.check_grad_overflow, DeepSpeed skips a step if the norm is not finite."
     explanation = compare.explain(trainer, "ds.json")
     assert (explanation.sentences[-1], explanation.notes) == (skips, [])
     compared = compare.compare(trainer, rule, ["ds.json", "clip.toml"])

@@ -109,7 +109,7 @@ MISPLACED = [
         "a.yaml",
         "trainer:\n  optimizer_config:\n    optimizer:\n      global_clipnorm: 1.0\n",
         4,
-        "Move the key to trainer.optimizer_config.optimizer.OPTIMIZER.global_clipnorm. Replace OPTIMIZER by a name. If",
+        "Move the key to trainer.optimizer_config.optimizer.OPTIMIZER.global_clipnorm. Replace OPTIMIZER by the name",
     ),
     (
         "composer",

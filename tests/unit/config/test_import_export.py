@@ -123,16 +123,16 @@ def test_agc_is_exported_if_the_trainers_rule_is_the_same(table: dict[str, objec
         ({}, {}, "timm", "with `clip_mode: agc`, timm never clips the last two parameters of the model. Set"),
         (OPTAX_EPS, {}, "composer", "it does not support `adaptive.convention = 'optax'`. Set `adaptive.conv"),
         ({"convention": "composer"}, {}, "optax", "it does not support `adaptive.convention = 'composer'`. Set"),
-        ({}, {}, "composer", "its adaptive clipping has `adaptive.eps = 0`, but this configuration has 0.001. Set `ad"),
+        ({}, {}, "composer", "it always uses `adaptive.eps = 0`, but your configuration has 0.001. Set `ad"),
         (
             {"convention": "composer", "smallest_norm": 0.5},
             {},
             "composer",
-            "its adaptive clipping has `adaptive.smallest_norm = 0`, but this configuration has 0.5. Remove `adaptive.",
+            "it always uses `adaptive.smallest_norm = 0`, but your configuration has 0.5. Remove `adaptive.",
         ),
         (OPTAX_EPS, {"threshold": 2.0}, "optax", "it does not support `threshold` together with adaptive clipping. "),
         (OPTAX_EPS, {"exclude": ["*.bias"]}, "optax", "it does not support `exclude`. Remove it"),
-        (OPTAX_EPS, {"eps": 1e-6}, "optax", "its adaptive clipping adds no eps to the norm, but this configuration ad"),
+        (OPTAX_EPS, {"eps": 1e-6}, "optax", "its adaptive clipping adds no eps to the norm, but your configuration ad"),
     ],
 )
 def test_agc_is_not_exported_if_the_trainers_rule_differs(

@@ -97,7 +97,10 @@ def test_gin_files_are_rejected(write: Write) -> None:
             "# @package _global_\nlr: 0.1\n",
             r"a\.yaml: Hydra merges this file with other files\. Import the com",
         ),
-        ("_BASE_: base.yaml\nMODEL: {}\n", r"a\.yaml, line 1, _BASE_: cannot find base\.yaml\. Add the base file"),
+        (
+            "_BASE_: base.yaml\nMODEL: {}\n",
+            r"a\.yaml, line 1, _BASE_: cannot find base\.yaml\. Correct the path of the base file",
+        ),
         ("defaults:\n- trainer: gpu\n", r"a\.yaml, line 2, defaults 1: cannot find trainer/gpu\.yaml\. Import the com"),
         (
             "# @package _global_\ndefaults:\n- override /trainer: gpu\nmodel: {lr: 0.1}\n",

@@ -1,4 +1,4 @@
-"""Exports to a trainer with the rule of another family: an error, or with `--nearest` the nearest rule."""
+"""Exports to a trainer with the rule of another family: an error, or with `--nearest` the trainer's family."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_export_to_another_family_is_an_error_with_the_remedy(
     path = write("clip.toml", f'rule = "global_norm"\nthreshold = 0.5\n{keys}\n')
     assert main(["config", "export", str(path), "--to", to]) == 2
     out, error = capsys.readouterr()
-    remedy = f"Set `family` to {family}. Or export the nearest rule: pass --nearest, or nearest=True in Python."
-    message = f"it needs the family {family}. {own_rule}. {remedy} {difference}"
+    nearest = "Or export with the trainer's family and eps: pass --nearest, or nearest=True in Python."
+    message = f"it needs the family {family}. {own_rule}. Set `family` to {family}. {nearest} {difference}"
     assert out == ""
     assert error == f"unified-clip: error UC107: Cannot export to {FORMATS[to].title}: {message}\n"
 
@@ -49,9 +49,7 @@ def test_nearest_exports_the_rule_of_the_other_family_and_prints_the_difference(
     assert main(["config", "export", str(path), "--to", to, "--nearest"]) == 0
     out, error = capsys.readouterr()
     eps = "1e-06" if family == "'pytorch'" else "0"
-    assert (
-        error == f"note: Exported the nearest rule that the format supports, {family} with eps = {eps}. {difference}\n"
-    )
+    assert error == f"note: Exported with the trainer's family, {family} with eps = {eps}. {difference}\n"
     assert main(["config", "export", str(write("same.toml", f"{TEXT}\nfamily = {family}\n")), "--to", to]) == 0
     assert capsys.readouterr().out == out
 

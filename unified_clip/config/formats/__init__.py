@@ -1,4 +1,4 @@
-"""The formats of trainers. To add a format, write a subclass of `Format` in a new module below `trainers`."""
+"""The configuration formats of trainers. To add one, write a subclass of `Format` in a new module below `trainers`."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""Read and write adaptive gradient clipping (AGC) in the formats of trainers."""
+"""Read and write adaptive gradient clipping (AGC) in the configuration formats of trainers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def exported_agc(trainer: Format, settings: Settings, convention: Convention, *,
     family = FAMILIES[settings.family or DEFAULT_FAMILY, "norm"]
     added = family.eps if settings.eps is None else settings.eps
     if added != 0:
-        problem = f"its adaptive clipping adds no eps to the norm, but this configuration adds {added:g}. "
+        problem = f"its adaptive clipping adds no eps to the norm, but your configuration adds {added:g}. "
         raise OtherFamilyError(str(trainer.not_exported(f"{problem}Set `eps` (not `adaptive.eps`) to 0.")), "paddle")
     return rule
 
@@ -48,6 +48,6 @@ def _problem(rule: AGC, convention: Convention, *, has_eps: bool) -> str:
     for name, value, own in floors[1 if has_eps else 0 :]:
         if value != own:
             remedy = f"Remove `adaptive.{name}`." if rule.convention == convention else same
-            problem = f"its adaptive clipping has `adaptive.{name} = {own:g}`, but this configuration has {value:g}."
+            problem = f"it always uses `adaptive.{name} = {own:g}`, but your configuration has {value:g}."
             return f"{problem} {remedy}"
     return ""

@@ -39,7 +39,7 @@ class Imported:
     notes: list[str] = field(default_factory=list)
 
     not_finite: str = ""
-    """The trainer's action if a norm is not finite, in sentences. '' means that the trainer applies its clip rule."""
+    """A text about the trainer's action if a norm is not finite. '' means that the trainer applies its clip rule."""
 
 
 class OtherFamilyError(NotRepresentableError):
@@ -62,13 +62,13 @@ class Format(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    """The file kinds of the format, such as "yaml". Exports write the first of these kinds."""
+    """The file kinds of the format, such as "yaml". By default, an exported file has the first kind."""
 
     source: ClassVar[str]
     """The trainer's source files that define the clip keys."""
 
     newest: ClassVar[str]
-    """Exports use this version by default."""
+    """By default, exports are for this version of the trainer."""
 
     needs_version: ClassVar[str] = ""
     """Why the trainer's version must be known, or '' if the version has no effect."""
@@ -106,7 +106,7 @@ class Format(ABC):
     family: ClassVar[FamilyName] = "pytorch"
     zero: ClassVar[Zero] = "off"
     off: ClassVar[Any] = 0.0
-    """The value of the clip key that switches clipping off."""
+    """To switch clipping off, `write` sets the clip key to this value."""
 
     norm_types: ClassVar[bool] = False
     """Whether the trainer supports norm types other than 2."""
@@ -121,7 +121,6 @@ class Format(ABC):
         return self.clip_keys
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file is in this format."""
         return any(document.shows(*path) for path in self.own_keys)
 
     @abstractmethod
@@ -144,12 +143,12 @@ class Format(ABC):
         return data
 
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
-        """Raise ConfigError if `version` is None. `unset` is a key that the message advises to set."""
+        """Raise ConfigError if `version` is None. `unset` is a key that would make the version unnecessary."""
         if version is None:
             way = name_format(f"{self.name}@{self.newest}")
-            advice = f"If your version is {self.newest}, {way}"
+            advice = f"If you use {self.title} {self.newest}, {way}"
             if unset:
-                advice = f"Set {unset}. Or if your version is {self.newest}, {way}"
+                advice = f"Set {unset}. Or, if you use {self.title} {self.newest}, {way}"
             raise ConfigError(f"{document.name}: {self.needs_version}. {advice}", "UC103")
         return version
 
@@ -177,8 +176,8 @@ class Format(ABC):
     ) -> float | None:
         """Return the threshold at a path of keys, or None if the value switches clipping off.
 
-        `zero`, `negative`, `null` and `infinite` are the effects of such values in the trainer. By default,
-        negative numbers have the effect "off" if `zero` is "off", and otherwise "error".
+        The keyword arguments are the effects of a threshold of 0, a negative number, null and infinity in the trainer.
+        If `negative` is None, negative numbers switch clipping off if `zero` is "off". Otherwise, they are an error.
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if isinstance(value, list) and document.kind == "args":
@@ -296,13 +295,13 @@ class OwnFormat(Format):
 
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
-"""PyYAML would read the text 1e20 as a string."""
+"""The number is not written as 1e20, because PyYAML reads 1e20 as a string."""
 
-ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
-AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"
+ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, and switch the trainer's own clipping off"
+AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, and switch the trainer's own clipping off"
 
 EACH_OPTIMIZER = (
-    "The generator and the discriminator are clipped separately. Attach the configuration to both optimizers."
+    "The generator and the discriminator are clipped separately. Attach the clip configuration to both optimizers."
 )
 SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each optimizer."
 

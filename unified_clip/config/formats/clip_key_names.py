@@ -21,7 +21,7 @@ CLIP_NAME = re.compile(
     r"|(global)?clip(ping)?(by|max)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_max_norm
     r"|clip(by)?value"  # clip_value, Keras' clipvalue, clip_by_value
 )
-"""Matches names of clip keys, in lower case and without punctuation."""
+"""Matches names of clip keys in the form that `normalized` returns."""
 
 NUMBERS = re.compile(
     r".+ grad(ient)?norm"

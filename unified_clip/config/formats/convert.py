@@ -30,12 +30,12 @@ from .trainers.huggingface.training_arguments import NO_TRAINER
 UNIFIED_CLIP = "unified_clip"
 
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
-"""Maps a format to keys. A file with all these keys has this format, unless another format recognises it."""
+"""For each format: a file that no format recognises is in this format if it has all these keys."""
 
 BASE_KEYS = ("_BASE_", "_base_")
-WHOLE_CONFIGURATION = "Import the whole configuration that your program prints."
+WHOLE_CONFIGURATION = "Let your program print the whole configuration, and import the output."
 
-NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
+NEAREST = "Or export with the trainer's family and eps: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
 """The format is None for a clip configuration of unified_clip."""
@@ -120,7 +120,7 @@ def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tu
     if not nearest:
         raise NotRepresentableError(f"{error} {NEAREST} {difference.sentence}")
     eps = FAMILIES[error.family, config.rule].eps
-    rule = f"Exported the nearest rule that the format supports, {error.family!r} with eps = {eps:g}."
+    rule = f"Exported with the trainer's family, {error.family!r} with eps = {eps:g}."
     return supported, [f"{rule} {difference.sentence}"]
 
 
@@ -175,7 +175,7 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
         document = trainer.parse(text, name)
     else:
         problem = f"{name}: {trainer.title} reads {_in_words(trainer.kinds)}"
-        raise ConfigError(f"{problem}. Save the base file in this format.", "UC103")
+        raise ConfigError(f"{problem}. Save the base file as {_in_words(trainer.kinds)}.", "UC103")
     return replace(document, path=path)
 
 
@@ -189,7 +189,7 @@ def _with_unread_bases(document: Document, inheritance: Inheritance) -> Document
     keys += ["defaults"] if has_defaults(document) else []
     for key in keys:
         if key not in inheritance.keys and isinstance(document.data, dict):
-            problem = "the trainer does not read this key, which names other files."
+            problem = "this key contains the paths of other files, but the trainer does not read this key."
             unread = UnreadFile(document.place([key], document.name), problem, WHOLE_CONFIGURATION)
             return replace(document, data=MergeRules().merge(unread, document.data))
     return document
@@ -211,10 +211,7 @@ def _detect(path: Path) -> Candidate:
 
 
 def recognising(path: Path) -> list[Candidate]:
-    """Return the formats that recognise a file.
-
-    If a format and its extension recognise the file, return only the extension.
-    """
+    """Return the formats that recognise a file, except formats that another of these formats extends."""
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 
 
@@ -298,7 +295,7 @@ def _advice(path: Path) -> str:
         first, *others = [trainer.name for trainer in with_key]
         any_of = f"{name_format('NAME')}, where NAME is one of {', '.join([first, *others])}"
         option = any_of if others else name_format(first)
-        advice = f"The file has a clip key of {titles}. If it is a file of {titles}, {option}."
+        advice = f"The file has a key that controls clipping in {titles}. If it is a file of {titles}, {option}."
     else:
         names = ", ".join([*FORMATS, UNIFIED_CLIP])
         advice = f"To name the format, {name_format('NAME[@VERSION]')}, where NAME is one of {names}."

@@ -1,4 +1,4 @@
-"""Training engines, such as DeepSpeed, that prevent some clips in training code."""
+"""Training engines, such as DeepSpeed, under which some clips in training code do not work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTEAD_FAILS_UNDER = {
     "mmengine": f"{DEEPSPEED} or {COLOSSAL}",
     "torchtitan": "pipeline parallelism",
 }
-"""For each format, the engines under which the code in `Format.instead` does not clip."""
+"""For each format, the engines under which the advice in `Format.instead` does not work."""
 
 ENGINE_OF = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
 """For each format, the engine that clips."""
@@ -41,11 +41,11 @@ STRATEGIES = {
     "deepspeed": DEEPSPEED, "colossal": COLOSSAL, "xla": XLA, "tpu": XLA,
     "fsdp": FSDP1, "fullysharded": FSDP1, "fully_sharded": FSDP1,
 }  # fmt: skip
-"""Parts of strategy names in lower case. The first matching part applies."""
+"""Maps a part of a strategy's name, in lower case, to the engine. The first matching part applies."""
 
 
 def strategy_name(strategy: Any) -> str:
-    """A strategy is a name, or a table such as {"class_path": "DeepSpeedStrategy"}."""
+    """Return the name of a strategy. The strategy is a name, or a table such as {"class_path": "DeepSpeedStrategy"}."""
     if isinstance(strategy, dict):
         strategy = next((strategy[key] for key in CLASS_KEYS if key in strategy), "")
     return str(strategy)

@@ -75,7 +75,7 @@ def _paddle(optimizer: Any, _: str) -> Imported:
     if not hasattr(optimizer, "_grad_clip"):
         raise TypeError(
             f"{_class_of(optimizer)} is not a paddle.optimizer.Optimizer. Pass the optimizer that updates the model's "
-            "parameters. If another object wraps this optimizer, pass the wrapped optimizer."
+            "parameters, not an object that wraps the optimizer."
         )
     clip = optimizer._grad_clip
     groups = [group for group in optimizer._param_groups or [] if isinstance(group, dict)]
@@ -103,7 +103,8 @@ def _settings(clip: Any, owner: str) -> dict[str, Any]:
         )
     if getattr(clip, "need_clip", None) is not None:
         raise ConfigError(
-            f"the grad_clip of {owner} selects parameters by need_clip=. Write a clip configuration with `exclude`."
+            f"the grad_clip of {owner} selects parameters by its argument need_clip. Write a clip configuration with "
+            "`exclude`."
         )
     name = kind.__name__
     values = {key: getattr(clip, key) for key in ARGUMENTS[name] if hasattr(clip, key)}

@@ -11,7 +11,7 @@ _advice: ContextVar[str] = ContextVar("_advice", default="pass from_='{}'")
 
 @contextmanager
 def naming_advice(advice: str) -> Iterator[None]:
-    """Inside the `with` block, `name_format` uses `advice`, such as "pass --from-b {}"."""
+    """In the `with` block, `name_format(name)` puts the name into `advice`, such as "pass --from-b {}"."""
     token = _advice.set(advice)
     try:
         yield

@@ -17,10 +17,9 @@ ANY = "*"
 """This wildcard in a path matches any key or index."""
 
 BY_CODE = (
-    "If your own code reads this key, write a clip configuration with the key's value. Or, for unified-clip config "
-    "check, add an entry to check.ignore, with the key's value as threshold."
+    "If your own code reads this key, write a clip configuration with the key's value. If you run unified-clip config "
+    "check, you can instead add an entry to check.ignore, with the key's value as threshold."
 )
-"""A program that extends the trainer might read a key that the trainer ignores."""
 
 
 def unread_paths(document: Document, trainer: Format) -> list[Path]:
@@ -143,7 +142,8 @@ def _format_place(place: Path, trainer: Format) -> str:
 
 
 def _explained(place: Path, trainer: Format) -> str:
-    return f" Replace {trainer.placeholder} by a name." if ANY in place else ""
+    name = trainer.placeholder
+    return f" Replace {name} by the name of the {name.lower()}." if ANY in place else ""
 
 
 def best_place(document: Document, places: Sequence[Path]) -> Path:

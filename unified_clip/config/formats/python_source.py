@@ -15,13 +15,13 @@ from ..documents import Document
 from .base import OwnFormat
 
 MAX_ALIASES = 10
-"""The maximum length of a chain of names, such as a = b; b = 1.0."""
+"""The maximum length of a chain of assignments, such as a = b; b = 1.0."""
 
 MAX_SHOWN = 60
 
 
 class PythonFormat(OwnFormat):
-    """The data of a document is a `Source`."""
+    """A format of Python files. The `data` of a document is a `Source`."""
 
     kinds = ("python",)
     package: ClassVar[str]
@@ -71,7 +71,7 @@ def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
 
 
 def runs_unknown_code(call: ast.Call) -> bool:
-    """Return whether a call might set any name of the file, as in `exec(open("config.py").read())`."""
+    """Return whether a call runs unknown code, as in `exec(open("config.py").read())`."""
     match call:
         case ast.Call(func=ast.Name(id="exec"), args=[code, *names], keywords=[]):
             return not isinstance(code, ast.Constant) and all(ast.unparse(each) == "globals()" for each in names)
@@ -79,7 +79,7 @@ def runs_unknown_code(call: ast.Call) -> bool:
 
 
 class Source:
-    """Parsed Python source, with the values of names and the parents of nodes."""
+    """Parsed Python source, with the values of variables and the parents of nodes."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
@@ -103,7 +103,7 @@ class Source:
         return imports
 
     def _bound(self) -> dict[str, list[ast.expr | None]]:
-        """Map each name to the assigned expressions. A loop variable or a parameter adds None."""
+        """Map each variable to its assigned expressions. For a loop variable or a parameter, the list contains None."""
         values: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
             if isinstance(node, ast.Assign):
@@ -146,7 +146,7 @@ class Source:
         return any(self.dotted(node).partition(".")[0] == package for node in self.nodes)
 
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
-        """Yield the name and the node of each use of a package, in the order of the source.
+        """Yield each used name of a package with its syntax node, in the order of the source.
 
         The expression `optax.tree.clip` uses two names, "tree" and "tree.clip".
         """
@@ -156,7 +156,7 @@ class Source:
                 if not node.level and (node.module or "").partition(".")[0] == package:
                     raise self.wrong(
                         node,
-                        f"cannot infer the names that this line imports from {package}. Import each name by itself.",
+                        f"cannot infer the names that * imports from {package}. Replace * by the names that you use.",
                     )
             elif isinstance(node, ast.Call) and self.dotted(node.func) == "getattr":
                 if node.args and self.dotted(node.args[0]).partition(".")[0] == package:
@@ -173,8 +173,9 @@ class Source:
         parent = self.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node:
             return parent
-        advice = "Pass a file with such a call, or write a clip configuration."
-        raise self.wrong(node, f"{ast.unparse(node)} is not called here. {advice}")
+        name = ast.unparse(node)
+        advice = f"Pass a file that calls {name}, or write a clip configuration."
+        raise self.wrong(node, f"{name} is not called here. {advice}")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
         if len(clips) > 1:
@@ -187,7 +188,7 @@ class Source:
         return clips[0] if clips else None
 
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:
-        """Return a document with the values of a call's arguments by name."""
+        """Return a document that maps the names of a call's arguments to their values."""
         arguments: dict[str, ast.expr] = {}
         for position, argument in enumerate(call.args):
             if isinstance(argument, ast.Starred):
@@ -207,11 +208,11 @@ class Source:
         return Document(f"{self.name}, line {call.lineno}", "", "python", data)
 
     def _unpacked(self, node: ast.AST, text: str, names: Sequence[str]) -> ConfigError:
-        advice = f"Pass each argument by itself: {', '.join(names)}."
+        advice = f"Pass each argument by name: {', '.join(names)}."
         return self.wrong(node, f"the arguments in {text} are only known at run time. {advice}")
 
     def constant(self, node: ast.expr) -> Any:
-        """Return the value of an expression such as -1.0 or `float("inf")`. Names with one assignment are resolved."""
+        """Return the value of an expression, such as -1.0, `float("inf")` or a variable with a single assignment."""
         try:
             return evaluate(node, partial(self._value_of, depth=0), self.dotted)
         except UnknownValueError as unknown:

@@ -1,4 +1,4 @@
-"""Base files that a configuration in Python names in `_base_`, or imports in `with read_base():`."""
+"""Base files of a configuration in Python: the files in `_base_`, or the imports in `with read_base():`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ConfigBases(BaseFiles):
             if repeated and not imports:
                 raise document.wrong(
                     keys[index],
-                    f"two base files set {repeated[0]}, so that training fails. Keep {repeated[0]} in one file only.",
+                    f"training fails, because two base files set {repeated[0]}. Keep {repeated[0]} in one file only.",
                 )
             names |= data
             if isinstance(data, PartialTable):

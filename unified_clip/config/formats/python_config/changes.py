@@ -10,10 +10,10 @@ BASES = "_base_"
 """A file assigns the paths of its base files to `_base_`. Expressions such as `_base_.model` read these files."""
 
 ROOTS = {"optim_wrapper", "optimizer_config", BASES}
-"""The names of values that affect clipping."""
+"""The variables that affect clipping."""
 
 WRITERS = frozenset({"globals", "locals", "vars", "exec"})
-"""Builtin functions that can change the value of a name without an assignment."""
+"""Builtin functions that can change a variable without an assignment."""
 
 
 def reads_base(statement: ast.stmt) -> bool:
@@ -28,7 +28,7 @@ def assigned_names(statement: ast.stmt) -> list[str]:
 
 
 def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
-    """Return each statement with an unknown effect on clipping, and the name that it might change."""
+    """Return each statement with an unknown effect on clipping, and the variable that the statement might change."""
     relevant = _relevant_names(body)
     sets_wrapper = any("optim_wrapper" in assigned_names(statement) for statement in body)
     not_understood: list[tuple[str, ast.stmt]] = []
@@ -44,7 +44,7 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
-    """Return the names whose values can affect clipping, including aliases of a dict."""
+    """Return the variables that can affect clipping, including aliases of a dict."""
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
     assignments += [
@@ -67,7 +67,7 @@ def _relevant_names(body: list[ast.stmt]) -> set[str]:
 
 
 def _changed_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement might change. '*' means any name."""
+    """Return the variables that a statement might change. '*' means every variable."""
     if reads_base(statement) or (isinstance(statement, ast.AnnAssign) and statement.value is None):
         return set()
     plain = assigned_names(statement)

@@ -1,4 +1,4 @@
-"""Read the values that a configuration in Python assigns to names at the top level."""
+"""Read the values that a configuration in Python assigns to variables at the top level."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Reader:
             self._insert(statement, target, entries)
 
     def _insert(self, statement: ast.stmt, target: ast.expr, entries: dict[str, ast.expr]) -> None:
-        """Set entries in the dict at `target`, and mark the statement as understood."""
+        """Set entries in the dict at `target`, if this dict is known."""
         path = _path(target)
         table = self._named(path)
         keys = path[1:] if path[:1] == (BASES,) else path
@@ -80,7 +80,7 @@ class _Reader:
         elif isinstance(table, dict) and path:
             for key, value in entries.items():
                 table[key] = self.value(value, (*keys, key))
-            if path[0] not in self.data and path[0] != BASES:  # a name of another file
+            if path[0] not in self.data and path[0] != BASES:  # a variable of another file
                 self.data[path[0]] = self.names[path[0]]
             self.understood.add(statement)
 

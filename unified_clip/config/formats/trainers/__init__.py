@@ -1,1 +1,1 @@
-"""The formats of trainers, with one module per trainer."""
+"""The configuration formats of trainers, with one module per trainer."""

@@ -1,1 +1,1 @@
-"""The formats of Hugging Face, and of trainers that use Hugging Face's TrainingArguments."""
+"""The configuration formats of Hugging Face, and of trainers that use Hugging Face's TrainingArguments."""

@@ -23,8 +23,6 @@ NO_CLIP = (
 
 
 class Accelerate(Format):
-    """Only DeepSpeed and Megatron-LM read the clip keys. Without these engines, the training script clips."""
-
     name, title = "accelerate", "Accelerate"
     kinds = ("yaml", "json")
     source = "accelerate: src/accelerate/utils/dataclasses.py, src/accelerate/accelerator.py"
@@ -32,7 +30,7 @@ class Accelerate(Format):
     not_finite = deepspeed.UNSET
     instead = "call `clip_(accelerator, clip, model.named_parameters())` of `unified_clip.integrations.accelerate_clip`"
     own_keys = paths("compute_environment distributed_type deepspeed_config megatron_lm_config")
-    inheritance = NamedFile(FILE, "Add DeepSpeed's file at this path, or import DeepSpeed's file directly.")
+    inheritance = NamedFile(FILE, "Put DeepSpeed's configuration file at this path, or import that file directly.")
     clip_keys = (DEEPSPEED, MEGATRON, (*FILE, DEEPSPEED[-1]))
     off = math.inf
 
@@ -43,7 +41,7 @@ class Accelerate(Format):
         kind = document.get("distributed_type", default="DEEPSPEED" if document.has("deepspeed_config") else "NO")
         if kind == "MEGATRON_LM":
             threshold = self.read_threshold(document, MEGATRON, 1.0, null="error")
-            notes = default_note(document, MEGATRON, "Accelerate sets 1.0 for Megatron-LM")
+            notes = default_note(document, MEGATRON, "Accelerate sets the threshold to 1.0 for Megatron-LM")
             return Imported(self.settings("global_norm", threshold), notes)
         if kind != "DEEPSPEED":
             raise SetElsewhereError(
@@ -67,8 +65,8 @@ class Accelerate(Format):
         if threshold in (None, "auto"):
             threshold = 1.0
             notes.append(
-                "The file does not set gradient_clipping, or sets auto. Accelerate then uses 1.0. With HF's Trainer, "
-                "max_grad_norm applies instead: import the file of the TrainingArguments."
+                "gradient_clipping is auto or not set. Accelerate then uses 1.0. With Hugging Face's Trainer, the "
+                "threshold is max_grad_norm instead. If you use this Trainer, import the file that sets max_grad_norm."
             )
         else:
             threshold = self.read_threshold(document, keys)

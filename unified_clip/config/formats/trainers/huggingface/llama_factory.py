@@ -9,7 +9,7 @@ from ...base import Imported, default_note, paths
 from .training_arguments import NULL, WITHOUT_CLIPPING, HuggingFace
 
 LAYERWISE = ("galore_layerwise", "apollo_layerwise")
-V1_SKIPS = "LLaMA-Factory's v1 trainer skips steps whose norm is not finite."
+V1_SKIPS = "LLaMA-Factory's v1 trainer skips a step if the norm is not finite."
 V1_KEYS = ("dist_config", "kernel_config", "sample_backend", "batching_strategy")
 """Only the trainer of the package llamafactory.v1 has these keys."""
 
@@ -40,8 +40,8 @@ class LlamaFactory(HuggingFace):
             raise document.wrong(["export_dir"], problem)
         for name in LAYERWISE:
             if document.get(name) is True:
-                problem = f"{name} makes the optimizer step during backward, before Trainer clips. {WITHOUT_CLIPPING}"
-                raise document.wrong([name], problem)
+                problem = "with this key, the optimizer updates parameters in the backward pass, before Trainer clips."
+                raise document.wrong([name], f"{problem} {WITHOUT_CLIPPING}")
         if document.get("max_grad_norm", default=1.0) is None:
             raise document.wrong(["max_grad_norm"], NULL)
         if any(document.has(name) for name in V1_KEYS):

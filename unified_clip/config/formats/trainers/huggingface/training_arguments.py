@@ -30,7 +30,7 @@ NULL = "null switches clipping off in transformers 4, and makes training fail in
 WITHOUT_CLIPPING = 'Write a clip configuration with rule = "none".'
 
 DEEPSPEED = ("deepspeed", "gradient_clipping")
-AUTO = 'Set max_grad_norm to the threshold, and "gradient_clipping": "auto".'
+AUTO = 'Set max_grad_norm to your threshold, and set "gradient_clipping": "auto".'
 NO_CLIP = (
     "DeepSpeed's configuration does not set gradient_clipping. DeepSpeed then ignores max_grad_norm. DeepSpeed clips "
     "nothing before 0.19.3, and clips at 1.0 since 0.19.3."
@@ -57,7 +57,8 @@ class HuggingFace(Format):
         eval_strategy fsdp_transformer_layer_cls_to_wrap gradient_checkpointing push_to_hub tf32 torch_compile
     """)
     inheritance = NamedFile(
-        ("deepspeed",), "Add DeepSpeed's file at this path, or replace the path by the content of the file."
+        ("deepspeed",),
+        "Put DeepSpeed's configuration file at this path, or replace the path by the content of that file.",
     )
     clip_keys = paths("max_grad_norm")
     foreign_keys = paths("deepspeed.gradient_clipping")
@@ -66,7 +67,7 @@ class HuggingFace(Format):
     not_finite = UNDER_DEEPSPEED
 
     def recognises(self, document: Document) -> bool:
-        """Some keys in `own_keys`, such as `gradient_checkpointing`, can also be in the configuration of a model."""
+        """Require a second key, because a model's configuration can have keys such as `gradient_checkpointing`."""
         if any(document.shows(key) for key in NO_TRAINER):
             return False
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
@@ -76,11 +77,11 @@ class HuggingFace(Format):
             if document.shows(name) and document.get(name) is not None:
                 raise document.wrong(
                     [name],
-                    "opacus clips the gradient of each example. unified_clip does not support this: keep opacus.",
+                    "opacus clips the gradient of each example. This is not supported. Continue to clip with opacus.",
                 )
         max_norm = document.get("max_grad_norm", default=1.0)
         if max_norm is None and version is None:
-            advice = f"Or if your version is 4.57.0, {name_format(f'{self.name}@4.57.0')}."
+            advice = f"Or, if you use transformers 4.57.0, {name_format(f'{self.name}@4.57.0')}."
             raise document.wrong(["max_grad_norm"], f"{NULL} {advice}", "UC103")
         if max_norm is None and version is not None and version >= NULL_FAILS:
             raise document.wrong(
@@ -92,7 +93,7 @@ class HuggingFace(Format):
             notes.append(self._check_deepspeed(document, max_norm))
         optimizer = str(document.get(self.optimizer_key))
         if optimizer in ("lomo", "adalomo") or optimizer.endswith("_layerwise"):
-            problem = f"{optimizer} steps during backward, before Trainer clips. {WITHOUT_CLIPPING}"
+            problem = f"{optimizer} updates parameters in the backward pass, before Trainer clips. {WITHOUT_CLIPPING}"
             raise document.wrong([self.optimizer_key], problem)
         if optimizer == "adafactor":
             notes.append("adafactor also clips its update by root mean square. This clip is not imported.")

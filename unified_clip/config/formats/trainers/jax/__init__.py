@@ -1,1 +1,1 @@
-"""The formats of trainers on JAX."""
+"""The configuration formats of JAX trainers."""

@@ -29,7 +29,9 @@ class MaxText(Format):
     newest = "2025.8.22"
     instead = f"wrap MaxText's optimizer by `clip.as_optax(optimizer)`, and set {KEY} to 0"
     own_keys = paths(f"{KEY} base_emb_dim base_num_decoder_layers")
-    inheritance = MaxTextBases("base_config", f"Add the base file, or set {KEY}.", defaults="base.yml")
+    inheritance = MaxTextBases(
+        "base_config", f"Correct the path of the base file, or set {KEY} in this file.", defaults="base.yml"
+    )
     clip_keys = option_keys = paths(KEY)
     vocabulary = words("""
         base_output_directory per_device_batch_size dataset_path dataset_type model_name run_name steps hardware

@@ -1,4 +1,4 @@
-"""Python source with clips of optax, such as `optax.clip_by_global_norm(1.0)`."""
+"""Python source that clips with optax, such as `optax.clip_by_global_norm(1.0)`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm", "adaptive_grad_
 
 EPS = 1e-3  # the default of adaptive_grad_clip
 
-KEEP = "This is not supported: keep optax's clip."
+KEEP = "This is not supported. Continue to clip with optax."
 SELECT = "Write a clip configuration. If the clip is for some parameters only, add `include`."
 PRIVACY = f"optax.{{name}} clips the gradient of each example, for differential privacy. {KEEP}"
 ANY_PYTREE = (
-    "optax.{name} can clip any pytree. If your code clips gradients with this function, write a clip configuration."
+    "optax.{name} can also clip other pytrees than gradients. If your code clips gradients with this function, write a "
+    "clip configuration."
 )
 REJECTED = {
     "clip_by_block_rms": f"optax.{{name}} clips each tensor by its root mean square. {KEEP}",
@@ -35,7 +36,7 @@ REJECTED = {
 
 WRAPPERS = {
     "MultiSteps": "The clip is inside optax.MultiSteps, and clips the mean of the accumulated gradients.",
-    "apply_if_finite": "The clip is inside optax.apply_if_finite, which skips steps whose updates are not finite.",
+    "apply_if_finite": "The clip is inside optax.apply_if_finite, which skips a step if the updates are not finite.",
 }
 
 ADAFACTOR = "optax.adafactor also clips its update by root mean square. This clip is not imported."
@@ -45,7 +46,7 @@ ADDS_AFTER = ("append", "extend")
 PASSES_ON = (ast.Starred, ast.IfExp, ast.keyword, ast.Lambda, ast.Call)
 UNKNOWN_PLACE = (
     "cannot infer whether this clip is the first transformation of the gradients. If it is the first, write it as the "
-    "first argument of optax.chain. Otherwise, keep optax's clip: a clip after another transformation is not supported."
+    "first argument of optax.chain. Otherwise, continue to clip with optax."
 )
 
 
@@ -68,7 +69,7 @@ class Optax(PythonFormat):
         clip = source.only([(name, source.call(node)) for name, node in names if name in CLIPS])
         notes = [ADAFACTOR] if any(name == "adafactor" for name, _ in names) else []
         if clip is None:
-            return Imported({"rule": "none"}, ["The file uses no clip of optax.", *notes])
+            return Imported({"rule": "none"}, ["The file does not clip with optax.", *notes])
         name, call = clip
         notes += _PlaceCheck(source).notes(call)
         others = ["eps", "axis"] if name == "adaptive_grad_clip" else []
@@ -84,7 +85,7 @@ class Optax(PythonFormat):
 
     def _adaptive(self, arguments: Document, clip_factor: float | None) -> dict[str, Any]:
         if arguments.get("axis") is not None:
-            raise arguments.wrong(["axis"], "axis is not supported. Keep optax's clip.")
+            raise arguments.wrong(["axis"], "axis is not supported. Continue to clip with optax.")
         eps = self.read_threshold(arguments, ["eps"], EPS, zero="zeros")
         return agc_settings(clip_factor, "optax", **({} if eps in (None, EPS) else {"eps": eps}))
 
@@ -166,7 +167,7 @@ class _PlaceCheck:
                 return
             if not (isinstance(part, ast.Constant) and isinstance(part.value, str)):
                 before = f"the clip comes after {shortened(part)}"
-                raise self.source.wrong(node, f"{before}, and clips updates. {KEEP}")
+                raise self.source.wrong(node, f"{before}, so it clips updates instead of gradients. {KEEP}")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
         """Return the nodes that use the result of a statement."""

@@ -1,1 +1,1 @@
-"""The formats of trainers for language models, on PyTorch."""
+"""The configuration formats of PyTorch trainers for language models."""

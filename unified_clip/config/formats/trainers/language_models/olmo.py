@@ -34,7 +34,7 @@ class OLMo(Format):
         if document.get(RATIO) is not None:
             problem = (
                 "this key limits the norm of each tensor to a multiple of the norm's moving average. unified_clip does "
-                "not support this limit. Keep OLMo's own clip. Or remove this key to clip by max_grad_norm."
+                "not support this limit. Continue to clip with OLMo. Or remove this key to clip by max_grad_norm."
             )
             raise document.wrong([RATIO], problem)
         if document.get(*WARMUP) is not None and document.get(*FACTOR) is not None:

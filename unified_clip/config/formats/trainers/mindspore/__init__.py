@@ -1,1 +1,1 @@
-"""The formats of trainers on MindSpore."""
+"""The configuration formats of MindSpore trainers."""

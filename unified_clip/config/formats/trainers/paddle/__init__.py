@@ -1,1 +1,1 @@
-"""The formats of Paddle, and of trainers on Paddle."""
+"""The configuration formats of Paddle, and of trainers that use Paddle."""

@@ -1,4 +1,4 @@
-"""Python source with clips of Paddle, such as `paddle.nn.ClipGradByGlobalNorm(clip_norm=1.0)`."""
+"""Python source that clips with Paddle, such as `paddle.nn.ClipGradByGlobalNorm(clip_norm=1.0)`."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ MODULES = {
 }
 
 KEYWORDS = {
-    "need_clip": "need_clip excludes parameters that this file does not name. Copy the file, remove need_clip from the "
-    "copy, and import the copy. Then name the parameters in `exclude`.",
+    "need_clip": "need_clip excludes some parameters from the clip, but this file does not contain their names. Import "
+    "a copy of the file without need_clip. Then name the parameters in `exclude`.",
     "gradient_clip": "gradient_clip sets the clip of a single parameter, but this file does not name the parameter. "
-    "Copy the file, remove gradient_clip from the copy, and import the copy. Then add a group for the parameter to "
-    "`groups`.",
+    "Import a copy of the file without gradient_clip. Then add a group for the parameter to `groups`.",
 }
 """Keyword arguments that are rejected, with the reason."""
 
 REJECTED = {
-    "clip_grad_norm_": "{name} clips only the parameters in its call. Write a clip configuration with rule = "
+    "clip_grad_norm_": "{name} clips only the parameters that you pass to it. Write a clip configuration with rule = "
     "'global_norm' and family = 'pytorch'.",
-    "clip_grad_value_": "{name} clips only the parameters in its call. Write a clip configuration with rule = 'value'.",
-    "ErrorClipByValue": "{name} clips the gradients of intermediate results. This is not supported: keep Paddle's "
-    "clip.",
+    "clip_grad_value_": "{name} clips only the parameters that you pass to it. Write a clip configuration with rule = "
+    "'value'.",
+    "ErrorClipByValue": "{name} clips the gradients of intermediate results. This is not supported. Continue to "
+    "clip with Paddle.",
     "append_gradient_clip_ops": "{name} applies clips that other code sets. Import the file with that code.",
-    "clip_by_norm": "{name} can clip any tensor. If your code clips gradients with this function, write a clip "
-    "configuration.",
+    "clip_by_norm": "{name} can also clip other tensors than gradients. If your code clips gradients with this "
+    "function, write a clip configuration.",
 }
 
 PER_TENSOR = "clip_norm clips per tensor, not by the total norm."
-PER_GROUP = "Paddle clips each group of parameters separately, by the global norm of this group."
+PER_GROUP = "Paddle clips each group of parameters separately, so a total norm includes only one group."
 
 
 def zero_of(rule: Rule) -> Zero:
@@ -97,7 +97,7 @@ class Paddle(PythonFormat):
                 raise source.wrong(node, f"{problem}. Import the name: from {module} import {node.attr}.")
         clip = source.only(clips)
         if clip is None:
-            return Imported({"rule": "none"}, ["The file contains no clip of Paddle."])
+            return Imported({"rule": "none"}, ["The file does not clip with Paddle."])
         name, call = clip
         notes += source.conditions(call)
         if has_groups(source):
@@ -121,7 +121,7 @@ class Paddle(PythonFormat):
             raise arguments.wrong(
                 ["auto_skip_clip"],
                 "with this argument, Paddle raises an error in static programs. In dynamic mode, Paddle skips the clip "
-                "if the norm is NaN. unified_clip does not support this. Remove the argument, or keep Paddle's clip.",
+                "if the norm is NaN. This is not supported. Remove the argument, or continue to clip with Paddle.",
             )
         rule: Rule = "global_norm" if name.endswith("GlobalNorm") else "norm"
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
@@ -199,7 +199,7 @@ def _check_set_gradient_clip(source: Source, call: ast.Call, version: Version | 
     if len(call.args) > 1 or (call.keywords and {keyword.arg for keyword in call.keywords} - {"clip"}):
         raise source.wrong(
             call,
-            "this call of set_gradient_clip limits the clip by param_list or program. Write a clip configuration. To "
-            "clip only some parameters, add `include`.",
+            "this call of set_gradient_clip passes param_list or program. Write a clip configuration. To clip only "
+            "some parameters, add `include`.",
         )
     return ["set_gradient_clip applies to static programs of Paddle 1.x only. An optimizer's grad_clip= overrides it."]

@@ -57,7 +57,7 @@ def _optimizers(document: Document) -> list[list[Key]]:
         if not isinstance(optimizer, dict) or len(optimizer) != 1:
             raise document.wrong(
                 ["Optimizer", index],
-                "this entry is not a table with one optimizer. Give a table such as AdamW: {clip_norm: 1}.",
+                "this entry is not a table with one optimizer. Write a table such as `AdamW: {clip_norm: 1}`.",
             )
     if not optimizers:
         raise document.wrong(["Optimizer"], "the list is empty. Add an optimizer.")

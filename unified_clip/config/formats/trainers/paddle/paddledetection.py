@@ -25,7 +25,9 @@ class PaddleDetection(Format):
     newest = "2.6.0"
     instead = AS_PADDLE
     own_keys = paths(BUILDER)
-    inheritance = BaseFiles("_BASE_", f"Add the base file, or set {NORM} or {VALUE}.", takes_text=False)
+    inheritance = BaseFiles(
+        "_BASE_", f"Correct the path of the base file, or set {NORM} or {VALUE} in this file.", takes_text=False
+    )
     clip_keys = ((BUILDER, NORM), (BUILDER, VALUE), (BUILDER, "optimizer", NORM), (BUILDER, "optimizer", VALUE))
     vocabulary = words("_BASE_ LearningRate architecture TrainReader epoch metric snapshot_epoch")
     rules = ("global_norm", "value")
@@ -46,7 +48,7 @@ class PaddleDetection(Format):
             note = f"The file does not set {' or '.join(unset)}. By default, PaddleDetection clips nothing."
             return Imported({"rule": "none"}, [note] if unset else [])
         if document.get(BUILDER, "optimizer", "type") == "AdamWDL":
-            raise document.wrong([BUILDER, names[0]], f"PaddleDetection builds AdamWDL without this clip. {REMOVE}")
+            raise document.wrong([BUILDER, names[0]], f"PaddleDetection ignores this key for AdamWDL. {REMOVE}")
         notes = [PER_GROUP] if document.get(BUILDER, "optimizer", "param_groups") else []
         keys = [BUILDER, names[0]]
         if names == [VALUE]:

@@ -24,12 +24,12 @@ class PaddleNLP(Format):
     family = "paddle"
 
     def recognises(self, document: Document) -> bool:
-        """Files of other trainers can also have `sharding`, so a key in `own_keys` is not enough."""
+        """Require a second key, because files of other trainers can also have a key such as `sharding`."""
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = default_note(document, ["max_grad_norm"], "PaddleNLP clips at 1.0")
         threshold = self.read_threshold(document, ["max_grad_norm"], 1.0, null="error", infinite="error")
         if threshold is None:
-            notes.append("In PaddleNLP's prompt_trainer, 0 makes all gradients 0.")
+            notes.append("In PaddleNLP's prompt_trainer, a max_grad_norm of 0 makes all gradients 0.")
         return Imported(self.settings("global_norm", threshold), notes)

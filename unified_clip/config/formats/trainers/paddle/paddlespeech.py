@@ -16,7 +16,7 @@ KALDI = ("optim_conf", "global_grad_clip")
 GAN = (("generator_grad_norm",), ("discriminator_grad_norm",))
 DIFFUSION = ("ds_grad_norm",)
 PYTORCH_RULE = Version("1.4.2")
-"""From this version on, models with an encoder call `clip_grad_norm_`, which follows PyTorch's rule."""
+"""From this version on, PaddleSpeech clips models with an encoder by PyTorch's rule."""
 
 
 OLD = "Before 1.4.2, PaddleSpeech clipped by Paddle's rule, which does not add 1e-6 to the norm."
@@ -25,7 +25,6 @@ INSTEAD = (
     "generator_grad_norm and discriminator_grad_norm. All other t2s recipes read optimizer.max_grad_norm."
 )
 PRETRAINED = ("freeze_wav2vec2", "freeze_hubert", "freeze_wavlm")
-"""With one of these keys, training starts from a pretrained model."""
 
 
 class PaddleSpeech(Format):
@@ -99,7 +98,6 @@ class PaddleSpeech(Format):
         )
 
     def _encoder(self, document: Document, version: Version | None) -> Imported:
-        """Before 1.4.2, these models clip by Paddle's rule. From 1.4.2 on, PyTorch's rule applies."""
         if version is None or version >= PYTORCH_RULE:
             return self._by_function(document, [] if version else [OLD])
         threshold = self.read_threshold(document, SPEECH, null="error", infinite="error")

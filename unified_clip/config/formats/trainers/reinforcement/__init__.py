@@ -1,1 +1,1 @@
-"""The formats of trainers for reinforcement learning."""
+"""The configuration formats of trainers for reinforcement learning."""

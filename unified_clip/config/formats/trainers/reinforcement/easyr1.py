@@ -17,7 +17,7 @@ class EasyR1(Format):
     kinds = ("yaml",)
     source = "verl/workers/actor/config.py, verl/workers/actor/dp_actor.py, verl/workers/critic, verl/trainer"
     newest = "0.3.2"
-    not_finite = "EasyR1 skips steps whose norm is not finite."
+    not_finite = "EasyR1 skips a step if the norm is not finite."
     inheritance = Hydra()
     own_keys = (("worker", "actor"),)
     clip_keys = written_keys = (ACTOR, CRITIC)

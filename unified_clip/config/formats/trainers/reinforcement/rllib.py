@@ -27,7 +27,7 @@ DEFAULTS: dict[str, float | None] = {
     "PPO": None, "SAC": None, "CQL": None, "BC": None, "MARWIL": None,
     "DQN": 40.0, "SimpleQ": 40.0, "APEX": 40.0, "IMPALA": 40.0, "APPO": 40.0, "A2C": 40.0, "A3C": 40.0,
 }  # fmt: skip
-"""The default threshold of each algorithm. None means that the algorithm does not clip."""
+"""None means that the algorithm does not clip."""
 
 PER_OPTIMIZER = "RLlib clips the gradients of each optimizer separately."
 NOT_FINITE = "RLlib replaces a norm of NaN by 0, and a norm of inf by 1e9."
@@ -45,7 +45,7 @@ class RLlib(Format):
     mode_keys = words(MODE)
     foreign_keys = tuple(("*", "config", f"{part}_{KEY}_by_global_norm") for part in ("world_model", "actor", "critic"))
     rules = ("global_norm", "norm", "value")
-    needs_version = "the API stack before Ray 2.40 ignores grad_clip_by, and clips by the global norm"
+    needs_version = "before Ray 2.40, RLlib's default API stack ignores grad_clip_by, and clips by the global norm"
 
     def recognises(self, document: Document) -> bool:
         if self._is_saved(document):
@@ -66,8 +66,8 @@ class RLlib(Format):
         experiments = [name for name, table in tables.items() if isinstance(table, dict)]
         if not experiments:
             raise ConfigError(
-                f"{document.name}: the file has no experiment. Add an experiment, such as my_run: {{run: PPO, config: "
-                f"{{{KEY}: 40.0}}}}. For a file of another trainer, {name_format('NAME')}."
+                f"{document.name}: the file has no experiment. Add an experiment, such as `my_run: {{run: PPO, config: "
+                f"{{{KEY}: 40.0}}}}`. For a file of another trainer, {name_format('NAME')}."
             )
         imports = [self._experiment(document, name, version) for name in experiments]
         for name, imported in zip(experiments, imports, strict=True):

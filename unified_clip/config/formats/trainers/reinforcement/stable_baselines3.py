@@ -16,7 +16,7 @@ from ...naming import name_format
 
 KEY = "max_grad_norm"
 DEFAULTS: dict[str, float | None] = {"a2c": 0.5, "ppo": 0.5, "ppo_lstm": 0.5, "dqn": 10.0, "qrdqn": None}
-"""The default threshold of each algorithm. None means that the algorithm does not clip."""
+"""None means that the algorithm does not clip."""
 
 WITHOUT = ("ars", "crossq", "ddpg", "her", "sac", "td3", "tqc", "trpo")
 """These algorithms do not have the key `max_grad_norm`."""
@@ -50,8 +50,8 @@ class StableBaselines3(Format):
         environments = self._environments(document)
         if not environments:
             raise ConfigError(
-                f"{document.name}: the file has no environment. Add an environment, such as default: "
-                f"{{max_grad_norm: 0.5}}. For a file of another trainer, {name_format('NAME')}."
+                f"{document.name}: the file has no environment. Add an environment, such as `default: "
+                f"{{max_grad_norm: 0.5}}`. For a file of another trainer, {name_format('NAME')}."
             )
         algorithm = document.name.rpartition(".")[0].lower()
         set_by = [name for name in environments if document.has(name, KEY)]
@@ -92,7 +92,7 @@ class StableBaselines3(Format):
         if algorithm not in DEFAULTS:
             names = ", ".join(DEFAULTS)
             raise ConfigError(
-                f"{document.name}: an environment does not set {KEY}, and the default depends on the algorithm. Set "
+                f"{document.name}: not every environment sets {KEY}, and the default depends on the algorithm. Set "
                 f"{KEY}, or name the file after the algorithm, as RL Zoo does. Algorithms with a default are {names}."
             )
         return DEFAULTS[algorithm]

@@ -1,4 +1,4 @@
-"""The YAML format of verl. The actor and the critic have the key `grad_clip`, or the key `optim.clip_grad`."""
+"""The YAML format of verl. The clip key of the actor and of the critic is `grad_clip` or `optim.clip_grad`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...base import SEVERAL_OPTIMIZERS, Format, Imported, default_note, paths
 
 ACTOR, CRITIC = ("actor_rollout_ref", "actor"), ("critic",)
 SKIPS_SINCE = Version("0.4")
-SKIPS = "verl skips steps whose norm is not finite"
+SKIPS = "verl skips a step if the norm is not finite"
 
 
 class Verl(Format):

@@ -1,1 +1,1 @@
-"""The formats of trainers for text and speech, on PyTorch."""
+"""The configuration formats of PyTorch trainers for text and speech."""

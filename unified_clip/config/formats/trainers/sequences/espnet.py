@@ -10,21 +10,19 @@ from ....documents import Document
 from ...base import Format, Imported, default_note, paths, read_norm_type, words
 
 KEY, NORM_TYPE, OLD_KEY = "grad_clip", "grad_clip_type", "grad-clip"
-SKIPS = "ESPnet skips steps whose norm is not finite."
-OLD_SKIPS = "ESPnet 1 skips only steps whose norm is NaN."
+SKIPS = "ESPnet skips a step if the norm is not finite."
+OLD_SKIPS = "ESPnet 1 skips a step only if the norm is NaN."
 
 OLD_KEYS = (
     OLD_KEY, "mtlalpha", "elayers", "transformer-lr", "transformer-warmup-steps", "model-module", "batch-size",
     "accum-grad",
 )  # fmt: skip
-"""Only ESPnet 1 has these keys. ESPnet 2 writes underscores instead of hyphens."""
+"""Only ESPnet 1 has these keys."""
 
 SPEECH_KEYS = ("postnet-layers", "reduction-factor")
 """ESPnet 1 reads these keys only for speech synthesis and voice conversion."""
 
 SPEECH_MODULE = re.compile(r"e2e_(tts|vc)")
-"""Matches values of `model-module` for speech synthesis and voice conversion."""
-
 TEXT_KEYS = ("mtlalpha", "lsm-weight", "lsm-type", "criterion", "sampling-probability")
 """A file of ESPnet 1 with one of these keys is for speech recognition or translation."""
 

@@ -40,7 +40,9 @@ class Fairseq(OwnFormat):
         common checkpoint task dataset criterion optimization optimizer lr_scheduler model distributed_training
         arch lr max-tokens update-freq max-update save-dir adam-betas
     """)
-    needs_version = "without clip_norm, fairseq up to 0.10 clips at 25, and fairseq from 0.12 on clips nothing"
+    needs_version = (
+        "if a file does not set clip_norm, fairseq up to 0.10 clips at 25, and fairseq from 0.12 on clips nothing"
+    )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         if document.kind == "args":

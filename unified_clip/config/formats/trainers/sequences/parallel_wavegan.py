@@ -24,7 +24,7 @@ class ParallelWaveGAN(Format):
     off = -1
 
     def recognises(self, document: Document) -> bool:
-        """Files of TensorFlowTTS do not have the key `generator_params`."""
+        """Require `generator_params`, which files of TensorFlowTTS do not have."""
         return document.shows("generator_params") and super().recognises(document)
 
     def read(self, document: Document, version: Version | None) -> Imported:

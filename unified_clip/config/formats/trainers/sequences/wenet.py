@@ -16,7 +16,7 @@ class WeNet(Format):
     kinds = ("yaml",)
     source = "wenet/utils/train_utils.py"
     newest = "3.1.0"
-    not_finite = "WeNet skips steps whose norm is not finite."
+    not_finite = "WeNet skips a step if the norm is not finite."
     clip_keys = paths(KEY)
     vocabulary = words("""
         encoder encoder_conf decoder decoder_conf tokenizer tokenizer_conf ctc_conf cmvn model model_conf dataset

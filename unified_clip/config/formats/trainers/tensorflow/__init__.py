@@ -1,1 +1,1 @@
-"""The formats of Keras, and of trainers on TensorFlow."""
+"""The configuration formats of Keras, and of TensorFlow trainers."""

@@ -42,7 +42,7 @@ class Keras(Format):
     needs_version = (
         "the effects of clipnorm and of a threshold of 0 depend on Keras's version. Up to 2.3.1, clipnorm limits the "
         "global norm. From 2.4 on, clipnorm limits the norm of each tensor. From 2.4 to 2.10, 0 makes all gradients 0. "
-        "In other versions, 0 clips nothing. For tf.keras of TensorFlow 2.0 to 2.3, name the format keras@2.4"
+        "In other versions, 0 clips nothing. For tf.keras of TensorFlow 2.0 to 2.3, the format is keras@2.4"
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
@@ -59,7 +59,7 @@ class Keras(Format):
         place = _place(document)
         config = document.get(*place)
         if not isinstance(config, dict):
-            raise document.wrong(place, f"{config!r:.60} is not a table. Set the optimizer's arguments here.")
+            raise document.wrong(place, f"{config!r:.60} is not a table. Write a table of the optimizer's arguments.")
         for name, nested in config.items():
             if _clips(nested):
                 raise document.wrong([*place, name], SEVERAL_OPTIMIZERS)
@@ -112,7 +112,7 @@ class Keras(Format):
 
 
 def _place(document: Document) -> list[str]:
-    """Return the path of the optimizer's table. An optimizer that scales the loss has an inner optimizer."""
+    """Return the path of the optimizer's table, or of its inner optimizer's table if the optimizer scales the loss."""
     place: list[str] = []
     for keys in (["compile_config"], ["optimizer"], ["config"], ["inner_optimizer", "config"]):
         table = document.get(*place)

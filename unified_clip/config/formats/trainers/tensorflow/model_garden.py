@@ -41,13 +41,14 @@ class ModelGarden(Format):
             if document.get(*keys) is not None:
                 raise document.wrong(
                     keys,
-                    "this key clips the gradient of each example, which is not supported. Keep the trainer's clip.",
+                    "this key clips the gradient of each example, which is not supported. Continue to clip with the "
+                    "trainer.",
                 )
         name = document.get(*ROOT, "type")
         if not isinstance(name, str):
             raise document.wrong(
                 [*ROOT, "type"],
-                "the file does not name an optimizer, so the clip keys are unknown. Set a type, such as type: sgd.",
+                "the file does not name an optimizer, so the clip keys are unknown. Set a type, such as `type: sgd`.",
             )
         table: list[Key] = [*ROOT, name]
         used = [key for key in RULES if document.get(*table, key) is not None]
@@ -55,7 +56,7 @@ class ModelGarden(Format):
             remedy = (
                 NORM_AND_VALUE
                 if "clipvalue" in used[1:] and len(used) == 2
-                else "Keras accepts only one of these keys. Remove one."
+                else "Keras rejects both keys together. Remove one."
             )
             raise document.wrong([*table, used[1]], f"the file also sets {used[0]}. {remedy}")
         if name == LEGACY[0] and not used:

@@ -1,1 +1,1 @@
-"""The formats of trainers on PyTorch."""
+"""The configuration formats of PyTorch trainers."""

@@ -15,7 +15,7 @@ from ...base import Format, Imported, words
 
 ALGORITHM, KIND, THRESHOLD = "gradient_clipping", "clipping_type", "clipping_threshold"
 ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
-"""Files that start a run have the configuration in `parameters`. Other files have it at the top level."""
+"""In a file for `mcli run`, the configuration is in `parameters`. In other files, it is at the top level."""
 
 BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
 """A file of Composer has `train_loader` and one of these keys. Files of OLMo do not have `train_loader`."""

@@ -12,11 +12,15 @@ ARGUMENT = ("optimizer", "params", "max_grad_norm")
 
 CLIPS_BY_DEFAULT = Version("0.19.3")
 
-FP16 = "With fp16, DeepSpeed skips steps whose norm is not finite."
-BF16_CHECKED = "With bf16.check_grad_overflow, DeepSpeed skips steps whose norm is not finite."
-UNCLIPPED = "By default, DeepSpeed makes these steps without a clip."
-BF16 = f"With bf16, DeepSpeed needs bf16.check_grad_overflow to skip steps whose norm is not finite. {UNCLIPPED}"
-UNSET = f"{FP16} With bf16, DeepSpeed skips these steps only if bf16.check_grad_overflow is true. {UNCLIPPED}"
+FP16 = "With fp16, DeepSpeed skips a step if the norm is not finite."
+BF16_CHECKED = "With bf16.check_grad_overflow, DeepSpeed skips a step if the norm is not finite."
+BF16 = (
+    "With bf16 and without bf16.check_grad_overflow, DeepSpeed makes a step without a clip if the norm is not finite."
+)
+UNSET = (
+    f"{FP16} With bf16, DeepSpeed skips the step only if bf16.check_grad_overflow is true. In all other cases, "
+    "DeepSpeed makes the step without a clip."
+)
 
 
 class DeepSpeed(Format):
@@ -32,12 +36,14 @@ class DeepSpeed(Format):
         activation_checkpointing
     """)
     not_finite = UNSET
-    needs_version = "without gradient_clipping, DeepSpeed clips nothing before 0.19.3, and clips at 1.0 since 0.19.3"
+    needs_version = (
+        "if a file does not set gradient_clipping, DeepSpeed clips nothing before 0.19.3, and at 1.0 since 0.19.3"
+    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         default, notes = 0.0, []
         if document.get(KEY) == "auto":
-            problem = "'auto' leaves the clip to max_grad_norm of Hugging Face's TrainingArguments."
+            problem = "with 'auto', the threshold is max_grad_norm of Hugging Face's TrainingArguments."
             advice = (
                 "If the training script sets max_grad_norm, write a clip configuration with this value. If a file "
                 "sets max_grad_norm, import that file: unified-clip config import FILE --from hf"

@@ -26,7 +26,7 @@ class Detectron2(Format):
     instead = ATTACH
     own_keys = paths("SOLVER.CLIP_GRADIENTS SOLVER.IMS_PER_BATCH")
     inheritance = BaseFiles(
-        "_BASE_", "Add the base file, or import the output of cfg.dump().", MergeRules(is_strict=True)
+        "_BASE_", "Correct the path of the base file, or import the output of cfg.dump().", MergeRules(is_strict=True)
     )
     clip_keys = paths("SOLVER.CLIP_GRADIENTS SOLVER.CLIP_GRADIENTS.CLIP_VALUE SOLVER.CLIP_GRADIENTS.CLIP_TYPE")
     vocabulary = words("SOLVER MODEL DATASETS DATALOADER INPUT TEST _BASE_ OUTPUT_DIR")
@@ -43,7 +43,9 @@ class Detectron2(Format):
         keys = [*TABLE, "CLIP_VALUE"]
         if kind == "full_model":
             threshold = self.read_threshold(document, keys, 1.0, zero="off", null="error")
-            notes.append("CLIP_TYPE full_model comes from projects such as Mask2Former. Its norm type is 2.")
+            notes.append(
+                "CLIP_TYPE full_model comes from projects such as Mask2Former, and always uses the norm type 2."
+            )
             return Imported(self.settings("global_norm", threshold), notes)
         threshold = self.read_threshold(document, keys, 1.0, null="error")
         if kind == "value":
@@ -57,7 +59,7 @@ class Detectron2(Format):
         return Imported(self.settings("norm", threshold, read_norm_type(document, [*TABLE, "NORM_TYPE"])), notes)
 
     def _is_enabled(self, document: Document, notes: list[str]) -> bool:
-        """As in detectron2, a string such as "False" is evaluated as Python."""
+        """Evaluate a string such as "False" as Python, as detectron2 does."""
         table = document.get(*TABLE)
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
         if unknown and "ENABLED" not in table:

@@ -19,7 +19,7 @@ DEFAULT = 1.0
 
 NOT_PASSED = (
     "GPT-NeoX does not pass its own default, 1.0, to DeepSpeed. DeepSpeed's default applies instead. By default, "
-    "DeeperSpeed clips nothing, and DeepSpeed clips nothing before 0.19.3."
+    "DeepSpeed before 0.19.3 and its fork DeeperSpeed clip nothing."
 )
 
 

@@ -66,10 +66,12 @@ class Lightning(Format):
             strategy = engines.strategy_name(document.get(*place, "strategy", default="auto"))
             if engines.REJECTED.get(("lightning", engines.of_strategy(strategy))) == rule:
                 other = "norm" if name == "value" else "value"
-                message = f"Lightning rejects {ALGORITHM} {name} with {strategy}. Set {other}, or another strategy."
-                raise document.wrong([*place, "strategy"], message)
+                problem = f"Lightning rejects {ALGORITHM} = {name} with this strategy, {strategy}."
+                advice = f"Set {ALGORITHM} to {other}, or choose another strategy."
+                raise document.wrong([*place, "strategy"], f"{problem} {advice}")
             notes.append(
-                "Lightning clips per optimizer. If you have several optimizers, attach the configuration to each."
+                "Lightning clips each optimizer separately. If you have several, attach the clip configuration to "
+                "every optimizer."
             )
         return Imported(self.settings(rule, threshold), notes)
 

@@ -25,7 +25,7 @@ class Megatron(OwnFormat):
     kinds = ("args", "yaml")
     source = "megatron/training/arguments.py, megatron/core/optimizer/clip_grads.py"
     newest = "0.16.1"
-    not_finite = "With fp16, Megatron-LM skips steps whose gradients are not finite."
+    not_finite = "With fp16, Megatron-LM skips a step if the gradients are not finite."
     own_keys = paths("micro-batch-size tensor-model-parallel-size use-distributed-optimizer")
     clip_keys = paths("clip-grad clip_grad")
     vocabulary = words("""

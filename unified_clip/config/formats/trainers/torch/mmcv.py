@@ -1,4 +1,4 @@
-"""The Python format of mmcv 1, with `optimizer_config.grad_clip`. The Python code is parsed, and never run."""
+"""The Python format of mmcv 1, with the key `optimizer_config.grad_clip`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ...base import Imported, paths, words
 from .mmengine import CLIP_ARGUMENTS, MMCV, MMEngine, check_known, clip_source
 
 SCHEDULE = ("lr_config", "checkpoint_config", "runner", "total_epochs")
-"""A file of mmcv 1 has at least one of these names."""
+"""A file of mmcv 1 sets at least one of these variables."""
 
 REPLACED = ("optim_wrapper", "param_scheduler", "train_dataloader", "default_hooks")
-"""Names of mmengine that replace names of mmcv 1."""
+"""Variables of mmengine that replace variables of mmcv 1."""
 
 
 class MMCV1(MMEngine):

@@ -1,4 +1,4 @@
-"""The Python format of mmengine, with `optim_wrapper.clip_grad`. The Python code is parsed, and never run."""
+"""The Python format of mmengine, with the key `optim_wrapper.clip_grad`. The Python code is parsed, and never run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class MMEngine(OwnFormat):
         return super().recognises(document) and self.names_own_key(document)
 
     def names_own_key(self, document: Document) -> bool:
-        """A training script with `exec(code)` might set any key, so search the text for a key of the trainer."""
+        """Return whether the text contains a key. Otherwise, every script with `exec(code)` would be recognised."""
         keys = [*(keys[-1] for keys in self.own_keys), *self.inheritance.keys, "read_base"]
         return any(key in document.text for key in keys)
 

@@ -40,7 +40,7 @@ class NeMo(Lightning):
             return self._aligner(document, tables)
         is_megatron = document.has("model", "tensor_model_parallel_size")
         if is_megatron and str(document.get("trainer", ALGORITHM)).lower() == "value":
-            problem = "NeMo's Megatron models clip by the global norm only. Set norm, or remove this key."
+            problem = "NeMo's Megatron models clip by the global norm only. Set this key to norm, or remove this key."
             raise document.wrong(["trainer", ALGORITHM], problem)
         return super().read(document, version)
 

@@ -68,7 +68,7 @@ class Timm(OwnFormat):
         if threshold is None:
             return Imported({"rule": "none"}, notes)
         if threshold == 0:
-            notes.append("clip_grad = 0 makes all gradients 0. null switches clipping off.")
+            notes.append("clip_grad = 0 makes all gradients 0. clip_grad = null switches clipping off.")
         mode = document.get("clip_mode", default="norm")
         if mode == "agc":
             return Imported(agc_settings(threshold, "timm"), [*notes, LAST_TWO])
@@ -94,7 +94,7 @@ def _second_clip(document: Document) -> list[str]:
         return []
     return [
         f"{optimizer} clips the global norm at {threshold} again inside step(). This clip is not imported. "
-        "To switch this clip off, set opt_kwargs: {max_grad_norm: null}."
+        "To switch this clip off, set `opt_kwargs: {max_grad_norm: null}`."
     ]
 
 

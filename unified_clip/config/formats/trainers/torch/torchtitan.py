@@ -45,7 +45,7 @@ class TorchTitan(Format):
         threshold = self.read_threshold(document, KEYS, 1.0)
         notes = default_note(document, KEYS, "torchtitan clips at 1.0")
         if threshold == 0:
-            notes.append("max_norm = 0 makes all gradients 0. inf switches clipping off.")
+            notes.append("max_norm = 0 makes all gradients 0. max_norm = inf switches clipping off.")
         return Imported(self.settings("global_norm", threshold), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:

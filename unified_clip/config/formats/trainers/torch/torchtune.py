@@ -14,7 +14,7 @@ from ...base import Format, Imported, default_note, paths, words
 
 KEY = "clip_grad_norm"
 ASYNC = ("training", "optimizer")
-"""Only the recipe async_grpo has this table, and reads `training.clip_grad_norm`."""
+"""Only files of the recipe async_grpo have this table. This recipe reads `training.clip_grad_norm`."""
 
 ZERO = "with 0, recipes on one device clip nothing. In recipes on several devices, 0 makes all gradients 0."
 
