@@ -1,4 +1,4 @@
-"""Create the gradients to clip, or read their shapes from a file."""
+"""Create the gradients to clip, and read the shapes of gradients from a file."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ LISTS: Mapping[str, Sequence[Shape]] = {
     "GPT-2": gpt2(),
     "Llama-7B-layer": [*[(4096, 4096)] * 4, *[(11008, 4096)] * 2, (4096, 11008), (4096,), (4096,)],
 }
-"""Small lists come first, because a framework could reuse the memory of a large list."""
+"""Small lists come first. After a large list, a framework could reuse freed memory, which bench does not measure."""
 
 LISTS_ON_GPU = ("ResNet-50", "GPT-2", "Llama-7B-layer")
 

@@ -1,4 +1,4 @@
-"""The functions to compare for each framework."""
+"""The pairs of functions that bench compares: unified_clip's function and the framework's function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .gradients import Array
 from .measure import Call, Clock, Pair, on_host
 
 MOST_COMPILED = 1000
-"""XLA would take many minutes to compile 10,000 tensors."""
+"""XLA would take many minutes to compile a clip of 10,000 tensors."""
 
 MOST_COMPILED_BY_TORCH = 200
 """`torch.compile` takes 5 to 10 minutes for 1,000 tensors."""
@@ -21,7 +21,7 @@ class Pairs(NamedTuple):
     clips: Callable[[float], list[Pair]]
     norm: Pair
     memory: Callable[[], list[Array]]
-    """Returns views, which do not keep the gradients alive."""
+    """Returns NumPy views of the gradients' memory. A view is valid only while its gradient exists."""
 
     in_graphs: Callable[[float], list[Pair]] = lambda threshold: []
 
@@ -114,7 +114,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
-    """On the CPU, TensorFlow's functions return complete results, so the benchmark need not wait."""
+    """On the CPU, TensorFlow's functions return after their computation, so bench does not wait for the results."""
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
@@ -277,7 +277,7 @@ class Framework(NamedTuple):
     pairs: Callable[[Sequence[Array]], Pairs]
     packages: Sequence[str]  # the report lists their versions
     use_threads: Callable[[int], None] = lambda threads: None
-    """For a framework that ignores the environment variables in `run.THREADS`."""
+    """Sets the number of threads, if the framework ignores the environment variables in `run.THREADS`."""
 
     milliseconds: Callable[[Call, Any, Clock], float] = on_host
     describe_device: Callable[[], dict[str, Any]] | None = None

@@ -54,7 +54,7 @@ def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
 
 def limits_table(data: Mapping[str, Any]) -> Table:
     header = [*LABELS, "bytes", "NumPy read, ms", "NumPy read and write, ms"]
-    header += ["unified_clip norm / NumPy read", "unified_clip clip / sum of both NumPy times"]
+    header += ["norm time / NumPy read time", "clip time / sum of both NumPy times"]
     rows = []
     for row in data["limits"]:
         read, both = row["read_ms"][1], row["read_write_ms"][1]

@@ -52,8 +52,7 @@ def problems(
 ) -> tuple[list[str], list[str]]:
     """Return two lists of messages: about missing frameworks, and about wrong results.
 
-    If no result is wrong, the second list contains messages about frameworks whose bits differ from the first
-    framework.
+    If no result is wrong, the second list is about results with other bits than the result of the first framework.
     """
     right = oracle.expect(case)
     absent, wrong = [], []

@@ -64,4 +64,4 @@ class CallOutcome(ClipTensors):
 
     same_objects: Sequence[bool] = ()
     seconds: float = 0.0
-    """If several cases share a graph, this is the mean duration."""
+    """For cases that share a graph, the duration of the graph divided by the number of cases."""

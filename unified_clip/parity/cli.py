@@ -48,7 +48,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--without": {
         "metavar": "MODES",
         "help": "modes to leave out, separated by commas: host, device, native, graph, compiled, static, processes_2 "
-        "or processes_4. jax:device leaves out a mode of JAX only",
+        "or processes_4. jax:device leaves out device for JAX only",
     },
     "--timeout": {
         "type": _seconds,
@@ -63,8 +63,8 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--baseline": {
         "type": Path,
         "metavar": "FILE",
-        "help": "parity.json of an earlier run: report changes since then. Failures that the earlier run already had "
-        "do not fail this run",
+        "help": "report changes since an earlier run. FILE is the parity.json of that run. Failures that the earlier "
+        "run already had do not fail this run",
     },
     "--strict": {
         "action": "store_true",
@@ -103,9 +103,9 @@ WHOLE_RUN = ("out", "accept", "baseline", "strict", "strict_bits", "format", "re
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     parity = commands.add_parser(
         "parity",
-        help="compare results of unified_clip and of the frameworks with exact results",
-        description="Run a suite of cases on every framework, and compare the results bit for bit. Each framework runs "
-        "in its own process.",
+        help="check the results of unified_clip and of each framework against exact results",
+        description="Run a suite of cases on every framework, and compare each result with the exact result bit "
+        "for bit. Each framework runs in its own process.",
     )
     parity.add_argument(
         "--suite",
@@ -184,7 +184,9 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
     from .report import write
 
     if options.strict_bits and not options.baseline:
-        raise UsageError("--strict-bits compares with a baseline. Add --baseline FILE, or remove --strict-bits.")
+        raise UsageError(
+            "--strict-bits compares the run with a baseline. Add --baseline FILE, or remove --strict-bits."
+        )
     whole = "unified-clip parity without --case"
     check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)
     out = OUT if options.out is None else options.out
@@ -279,8 +281,8 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
     compare.check_clipped(recording)
     if run_plots.clips([curves.clip_points(recording.lines)]) is None:
         raise runs.RunError(
-            f"{path}: no call has a norm or a threshold above 0 to plot. Clips by value have no norm. Pass a recording "
-            "with clips by norm, or remove --recorded.",
+            f"{path}: there is nothing to plot, because no norm and no threshold is above 0. Clips by value have no "
+            "norm. Pass a recording with clips by norm, or remove --recorded.",
             "UC502",
         )
     return recording.lines
@@ -319,6 +321,7 @@ def _accept(report: ParityReport, path: Path) -> int:
             "baseline, use the report of the next run. The report of this run still contains the accepted failures."
         )
     if lacking:
-        what = f"{counted(lacking, 'known difference')} with an unknown cause and without `reason`"
+        has = "has" if lacking == 1 else "have"
+        what = f"{counted(lacking, 'known difference')} {has} an unknown cause and no `reason`"
         print(safe(f"{path}: {what}. {build.WRITE_REASON}. With --strict, the next run fails if a reason is missing."))
     return report.exit_code or DIFFERENT if fails else 0

@@ -36,7 +36,7 @@ class WorstElement(ReportModel):
     """The element with the largest distance from the exact result."""
 
     stage: Stage
-    """The first stage that differs."""
+    """The first stage of the call at which the result differs from the exact result."""
 
     gradient: int | None
     """The index of the gradient, from 0. For the norm, the index is null."""
@@ -63,8 +63,8 @@ class WorstElement(ReportModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def nearer(self) -> Side | None:
-        """The side with the number closer to the exact number. The value is null if both numbers are equally close, or
-        if one side has no number."""
+        """The side whose number is closer to `exact`. The value is null if both numbers are equally close, or if one
+        side has no number."""
         if self.ours is None or self.native is None or self.ours.ulps == self.native.ulps:
             return None
         return "ours" if self.ours.ulps < self.native.ulps else "native"

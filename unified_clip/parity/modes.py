@@ -11,7 +11,7 @@ OnRequest = Literal["graph", "compiled", "static", "processes_2", "processes_4"]
 Mode = Literal["host", "device", "native", OnRequest]
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
-"""In the modes HOST and DEVICE, unified_clip runs on the host path or the device path. In the mode NATIVE, the
+"""In the mode HOST, unified_clip runs on the host path, and in DEVICE on the device path. In the mode NATIVE, the
 framework's functions run. None of these modes uses graphs."""
 
 GRAPH, COMPILED, STATIC = "graph", "compiled", "static"

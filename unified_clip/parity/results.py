@@ -79,7 +79,7 @@ class NativeResult(Result):
     """The largest difference in any gradient, relative to the largest element of the exact gradient."""
 
     finite_size: Real = 0.0
-    """The largest relative difference of finite numbers, or 0 if finite numbers differ only by rounding."""
+    """The largest relative difference from the exact result, without inf and NaN. Rounding counts as 0."""
 
     not_finite: NotFinite = ""
     """The parts of the result in which inf or NaN are at other positions than in the exact result."""
@@ -88,7 +88,7 @@ class NativeResult(Result):
     """The cause of the difference. The text is empty if no cause was found."""
 
     contradiction: str = ""
-    """A sentence about a rejected cause. The cause explains this case, but contradicts another case."""
+    """A sentence about a rejected cause. The cause would explain this case, but another case disproves the cause."""
 
     lacks_norm: bool = False
     """Whether the function returned no norm, although unified_clip's function of the same name returns a norm."""
@@ -203,13 +203,13 @@ class KnownDifferenceResult(ReportModel):
     """The largest size in this run, or inf for a difference with inf or NaN."""
 
     finite_size: Real = 0.0
-    """The largest relative difference of finite numbers in this run."""
+    """The largest relative difference from the exact result in this run, without inf and NaN."""
 
     not_finite: NotFinite = ""
     """The parts of the result in which inf or NaN are at other positions than in the exact result."""
 
     cause: str = ""
-    """The causes that the entry covers, separated by commas. If the entry has no cause, the text is empty."""
+    """The causes in the entry, separated by commas. If the entry has no cause, the text is empty."""
 
     incomplete: str = ""
     """The line to add to an entry without the key `cause`. The text is empty if the entry is complete."""
@@ -224,17 +224,17 @@ class KnownDifferenceResult(ReportModel):
 
     cases: list[str]
     is_outdated: bool = Field(default=False, exclude=True)
-    """Whether no case, or no case that matches one of the entry's patterns, shows this difference."""
+    """Whether a pattern in the entry's `cases` matches no case with this difference."""
 
     entry: InstanceOf[KnownDifference] | None = Field(default=None, exclude=True)
     """The entry of known.toml, or None if the report was read from parity.json."""
 
 
 class Problem(ReportModel):
-    """A failure of the run, or a failure that the baseline excuses."""
+    """A failure of the run. If `excused` is true, the failure does not fail the run."""
 
     what: str
-    """The result that failed, such as "torch, host path, different"."""
+    """What failed, such as "torch, host path, different": the framework, the mode and the verdict."""
 
     detail: str
     framework: str | None = None
@@ -266,7 +266,7 @@ class Change(ReportModel):
     before: str
     after: str
     worse: bool
-    """Whether the change fails the run, for one of these reasons:
+    """Whether the change fails the run. A change fails the run for one of these reasons:
 
     - A failure is new, or larger than in the baseline.
     - The verdict or the cause of a failure has changed.
@@ -290,7 +290,7 @@ class _CaseCounts(ReportModel):
 
 
 class Summary(_with_modes(_CaseCounts, (Counts, ...))):  # type: ignore[misc]
-    """The number of cases, and the number of verdicts by mode and framework."""
+    """The number of cases, and how often each verdict occurs for each mode and framework."""
 
     natives: Counts
 
@@ -328,11 +328,11 @@ class ParityReport(ReportModel):
     known: list[KnownDifferenceResult]
     cases: list[CaseResult]
     strict: bool = False
-    """Whether the run has the option `--strict`. With this option, the baseline excuses no failure."""
+    """Whether the run has the option `--strict`. With this option, failures of the baseline also fail the run."""
 
     untested: list[str] = Field(default=[])
-    """Parts that the run does not test: "unified_clip", lists of gradients, or functions. If this list is not
-    empty, the run fails."""
+    """Everything in the suite that no case tests: "unified_clip", lists of gradients, or functions. If this list
+    is not empty, the run fails."""
 
     may_be_missing: list[str] = Field(default=[], exclude=True)
 

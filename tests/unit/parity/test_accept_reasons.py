@@ -112,7 +112,7 @@ def test_an_unknown_cause_needs_a_reason_of_the_user(tmp_path: Path) -> None:
     assert judged.exit_code == 0
     strict = build.with_strict(judged)
     assert strict.exit_code == 1
-    assert "1 known difference with an unknown cause and without `reason`" in strict.verdict
+    assert "1 known difference has an unknown cause and no `reason`" in strict.verdict
     assert "stale" not in strict.verdict
     (problem,) = strict.problems
     does_not = "the cause is unknown, and `reason` does not explain the difference. Write why"
@@ -130,7 +130,7 @@ def test_an_unknown_cause_with_a_reason_passes(tmp_path: Path) -> None:
 def test_accept_prints_that_a_reason_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     judged = unexplained(tmp_path)
     assert cli._accept(judged, tmp_path / "known.toml") == 0
-    words = "1 known difference with an unknown cause and without `reason`. Write why you accept the difference"
+    words = "1 known difference has an unknown cause and no `reason`. Write why you accept the difference"
     assert words in capsys.readouterr().out
     assert cli._accept(build.with_strict(judged, accepting=True), tmp_path / "known.toml") == 1
     assert words in capsys.readouterr().out

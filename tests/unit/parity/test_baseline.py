@@ -117,7 +117,7 @@ def test_another_error_of_a_known_difference_fails_the_run() -> None:
     assert (change.worse, change.failure) == (True, "other error")
     assert change.why.startswith(
         "the error message of this known difference differs from the baseline: 'RuntimeError: another bug at line "
-        "#' instead of 'RuntimeError: no float64 at line #'. If the new error is right, write a new baseline. "
+        "#' instead of 'RuntimeError: no float64 at line #'. If the new message is right, write a new baseline. "
     )
     assert baseline.changes(run("no float64 at line 12"), run("no float64 at line 13\nmore")) == []
 

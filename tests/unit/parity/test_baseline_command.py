@@ -63,18 +63,18 @@ def test_the_command_prints_changes_and_fails_for_worse_ones(
     assert "Against the baseline: nothing changed." in capfd.readouterr().out
     assert run("bad", "--baseline", "good/parity.json", norm=off) == 1
     printed = capfd.readouterr().out
-    assert "Against the baseline: 1 change. 1 fails the run." in printed
+    assert "Against the baseline: 1 change, of which 1 fails the run." in printed
     assert "another verdict" in printed
     assert "unified_clip against exact arithmetic" not in printed
     assert run("excused", "--baseline", "bad/parity.json", norm=off) == 0
     printed = capfd.readouterr().out
-    assert "the baseline excuses 1 failure: 1 of 1 result of unified_clip is wrong (numpy)." in printed
-    assert "\nexcused by the baseline: numpy, host path, different: " in f"\n{printed}"
-    assert "The baseline excuses this failure, because the earlier run had the same failure. The verdict of" in printed
+    assert "1 failure, already in the baseline: 1 of 1 result of unified_clip is wrong (numpy)." in printed
+    assert "\nalready in the baseline: numpy, host path, different: " in f"\n{printed}"
+    assert "This failure does not fail this run, because the baseline has the same failure. The verdict of" in printed
     assert "the baseline: FAIL: 1 case on numpy: 1 of 1 result of unified_clip is wrong (numpy)." in printed
-    assert "excused by the baseline: norm off by" in junit_marks(tmp_path / "excused")["skipped"]
+    assert "already in the baseline: norm off by" in junit_marks(tmp_path / "excused")["skipped"]
     assert run("strict", "--baseline", "bad/parity.json", "--strict", norm=off) == 1
-    assert "excuse" not in capfd.readouterr().out
+    assert "already in the baseline" not in capfd.readouterr().out
     assert "norm off by" in junit_marks(tmp_path / "strict")["failure"]
     assert run("worse", "--baseline", "bad/parity.json", norm=6.0) == 1
     assert "norm off by" in junit_marks(tmp_path / "worse")["failure"]
@@ -121,4 +121,4 @@ def test_problems_have_their_function_and_whether_the_baseline_excuses_them(tmp_
     data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
     assert [result["excused"] for result in data["problems"]] == [True, False, False, True]
     for name in ("parity.md", "index.html"):
-        assert (tmp_path / name).read_text(encoding="utf-8").lower().count("excused by the baseline: ") == 2
+        assert (tmp_path / name).read_text(encoding="utf-8").lower().count("already in the baseline: ") == 2

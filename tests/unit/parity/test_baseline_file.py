@@ -40,30 +40,30 @@ def test_keys_of_later_versions_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is not a parity.json: Expecting property name"),
-        ("[" * 100_000, "is not a parity.json: maximum recursion depth"),
-        ("[]", "is not a parity.json: the file: Input should be"),
-        ("3", "is not a parity.json: the file: Input should be"),
+        ("{", "is not a valid parity.json: Expecting property name"),
+        ("[" * 100_000, "is not a valid parity.json: maximum recursion depth"),
+        ("[]", "is not a valid parity.json. At the top level: Input should be"),
+        ("3", "is not a valid parity.json. At the top level: Input should be"),
         (
             {},
-            "is not a parity.json: the key `schema` is missing. To write DIRECTORY/parity.json as a new "
+            "is not a valid parity.json: the key `schema` is missing. To write DIRECTORY/parity.json as a new "
             "baseline, pass --out DIRECTORY in place of --baseline",
         ),
         (report_data_without("schema"), "the key `schema` is missing"),
         (report_data(schema=1), "has schema 1. This version of unified_clip reads only schema 2"),
-        (report_data_without("cases"), "is not a parity.json: cases: Field required"),
-        (report_data(cases=[{}]), "is not a parity.json: cases.0.name: Field required"),
-        (report_data(versions=[]), "is not a parity.json: versions: Input should be"),
-        (report_data(frameworks=3), "is not a parity.json: frameworks: Input should be"),
+        (report_data_without("cases"), "is not a valid parity.json. At cases: Field required"),
+        (report_data(cases=[{}]), "is not a valid parity.json. At cases.0.name: Field required"),
+        (report_data(versions=[]), "is not a valid parity.json. At versions: Input should be"),
+        (report_data(frameworks=3), "is not a valid parity.json. At frameworks: Input should be"),
         (
             report_data(known=[{**known().as_json(), "size": "large"}]),
-            "is not a parity.json: known.0.size: Input should be",
+            "is not a valid parity.json. At known.0.size: Input should be",
         ),
         (
             report_data_with_result("host", ulps="far"),
-            "is not a parity.json: cases.0.frameworks.torch.host.ulps: Input should be",
+            "is not a valid parity.json. At cases.0.frameworks.torch.host.ulps: Input should be",
         ),
-        (report_data_with_result("native", norm="far"), "is not a parity.json: cases.0.frameworks.torch.native.norm"),
+        (report_data_with_result("native", norm="far"), "valid parity.json. At cases.0.frameworks.torch.native.norm"),
     ],
 )
 def test_an_invalid_baseline_is_rejected_with_the_reason(tmp_path: Path, content: Any, message: str) -> None:
@@ -87,13 +87,13 @@ def test_a_stale_entry_of_a_removed_case_fails_the_run_and_the_removed_case_does
     kept = build.with_changes(new, baseline.changes(old, new))
     assert (kept.exit_code, change_rows.headline(kept.baseline or [])) == (
         0,
-        "Against the baseline: 1 change. 0 fail the run.",
+        "Against the baseline: 1 change, of which 0 fail the run.",
     )
     new = report(cases[0], known=[known("no case shows this difference", None)])
     stale = build.with_changes(new, baseline.changes(old, new))
     assert (stale.exit_code, change_rows.headline(stale.baseline or [])) == (
         1,
-        "Against the baseline: 2 changes. 1 fails the run.",
+        "Against the baseline: 2 changes, of which 1 fails the run.",
     )
 
 

@@ -104,7 +104,7 @@ def test_a_missing_framework_is_not_reported_to_agree() -> None:
     assert first == (
         "PASS: 1 case on numpy, torch: 2 results of unified_clip are exact, without jax, as the suite allows."
     )
-    assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1 equal; torch 1 equal." in other_lines
+    assert "Host path: 2 of 2 bit-exact (100.0%): 1 equal on numpy; 1 equal on torch." in other_lines
     assert "On the host path, numpy, torch gave the same bits." in other_lines
 
 
@@ -147,7 +147,7 @@ def test_the_report_names_each_problem(tmp_path: Path) -> None:
     write.write(run, tmp_path)
     markdown = (tmp_path / "parity.md").read_text(encoding="utf-8")
     assert f"torch, host path, different: {NAME}: why" in markdown
-    assert f"- frameworks differ from each other on the host path: {NAME}: norm" in markdown
+    assert f"- results of frameworks differ on the host path: {NAME}: norm" in markdown
     assert "known difference torch, torch.norm: 'it is so': no case shows this difference" in markdown
     data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
     assert data["cases"][0]["differing_stages"] == ["norm"]
@@ -280,8 +280,8 @@ def test_the_command_runs_numpy_and_torch(tmp_path: Path, capfd: pytest.CaptureF
     assert cli.main([*arguments, "--out", str(tmp_path / "out")]) == 0
     printed = capfd.readouterr().out
     assert "worked example: clip_grad_norm_(max_norm=5.0)" in printed
-    assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1 equal; torch 1 equal." in printed
-    assert "Device path: 1 of 1 bit-exact (100.0%): torch 1 equal." in printed
+    assert "Host path: 2 of 2 bit-exact (100.0%): 1 equal on numpy; 1 equal on torch." in printed
+    assert "Device path: 1 of 1 bit-exact (100.0%): 1 equal on torch." in printed
     data = json.loads((tmp_path / "out" / "parity.json").read_text(encoding="utf-8"))
     (case_result,) = data["cases"]
     assert all(
@@ -308,8 +308,8 @@ def test_the_page_has_the_plot_of_a_recorded_run(tmp_path: Path, capsys: pytest.
         (lambda: None, "run.jsonl: No clip calls were recorded"),
         (
             lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0),
-            "run.jsonl: no call has a norm or a threshold above 0 to plot. Clips by value have no norm. "
-            "Pass a recording",
+            "run.jsonl: there is nothing to plot, because no norm and no threshold is above 0. Clips by value have "
+            "no norm. Pass a recording",
         ),
     ],
 )
@@ -487,7 +487,7 @@ def test_annotations_of_github_name_the_failure_and_the_line_of_the_users_functi
     (error,) = printed(run)
     assert error.startswith("::error title=torch%2C host path%2C different::torch, host path, different: ")
     (warning,) = printed(build.with_changes(run, []))
-    assert warning == f"::warning {error.removeprefix('::error ').replace('::', '::excused by the baseline: ', 1)}"
+    assert warning == f"::warning {error.removeprefix('::error ').replace('::', '::already in the baseline: ', 1)}"
     assert printed(report_with_verdicts("equal", "equal")) == []
 
 

@@ -84,7 +84,8 @@ def test_an_unlisted_difference_is_different() -> None:
 def test_an_entry_for_another_difference_covers_nothing(changes: dict[str, Any]) -> None:
     _, problems = judge_deviations([KNOWN.model_copy(update=changes)], DEVIATIONS)
     if "kind" in changes:  # a single problem: the entry is not reported as stale
-        listed = "'a short accumulator', only for this difference: gradients that should be unchanged are changed"
+        listed = "'a short accumulator', which covers only this difference: gradients that should be unchanged are "
+        listed += "changed"
         assert problems == [UNLISTED.replace("; not listed as a known difference; ", f". Listed: {listed}. Now: ")]
     else:
         assert problems == [UNLISTED, STALE]
@@ -108,7 +109,7 @@ def test_an_entry_whose_cases_have_another_difference_is_not_reported_a_second_t
         for name in ("long tensor", "long list", "wide", "short")
     }
     problems = judge_deviations([entry], results)[1]
-    now = "Listed: 'a short accumulator', only for this difference: numbers differ. Now: KeyError. Run the command"
+    now = "'a short accumulator', which covers only this difference: numbers differ. Now: KeyError. Run the command"
     assert [now in problem for problem in problems] == [True, True, False]
     assert problems[2].startswith("no case that matches 'wide' shows this difference. Run the command with --accept to")
     wide = {("torch", "wide"): NativeDeviation("torch.norm", "value", 0.09)}
@@ -118,7 +119,7 @@ def test_an_entry_whose_cases_have_another_difference_is_not_reported_a_second_t
 def test_an_entry_that_would_accept_any_size_is_rejected() -> None:
     fields = KNOWN.model_dump(exclude={"versions"})
     assert KnownDifference.model_validate(fields | {"within": 10.0}).within == 10.0
-    with pytest.raises(ValueError, match=r"1e\+09 is above 10, so the entry would accept differences up to 1e\+09"):
+    with pytest.raises(ValueError, match=r"it is 1e\+09, so the entry would accept differences up to 1e\+09"):
         KnownDifference.model_validate(fields | {"within": 1e9})
 
 
@@ -147,7 +148,7 @@ def test_an_entry_for_the_installed_versions_covers_the_difference(versions: str
 @pytest.mark.parametrize("versions", ["torch<2.13", "torch>2.13", "torch>=2.8,<2.10"])
 def test_an_entry_for_other_versions_covers_nothing_and_is_not_stale(versions: str) -> None:
     entry = KNOWN.model_copy(update={"versions": versions})
-    limited = f"difference of the installed versions: the entry 'a short accumulator' is limited to {versions};"
+    limited = f"difference of the installed versions, because the entry 'a short accumulator' is only for {versions};"
     assert judge_deviations([entry], DEVIATIONS)[1] == [UNLISTED.replace("difference;", limited)]
     assert judge_deviations([entry], {})[1] == []
 
@@ -198,12 +199,12 @@ def test_entries_for_inf_and_nan_and_for_finite_differences_do_not_cover_each_ot
     assert judge_deviations([nan], deviations_of_size(0.0, "gradients")) == ({"long tensor": "known"}, [])
     (problem,) = judge_deviations([nan], deviations_of_size(4.0))[1]
     assert problem == (
-        "numbers differ, by 400 %. Listed: 'inf / inf', only for inf or NaN in the gradients. "
+        "numbers differ, by 400 %. Listed: 'inf / inf', which covers only inf or NaN in the gradients. "
         "Now: the cause is unknown. Run the command with --accept to list this difference"
     )
     for where in ("norm", "norm and gradients"):
         assert len(judge_deviations([nan], deviations_of_size(0.0, where))[1]) == 1
-    assert "only for finite numbers" in judge_deviations([finite], deviations_of_size(4.0, "gradients"))[1][0]
+    assert "which covers only finite numbers" in judge_deviations([finite], deviations_of_size(4.0, "gradients"))[1][0]
     assert "more than rounding, as listed" in judge_deviations([nan], deviations_of_size(0.5, "gradients"))[1][0]
 
 
@@ -328,7 +329,7 @@ def test_an_entry_for_an_error_covers_only_its_class() -> None:
 def test_an_entry_for_other_versions_is_named_beside_the_cause() -> None:
     entry = known_entry(size=1.0, versions="torch<2.13")
     (problem,) = judge_deviations([entry], deviations_with_cause("coefficient"))[1]
-    versions = "of the installed versions: the entry 'inf / inf' is limited to torch<2.13"
+    versions = "of the installed versions, because the entry 'inf / inf' is only for torch<2.13"
     assert (
         f"not listed as a known difference {versions}; coefficient. Run the command with --accept to list this "
         "difference" in problem

@@ -129,7 +129,7 @@ def test_reports_have_the_comparison_of_functions_with_each_other() -> None:
     (own,) = [each for each in fromstring(junit.as_xml(run)) if each.get("name") == "between your functions"]
     assert [own.get(key) for key in ("tests", "failures", "skipped")] == ["3", "1", "1"]
     text = "\n".join(terminal_case.lines(run))
-    assert "jax and numpy, your functions compared with each other: known, by 50 %" in text
+    assert "your functions for jax and numpy, compared with each other: known, by 50 %" in text
 
 
 def test_junit_skips_a_difference_between_functions_only_if_the_baseline_had_it() -> None:
@@ -149,5 +149,5 @@ def test_junit_skips_a_difference_between_functions_only_if_the_baseline_had_it(
     assert own_results(failed) == [("failure", words)]
     assert own_results(build.with_changes(failed, baseline.changes(passed, failed))) == [("failure", words)]
     excused = build.with_changes(failed, baseline.changes(failed, failed))
-    assert own_results(excused) == [("skipped", f"excused by the baseline: {words}")]
+    assert own_results(excused) == [("skipped", f"already in the baseline: {words}")]
     assert own_results(build.with_strict(excused)) == [("failure", words)]

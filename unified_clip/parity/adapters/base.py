@@ -42,7 +42,7 @@ class Adapter(TensorConverter, Protocol):
     packages: Sequence[str] = ()
     families: Sequence[str] = ()
     writes: bool = False
-    """Whether in-place functions write into the tensors. If False, the functions replace the tensors in the
+    """Whether in-place functions overwrite the caller's tensors. If False, the functions replace the tensors in the
     container."""
 
     writes_from_graphs: bool = True
@@ -205,7 +205,7 @@ class Invocation:
     cache: dict[str, Any] = field(default_factory=dict)
     """The values that `once` has cached.
 
-    `functools.cached_property` has a lock, which cannot be traced in graphs.
+    `functools.cached_property` of Python 3.11 uses a lock, which frameworks cannot trace.
     """
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:

@@ -168,7 +168,7 @@ def unit_threshold(
     eps: float | None = None,
     smallest_norm: float | None = None,
 ) -> tuple[float, float]:
-    """Return (threshold, smallest norm) for a unit of the rule `agc`.
+    """Return (threshold, smallest norm) of the rule `agc` for one unit, such as a row of a weight.
 
     A gradient norm below the smallest norm is replaced by the smallest norm.
     """

@@ -36,7 +36,7 @@ class JudgedResult:
     """None if the framework has no function for the case."""
 
     outcome: CallOutcome | None = None
-    """None if the tensors are missing, or too long to keep."""
+    """None if the call failed, or if its tensors are too long to keep in memory."""
 
     differs: bool = False
     needs_no_cause: bool = False

@@ -193,7 +193,7 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
 def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
     """Return the exact result of several clips with an adaptive rule.
 
-    `Expected.norm` is a float64 vector: the total norm of each step, followed by the state after the last step.
+    `Expected.norm` is a float64 vector: the total norm of each step, then the rule's state after the last step.
 
     totals: The total norm of each step. If `totals` is None, the exact norms are computed.
     """

@@ -3,7 +3,7 @@
 The verdict is `equal` if the result and the exact result have the same bits. Two other verdicts are possible for
 results that are not wrong:
 
-- `close`: the norm has an allowed error, and the clipped gradients are exact for this norm. The contract allows errors
+- `close`: the norm has an allowed error, and the gradients are clipped exactly by this norm. The contract allows errors
   on the device path, in graphs, and for every `norm_type` except 1, 2 and inf.
 - `flushed`: the framework replaced subnormal numbers by 0 in a case with `subnormal = true`.
 """
@@ -29,16 +29,16 @@ from . import oracle
 from .oracle import Expected
 
 NORM_ULPS, NORM_RELATIVE = 1, 1e-12
-"""The allowed error of a norm on the device path, in ULP for float32, and relative for float64."""
+"""The allowed error of a norm on the device path: in ULP for float32, and as a relative error for float64."""
 
 VerdictKind = Literal["equal", "close", "flushed", "different", FailureKind]
 
 NativeVerdict = Literal["equal", "no norm", "close", "known", "different"]
 
 VERDICTS: Mapping[str, str] = {
-    "equal": "the same bits as exact arithmetic. For a framework's function: the same gradients, and a norm "
+    "equal": "the same bits as the exact result. For a framework's function: the exact gradients, and a norm "
     "that equals the exact norm in float64",
-    "no norm": "the same gradients, but the function returned no norm",
+    "no norm": "the exact gradients, but the function returned no norm",
     "close": "a rounding error that docs/contract.md allows. For a framework's function: a rounding error",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
     "known": "a difference that is in the suite's list of known differences",
@@ -266,7 +266,7 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
     Rounding errors are allowed in elements with 64 bits and in sparse gradients.
 
-    candidates: The exact clipped gradients, one for each allowed norm.
+    candidates: For each allowed norm, the gradient clipped exactly by this norm.
     """
     if result is None or gradient is None:
         return result is None

@@ -1,4 +1,4 @@
-"""Find the element with the largest error at the first stage at which a result differs."""
+"""Find the first stage at which a result differs from the exact result, and the largest error at this stage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Place(NamedTuple):
     tensor: int
     element: int
     distance: tuple[float, float]
-    """(relative distance, distance in ULP). The relative distance is computed only for the framework's function."""
+    """(relative distance, distance in ULP). For results of unified_clip, the relative distance is 0."""
 
     apart: int
 

@@ -60,7 +60,7 @@ class NativeDeviation:
     function: str
     kind: DifferenceKind | Literal[""] = ""
     finite_size: float = 0.0
-    """For the kind "touched", the size includes rounding errors."""
+    """If the kind is "touched", rounding errors also count."""
 
     norm: float | None = None
     gradients: float | None = None
@@ -98,7 +98,7 @@ class KnownDifference(schema.SuiteTable):
 
     reason: Name
     size: Size = 0.0
-    """The largest relative difference of finite numbers. The size is 0 if finite numbers differ only by rounding."""
+    """The largest relative difference from the exact result, without inf and NaN. Rounding counts as 0."""
 
     not_finite: NotFinite = ""
     cause: str | Annotated[list[Name], Field(min_length=1)] = ""
@@ -126,7 +126,7 @@ class KnownDifference(schema.SuiteTable):
         if not required.specifier:
             raise ValueError(f"add the versions, as in {required.name}>=2.8,<2.13")
         if required.extras or required.marker:
-            raise ValueError(f"remove the extras and markers: {required.name}{required.specifier}")
+            raise ValueError(f"write {required.name}{required.specifier}, without extras and markers")
         return versions
 
     @field_validator("within")
@@ -134,9 +134,8 @@ class KnownDifference(schema.SuiteTable):
     def _bounded(cls, within: float) -> float:
         if within > LARGEST_WITHIN:
             effect = f"the entry would accept differences up to {within:g} times its `size`"
-            problem = f"{within:g} is above {LARGEST_WITHIN:g}, so {effect}"
-            remedy = "Lower `within`, and run the command with --accept to update the sizes"
-            raise ValueError(f"{problem}. {remedy}")
+            remedy = f"Give {LARGEST_WITHIN:g} or less, and run unified-clip parity with --accept to update the sizes"
+            raise ValueError(f"it is {within:g}, so {effect}. {remedy}")
         return within
 
     @model_validator(mode="after")
@@ -203,9 +202,11 @@ class KnownDifference(schema.SuiteTable):
         return max(size for pattern, size in self.cases.items() if is_match(case, [pattern]))
 
     def smaller_sizes(self, sizes: Mapping[str, float]) -> tuple[float, float] | None:
-        """Return (largest size in this run, listed size) for the first listed size that is much too large.
+        """Find the first listed size that is much larger than the differences of this run.
 
-        sizes: {case: size in this run}.
+        Return (largest difference of this run, listed size).
+
+        sizes: {case: size of the difference in this run}.
         """
         for listed in self.listed_sizes:
             same = [size for case, size in sizes.items() if self.listed_size(case) == listed]

@@ -114,7 +114,7 @@ def _problem(
         versions = ""
         if limited:
             entry = limited[0]
-            versions = f" of the installed versions: the entry {entry.reason!r} is limited to {entry.versions}"
+            versions = f" of the installed versions, because the entry {entry.reason!r} is only for {entry.versions}"
         return f"{text}; not listed as a known difference{versions}{cause}", f"{fix} list this difference"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
@@ -155,9 +155,9 @@ def _listed_and_now(others: Sequence[KnownDifference], deviation: Deviation) -> 
         listed = f"with the cause {' or '.join(map(repr, entry.causes))}"
     elif alike:
         places = entry.not_finite and f"inf or NaN in the {entry.not_finite}"
-        listed = f"only for {places or 'finite numbers'}"
+        listed = f"which covers only {places or 'finite numbers'}"
     else:
-        listed = f"only for this difference: {KINDS[entry.kind]}"
+        listed = f"which covers only this difference: {KINDS[entry.kind]}"
     return f"Listed: {entry.reason!r}, {listed}. Now: {now}"
 
 

@@ -50,7 +50,7 @@ class _Entry:
     agrees: bool = False
     exact: bool = False
     listing: object = None
-    """The fields of the known difference. If these fields differ from the baseline, the user accepted the result."""
+    """The fields of the known difference. If the user changed them since the baseline, the user accepted the result."""
 
     is_random: bool = False
     has_changed: bool = False
@@ -65,7 +65,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
         data = json.loads(path.read_text(encoding="utf-8"))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
         if schema is None:
-            raise error("is not a parity.json: the key `schema` is missing")
+            raise error("is not a valid parity.json: the key `schema` is missing")
         if schema != SCHEMA:
             raise error(f"has schema {schema}. This version of unified_clip reads only schema {SCHEMA}")
         report = ParityReport.model_validate(data)
@@ -73,10 +73,10 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
         raise error(f"cannot be read: {failure.strerror}. Correct the path or its permissions") from None
     except ValidationError as failure:
         first = failure.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        raise error(f"is not a parity.json: {place}: {first['msg']}") from None
+        place = ".".join(map(str, first["loc"])) or "the top level"
+        raise error(f"is not a valid parity.json. At {place}: {first['msg']}") from None
     except (ValueError, RecursionError) as failure:
-        raise error(f"is not a parity.json: {failure}") from None
+        raise error(f"is not a valid parity.json: {failure}") from None
     if not set(cases) & {case.name for case in report.cases}:
         raise error("has none of the cases of this run. Pass an earlier report of this suite")
     if not set(frameworks) & set(report.frameworks):
@@ -87,7 +87,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
 def changes(
     old: ParityReport, new: ParityReport, *, strict_bits: bool = False, is_partial: bool = False
 ) -> list[Change]:
-    """Changes that fail the run come first."""
+    """Return the changes since the baseline. Changes that fail the run come first."""
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)
     before, after = (_entries(report, with_digests=with_digests) for report in (old, new))
@@ -142,13 +142,13 @@ def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) ->
 def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
     if not (count := excused(new)):
         return []
-    which = "this failure" if count == 1 else f"these {count} failures"
+    which = "This failure does" if count == 1 else f"These {count} failures do"
     same = "failure" if count == 1 else "failures"
     return [
-        f"The baseline excuses {which}, because the earlier run had the same {same}. The verdict of the "
-        f"baseline: {old.verdict} To get a baseline that excuses nothing, correct the failures, or accept the failures "
-        "with --accept. Then use the report of the next passing run as the baseline. With --strict, a baseline excuses "
-        "no failure."
+        f"{which} not fail this run, because the baseline has the same {same}. The verdict of the baseline: "
+        f"{old.verdict} To get a baseline without failures, correct the failures, or accept the failures with "
+        "--accept. Then use the report of the next passing run as the baseline. With --strict, failures of the "
+        "baseline also fail the run."
     ]
 
 
@@ -173,7 +173,7 @@ def _without_digests(old: ParityReport, new: ParityReport) -> str:
     others = [
         f"{package} {old.versions[package]}" for package in shared if old.versions[package] != new.versions[package]
     ]
-    return f"the baseline has {', '.join(sorted(others))}" if others and new.natives() else ""
+    return f"the baseline is from other versions ({', '.join(sorted(others))})" if others and new.natives() else ""
 
 
 def excuses(report: ParityReport, key: Key) -> bool:
@@ -234,14 +234,14 @@ def _lost(old: _Entry, new: _Entry, strict_bits: bool) -> tuple[str, str]:
     is_same_entry = new.verdict == old.verdict and new.listing == old.listing
     if old.error != new.error and is_same_entry:
         problem = "the error message of this known difference differs from the baseline"
-        reason = f"{problem}: {new.error!r} instead of {old.error!r}. If the new error is right, write a new baseline"
+        reason = f"{problem}: {new.error!r} instead of {old.error!r}. If the new message is right, write a new baseline"
         return "other error", reason
     if new.exact:
         reason = "the exact result differs from the baseline, so the gradients or the call of this case have changed"
         return "not comparable", reason
     if new.has_changed and is_same_entry and new.listing is not None:
         problem = "the bits of this known difference differ from the baseline, and a second call returned the new bits"
-        remedy = "So the function has changed. If the new result is right, write a new baseline"
+        remedy = "The bits are reproducible, so the function changed. If the new result is right, write a new baseline"
         return "other bits of a known difference", f"{problem}. {remedy}"
     if new.agrees and (lost := [name for name in old.compared if name not in new.compared]):
         reason = (

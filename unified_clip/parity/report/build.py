@@ -170,8 +170,8 @@ def _joined(problems: Iterable[tuple[Problem, str]]) -> list[Problem]:
 NO_RESULTS = "unified_clip itself did not run"
 
 UNTESTED = (
-    "in each of its cases, the exact result equals the gradients before the clip, so a function that does nothing "
-    "would pass. Add a case with a norm above the threshold"
+    "in each case that could test it, the exact result equals the gradients before the clip, so a function that does "
+    "nothing would pass. Add a case with a norm above the threshold"
 )
 
 ALWAYS_RAISES = (
@@ -190,7 +190,7 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Probl
         return Problem(what=what, detail=detail, excused=excused, cases=[case.name], **names), cause
 
     if case.differing_stages:
-        what = "frameworks differ from each other on the host path"
+        what = "results of frameworks differ on the host path"
         yield problem(what, ", ".join(case.differing_stages), "between frameworks")
     for framework, result in case.frameworks.items():
         for mode, each in result.by_mode.items():
@@ -230,15 +230,15 @@ def _verdict_sentence(report: ParityReport) -> str:
     failures, excused = "; ".join(_failures(report)), baseline.excused(report)
     if report.exit_code:
         why = "" if present else f": {', '.join(absent)} {_are(len(absent))} missing"
-        excuse = f". The baseline excuses {excused} of these failures" if excused else ""
+        excuse = f". {excused} of these failures {_are(excused)} already in the baseline" if excused else ""
         return f"FAIL: {of}: {failures or f'nothing was compared{why}'}{excuse}."
     if is_different(report):
-        return f"PASS: {of}: the baseline excuses {counted(excused, 'failure')}: {failures}."
+        return f"PASS: {of}: {counted(excused, 'failure')}, already in the baseline: {failures}."
     verdicts = [result.verdict for _, result in report.results()]
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
     exact = verdicts.count("equal")
     parts = [f"{counted(exact, 'result')} of unified_clip {_are(exact)} exact" if verdicts else NO_RESULTS]
-    parts += [f"{within} {'differs' if within == 1 else 'differ'} as docs/contract.md allows"] if within else []
+    parts += [f"{within} with errors that docs/contract.md allows"] if within else []
     known = sum(len(entry.cases) for entry in report.known)
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
     if known or unlisted:
@@ -265,6 +265,10 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
+def _has(number: int) -> str:
+    return "has" if number == 1 else "have"
+
+
 def _first(places: Sequence[str]) -> str:
     return f"first: {places[0]}" if {*places} - {places[0]} else places[0]
 
@@ -276,7 +280,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
         of_all = f"{len(wrong)} of {counted(len(results), 'result')} of unified_clip"
         yield f"{of_all} {_are(len(wrong))} wrong ({_first(wrong)})"
     if differing := sum(bool(case.differing_stages) for case in report.cases):
-        yield f"{counted(differing, 'case')} where frameworks differ from each other on the host path"
+        yield f"{counted(differing, 'case')} in which results of frameworks differ on the host path"
     if unlisted := [f"{name}, {each.function}" for name, each in natives if each.problem]:
         of_whom = f"{counted(len(unlisted), 'result')} of {compared_functions.whose(report, 'different')}"
         yield f"{of_whom} not listed as known differences ({_first(unlisted)})"
@@ -284,11 +288,11 @@ def _failures(report: ParityReport) -> Iterator[str]:
     without_reason = sum(entry.problem.startswith(NO_REASON) for entry in report.known)
     stale = [entry for entry in report.known if entry.problem and not entry.problem.startswith((NO_CAUSE, NO_REASON))]
     if places := [f"{entry.framework}, {entry.function}" for entry in stale]:
-        yield f"{counted(len(places), 'stale known difference')} ({_first(places)})"
+        yield f"{counted(len(places), 'known difference')} with a stale entry ({_first(places)})"
     if without_cause:
         yield f"{counted(without_cause, 'known difference')} without `cause`"
     if without_reason:
-        yield f"{counted(without_reason, 'known difference')} with an unknown cause and without `reason`"
+        yield f"{counted(without_reason, 'known difference')} {_has(without_reason)} an unknown cause and no `reason`"
     for failure, (noun, what) in SINCE_BASELINE.items():
         if losses := [each for each in baseline.losses(report) if each.failure == failure]:
             why = f": {losses[0].why.partition('. ')[0]}" if failure == "not comparable" else ""

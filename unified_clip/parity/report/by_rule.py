@@ -14,7 +14,7 @@ from ...tensors.types import Stage
 from ..results import CaseResult, NativeResult, ParityReport
 
 LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
-"""The result of a call is its last stage: the tensors, or the norm if the call only measures the norm."""
+"""The last stage of a call is its result: the clipped tensors, or the norm if the call only measures the norm."""
 
 
 class FunctionResult(NamedTuple):

@@ -30,7 +30,7 @@ def titles(report: ParityReport) -> dict[str, str]:
 
 
 def whose(report: ParityReport, *verdicts: str) -> str:
-    """verdicts: Consider only results with these verdicts. Without verdicts, consider all results."""
+    """verdicts: The verdicts of the results to consider. The default is all results."""
     has_native, yours = _kinds(report, *verdicts)
     return (f"{THEIRS} and yours" if has_native else "your functions") if yours else THEIRS
 
@@ -41,7 +41,7 @@ def line(report: ParityReport) -> str:
     parts += ["the frameworks' own functions"] if any(not result.is_users for _, result in natives) else []
     without_norm = {(result.function, name) for name, result in natives if result.lacks_norm}
     parts += dict.fromkeys(
-        f"{result.function} ({name}{', no norm' if (result.function, name) in without_norm else ''})"
+        f"{result.function} ({name}{', gradients only' if (result.function, name) in without_norm else ''})"
         for name, result in natives
         if result.is_users
     )

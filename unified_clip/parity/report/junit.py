@@ -1,6 +1,6 @@
 """Write the report as JUnit XML (xunit2). The attributes follow Jenkins' junit-10.xsd.
 
-Each framework and mode is a test suite, and each case is a test case.
+Each combination of a framework and a mode is a test suite, and each case is a test case.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _add_pairs_of_functions(root: Element, report: ParityReport) -> None:
         for pair in row.own_pairs:
             case, words = _case(suite, row.name, f"own.{pair.left}.{pair.right}"), own_function_pairs.in_words(pair)
             if pair.verdict == "different" and _is_excused(report, row, pair):
-                _mark(case, "skipped", pair.verdict, f"excused by the baseline: {words}")
+                _mark(case, "skipped", pair.verdict, f"already in the baseline: {words}")
             elif pair.verdict in ("different", "known"):
                 _mark(case, "failure" if pair.verdict == "different" else "skipped", pair.verdict, words)
 
@@ -142,7 +142,7 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
 
 def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
     if baseline.excuses(report, key):
-        _mark(case, "skipped", "different", f"excused by the baseline: {message}", numbers)
+        _mark(case, "skipped", "different", f"already in the baseline: {message}", numbers)
     else:
         _mark(case, "failure", "different", message, numbers)
 

@@ -20,18 +20,18 @@ MAX_BYTES = 1_000_000
 LEGEND = (
     "unified_clip against exact arithmetic. `equal`: the same bits. A number after any other verdict is the largest "
     "distance from the exact result in units in the last place (ULP). A number without a verdict means `close`: "
-    "docs/contract.md allows the distance. If modes have different verdicts, the verdicts are in the order of the "
-    "modes. `-`: nothing ran."
+    "docs/contract.md allows the distance. The first verdict in a cell is for all modes that the cell does not name. "
+    "`-`: nothing ran."
 )
 NATIVE_LEGEND = (
     "{whose}: the verdict. If the verdict is not `equal`, two numbers follow. The first number is the relative "
     "difference of the norm from the exact norm in float64. The second number is the largest difference in any "
     "gradient, relative to the largest element of the exact gradient. `close`: within rounding. `no norm`: the "
-    "gradients are equal, and the function returned no norm. `-`: the framework has no such function, or the "
-    "function returns no norm or no gradients."
+    "gradients are equal, and the function returned no norm. A cell `-`: the framework has no such function. A number "
+    "`-`: the function returns no norm or no gradients."
 )
 KNOWN_LEGEND = "The entries of the suite's list of known differences. Sizes are relative."
-OWN_PAIRS = "Cases in which two of your functions differ by more than rounding. Sizes are relative."
+OWN_PAIRS = "Cases in which the results of two of your functions differ by more than rounding. Sizes are relative."
 OWN_PAIRS_HEADER = ["case", "frameworks", "verdict", "size", "difference"]
 KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
@@ -69,7 +69,7 @@ def _shares(counts: Counts) -> str:
     parts = []
     for framework, kinds in counts.items():
         verdicts = {"equal": kinds.get("equal", 0), **kinds}
-        parts.append(f"{framework} {', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())}")
+        parts.append(f"{', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())} on {framework}")
     return "; ".join(parts)
 
 
@@ -78,7 +78,7 @@ def problem_lines(report: ParityReport) -> list[str]:
 
 
 def problem_line(problem: Problem) -> str:
-    excused = "excused by the baseline" if problem.excused else ""
+    excused = "already in the baseline" if problem.excused else ""
     return ": ".join(filter(None, (excused, problem.what, cases_of(problem), problem.detail)))
 
 
@@ -109,7 +109,7 @@ def own_pairs_rows(report: ParityReport) -> list[list[str]]:
 
 
 def _difference(case: CaseResult, pair: OwnPair) -> str:
-    """Return why two functions differ: how each function differs from the exact result."""
+    """Return how the result of each function differs from the exact result."""
     natives = ((name, case.natives.get(name)) for name in (pair.left, pair.right))
     texts = (
         f"{name}: {each.cause or ('the cause is unknown' if each.kind in SIZED else KINDS[each.kind])}"

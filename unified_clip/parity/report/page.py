@@ -121,8 +121,9 @@ class PageView:
         kept = own["equal"] + own["close"] + own["flushed"]
         quality = "equal" if 0 < kept == own.total() else "different"
         problems = len(self.report.problems)
-        known = f"results of {compared_functions.whose(self.report)} with a known difference"
-        unlisted = f"results of {compared_functions.whose(self.report)} with a difference that is not listed as known"
+        whose = compared_functions.whose(self.report)
+        known = f"results with a known difference, from {whose}"
+        unlisted = f"results with a difference that is not listed as known, from {whose}"
         tiles = [
             (str(len(self.rows)), "cases", ""),
             (str(len(self.report.frameworks)), "frameworks", ""),

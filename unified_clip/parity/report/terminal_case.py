@@ -30,7 +30,7 @@ def lines(report: ParityReport) -> Iterator[str]:
     for case in report.cases:
         yield case.name
         if case.differing_stages:
-            yield f"  frameworks differ from each other on the host path: {', '.join(case.differing_stages)}"
+            yield f"  results of frameworks differ on the host path: {', '.join(case.differing_stages)}"
         for framework, results in case.frameworks.items():
             for mode, result in results.by_mode.items():
                 yield f"  {framework}, {TITLES[mode]}: {_joined(result.verdict, result.detail)}"
@@ -43,7 +43,7 @@ def lines(report: ParityReport) -> Iterator[str]:
                     yield f"    {ALONE if results.native.cause else UNKNOWN_ALONE}"
         for pair in case.own_pairs:
             result_text = own_function_pairs.in_words(pair)
-            yield f"  {pair.left} and {pair.right}, your functions compared with each other: {result_text}"
+            yield f"  your functions for {pair.left} and {pair.right}, compared with each other: {result_text}"
 
 
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:
