@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import _install
-from .recording.lines import NO_CALLS, READABLE
+from .recording.lines import READABLE, without_calls
 
 RULE_COLORS = ("#2c9c69", "#9a5fc4", "#c98a1b")
 
@@ -238,7 +238,7 @@ def _recorded(path: Path) -> Iterator[float]:
             f"{path} is not a complete recording of unified_clip.record: {error}. Pass another file, or record again."
         ) from None
     if not lines:
-        raise ValueError(f"{path}: {NO_CALLS}")
+        raise ValueError(f"{path}: {without_calls(header.get('exit_status'))}")
     if not by_step:
         raise ValueError(
             f"{path}: None of the {len(lines)} recorded calls has a total norm, because all calls clip by value or "

@@ -17,7 +17,7 @@ from .causes.join_causes import Effect, effective, join
 from .causes.order_of_calls import RULES_FOR_GLOBAL, other_networks, with_rule_divergence
 from .causes.run_causes import find_causes
 from .divergence import Agreement, Divergence, DivergencePoint, StepDifference, agreements, divergences
-from .lines import NO_CALLS
+from .lines import without_calls
 from .optimizers.clips_of_step import changes_by_hand, is_empty
 from .optimizers.skipped_steps import align_skipped, have_same_rates, without_steps
 from .optimizers.step_alignment import align_optimizers, join_steps, number_calls
@@ -215,7 +215,7 @@ def check_clipped(run: RecordedRun) -> None:
         changes = changes_by_hand(run)
         remedy = "Use unified-clip verify, which compares the updates, or clip with a function of unified_clip."
         advice = changes and f" {changes[0].upper()}{changes[1:]}. {remedy}"
-        raise RunError(f"{run.path}: {NO_CALLS}{advice}", "UC502")
+        raise RunError(f"{run.path}: {without_calls(run.header.exit_status)}{advice}", "UC502")
     errors = [line.error for line in run.lines if line.error]
     without = len(run.lines) - len(errors)
     reasons = [f"{len(errors)} raised an error ({errors[0]})"] if errors else []

@@ -21,6 +21,21 @@ NO_CALLS = (
     'If the code does not clip, call ClipConfig(rule="none").attach_to(optimizer) to record the norms of its gradients.'
 )
 
+
+def failure(exit_status: int | None) -> str:
+    """Return a sentence about a command that failed, or "". A negative status is a signal."""
+    if not exit_status:
+        return ""
+    end = f"failed with exit status {exit_status}" if exit_status > 0 else f"was ended by signal {-exit_status}"
+    return f"The recorded command {end}."
+
+
+def without_calls(exit_status: int | None = None) -> str:
+    failed = failure(exit_status)
+    remedy = "Correct the command, and record it to another file."
+    return f"No clip calls were recorded. {failed} {remedy}" if failed else NO_CALLS
+
+
 encode = json.JSONEncoder().encode
 
 

@@ -243,6 +243,9 @@ class Header(RecordedTable):
     schema_: Annotated[int, Field(alias="schema")]
     started: str
     norms: bool = False
+    exit_status: int | None = None
+    """The exit status of the command that `unified-clip record` ran, or -N if signal N ended the command."""
+
     processes: tuple[RecordedProcess, ...] = ()
     """The processes in the order of their ranks. Empty unless `unified-clip record` wrote the file."""
 

@@ -67,6 +67,17 @@ def test_other_parameters_are_not_called_unexplained(tmp_path: Path) -> None:
     assert not [line for line in printed if line.startswith(("Unexplained", "Ruled out"))]
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(1, " The recorded command failed with exit status 1."), (-9, " The recorded command was ended by signal 9.")]
+    + [(status, "") for status in (None, 0, -2, 130)],
+)
+def test_a_recording_of_a_failed_command_is_named(tmp_path: Path, status: int | None, words: str) -> None:
+    """Ctrl-C may end a recording on purpose."""
+    path = write_recording(tmp_path / "a.jsonl", [clip_line(1)], exit_status=status)
+    assert sentences.report_lines(compare.compare(path, path))[0] == f"{path}: 1 call.{words}"
+
+
 def test_the_agreement_has_the_numbers_of_compared_and_of_all_calls(tmp_path: Path) -> None:
     lines = [clip_line(step) for step in (1, 2, 3)]
     comparison = write_and_compare(tmp_path, lines, lines[:2])

@@ -217,8 +217,12 @@ def test_a_recording_without_events_is_an_error_for_compare(folder: Path) -> Non
 def test_a_command_that_fails_before_the_first_clip_call_is_the_reason(folder: Path, ending: str, words: str) -> None:
     completed = record(folder, sys.executable, "-c", f"import os, sys; {ending}")
     assert completed.returncode
-    assert f"run.jsonl: No clip calls were recorded. The command {words}. Correct the command" in completed.stderr
+    reason = f"run.jsonl: No clip calls were recorded. The recorded command {words}. Correct the command"
+    assert reason in completed.stderr
     assert "torch.compile" not in completed.stderr
+    with pytest.raises(runs.RunError, match=reason) as error:
+        compare(folder / "run.jsonl", folder / "run.jsonl")
+    assert "torch.compile" not in str(error.value)
 
 
 def test_a_process_that_cannot_be_recorded_is_reported_and_runs(folder: Path) -> None:
@@ -312,7 +316,7 @@ def test_warnings_of_a_process_are_printed_by_the_command(tmp_path: Path) -> Non
         recording.on_failure(
             "a call of framework.clip", ValueError("no tensor")
         )  # which pytest would raise as a warning
-    calls, (note,) = merge(tmp_path, tmp_path / "run.jsonl", {"unified_clip": "1", "schema": 2, "started": ""})
+    calls, (note,) = merge(tmp_path, tmp_path / "run.jsonl", {"unified_clip": "1", "schema": 2, "started": ""}, 0)
     assert note.startswith("a call of framework.clip is not recorded: ValueError: no tensor. Training continues. If")
     assert calls == 0
 

@@ -15,7 +15,7 @@ from types import FrameType
 from ..._command import UsageError, reject, unwritable
 from ..._command.statuses import NOT_EXECUTABLE, NOT_FOUND
 from ..._display import complain, flush_or_discard
-from ..lines import NO_CALLS, header
+from ..lines import header, without_calls
 from ..startup import sitecustomize
 from . import merge
 from .watch import watching
@@ -44,23 +44,16 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
             )
         )
         return NOT_FOUND if isinstance(status, FileNotFoundError) else NOT_EXECUTABLE
-    calls, notes = merge.merge(parts, file, header(norms=norms))
+    calls, notes = merge.merge(parts, file, header(norms=norms), status)
     shutil.rmtree(parts)
     try:
-        for note in [*notes, *([] if calls else [f"{file}: {_without_calls(status)}"])]:
+        for note in [*notes, *([] if calls else [f"{file}: {without_calls(status)}"])]:
             complain(note)
     except OSError:  # nobody reads stderr any more, as in `2>&1 >/dev/null | head -1`
         flush_or_discard()
     if status < 0:
         _end_by_signal(-status)
     return status
-
-
-def _without_calls(status: int) -> str:
-    if status == 0:
-        return NO_CALLS
-    end = f"failed with exit status {status}" if status > 0 else f"was ended by signal {-status}"
-    return f"No clip calls were recorded. The command {end}. Correct the command, and record it to another file."
 
 
 def _create(file: Path, parts: Path) -> None:

@@ -23,11 +23,12 @@ class RecordingPart:
         return (float("inf") if rank is None else rank), self.header["started"]
 
 
-def merge(directory: Path, file: Path, header: dict[str, Any]) -> tuple[int, list[str]]:
+def merge(directory: Path, file: Path, header: dict[str, Any], status: int) -> tuple[int, list[str]]:
     """Return (number of clip calls, notes)."""
     parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
     merged = dict(parts[0].header if parts else header)
     merged.pop("process", None)
+    merged["exit_status"] = status
     merged["processes"] = [{**part.header["process"], "incomplete_line": part.incomplete_line} for part in parts]
     with file.open("w", encoding="utf-8") as out:
         out.write(json.dumps(merged) + "\n")

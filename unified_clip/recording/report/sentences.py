@@ -11,6 +11,7 @@ from ..causes.before_clips import OUTSIDE_THE_CLIP
 from ..causes.order_of_calls import count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
+from ..lines import failure
 from ..pairs.calls import orders_of
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import ROUNDING
@@ -29,6 +30,10 @@ COUNTS = {
     "steps": "steps of optimizers",
     "backward passes": "backward passes before this step",
 }
+
+
+INTERRUPTED = (-2, 130)
+"""The exit statuses after Ctrl-C, which may end a recording on purpose."""
 
 
 class DivergenceText(NamedTuple):
@@ -61,6 +66,8 @@ def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequenc
 
 def describe_run(run: RecordedRun) -> str:
     text = f"{run.path}: {counted(run.recorded, 'call')}."
+    if run.header.exit_status not in INTERRUPTED and (failed := failure(run.header.exit_status)):
+        text += f" {failed}"
     if run.incomplete_line:
         text += " The last line is incomplete."
     if run.recorded > len(run.lines):
