@@ -25,7 +25,7 @@ MIN_NORMS = 20
 
 @dataclass(frozen=True)
 class Replay:
-    """The thresholds of an adaptive rule for recorded norms."""
+    """The thresholds that an adaptive rule computes for the norms of a run."""
 
     thresholds: Sequence[float]
     """The threshold for each norm, or inf if the rule does not limit the norm."""
@@ -61,7 +61,7 @@ class Suggestion:
             f"threshold {self.threshold:g}: the {self.percentile:g}th percentile of {len(self.norms)} norms. It "
             f"clips {100 * self.clipped:.3g} % of the norms"
         )
-        return f"{text}. Ignored NaN or infinite norms: {self.not_finite}" if self.not_finite else text
+        return f"{text}. Number of ignored NaN or infinite norms: {self.not_finite}" if self.not_finite else text
 
     def replay(self, rule: Any) -> Replay:
         """Return the thresholds that an adaptive rule computes for these norms, and the share of clipped norms.
@@ -101,8 +101,8 @@ class Suggestion:
 
         Args:
             path: The file to write. Its suffix sets the format: .svg, .png or .pdf.
-            rules: {name: adaptive rule}. The plot shows the thresholds of each rule, and the share of norms that the
-                rule clips.
+            rules: {name: adaptive rule}. For each rule, the plot also shows the thresholds, and the share
+                of norms above them.
 
         Raises:
             ModuleNotFoundError: matplotlib is not installed.
@@ -120,7 +120,7 @@ class Suggestion:
         figure = Figure((8, 3), layout="constrained")
         steps, shares = figure.subplots(1, 2, width_ratios=[3, 1], sharey=True)
         steps.plot(range(1, len(self.norms) + 1), self.norms, ".", markersize=3, color="#2757c4")
-        steps.set_xlabel("step (without NaN and infinite norms)" if self.not_finite else "step")
+        steps.set_xlabel("step (not counting NaN and infinite norms)" if self.not_finite else "step")
         steps.set_ylabel("norm before clipping")
         ordered = sorted(self.norms)
         shares.plot([100 * (i + 1) / len(ordered) for i in range(len(ordered))], ordered, color="#2757c4")
@@ -146,7 +146,7 @@ class Suggestion:
 
 
 def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) -> Suggestion:
-    """Suggest a threshold that clips only rare large steps: a percentile of the total norms of a run.
+    """Suggest a percentile of a run's total norms as the threshold, to clip only rare large steps.
 
     Record a few hundred steps with a threshold well above the usual norms, or with the threshold inf, which clips
     nothing. Clips during the recording would change the later norms.
@@ -167,8 +167,8 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
             The recording has no total norm.
         OSError: The file cannot be read.
 
-    Source: the nearest-rank percentile, as in Seetharaman et al., "AutoClip: Adaptive gradient clipping for source
-    separation networks", 2020.
+    Source: Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation networks", 2020. The
+    percentile is computed by the nearest-rank method.
 
     Example:
         >>> import unified_clip
@@ -215,7 +215,7 @@ def _norms(records: Any) -> Iterator[float]:
         if isinstance(norm, bool) or (not isinstance(norm, int | float) and not hasattr(norm, "__float__")):
             raise TypeError(
                 f"position {index} of records has the type {type(record).__name__}. Pass the total norm "
-                "of each step, or clip.last after each step."
+                "of each step, or the attribute `last` of your clip after each step."
             )
         yield float(norm)
 
@@ -228,14 +228,16 @@ def _recorded(path: Path) -> Iterator[float]:
     try:
         header, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] or [{}]
         if header.get("schema") not in READABLE or "unified_clip" not in header:
-            raise ValueError(f"the first line is not a header of schema {' or '.join(map(str, READABLE))}")
+            raise ValueError(
+                f"the first line is not the header of a recording with `schema` {' or '.join(map(str, READABLE))}"
+            )
         lines = [line for line in lines if "call" in line and not line.get("process")]  # of the first process
         for line in lines:
             if line.get("norm") is not None:
                 by_step.setdefault(line["step"], []).extend(_flat(line["norm"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path} is not a complete recording of unified_clip.record: {error}. Pass another file, or record again."
+            f"{path} is not a complete recording from unified_clip.record: {error}. Pass another file, or record again."
         ) from None
     if not lines:
         raise ValueError(f"{path}: {without_calls(header.get('exit_status'))}")

@@ -1,7 +1,7 @@
-"""Assertions that test gradients, clip functions on every framework, and parity suites.
+"""Assertions to test gradients, parity suites, and clip functions on every framework.
 
-The assertions need the extra `cli`. In pytest, the fixture `clip_parity` is `assert_clip_parity` with pytest's options,
-and the fixture `clip_suite` is `assert_suite_passes`.
+The assertions need the extra `cli`. In pytest, the fixture `clip_parity` calls `assert_clip_parity` with the
+options of the pytest command. The fixture `clip_suite` calls `assert_suite_passes`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def assert_clip_parity(
     interpreters: Mapping[str, str | PathLike[str]] | None = None,
     **arguments: Any,
 ) -> None:
-    """Run a clip function of unified_clip on every framework. Fail if a bit of a result differs from exact arithmetic.
+    """Run a clip function of unified_clip on every framework. Fail if a bit of a result differs from the exact result.
 
     To test a function of your own, use `assert_suite_passes`.
 
@@ -110,19 +110,19 @@ def assert_clip_parity(
             "clip_grad_norm_".
         frameworks: The frameworks to compare: a list of "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". The
             default is all installed frameworks.
-        missing: What to do if a framework is not installed. "fail" fails the test. "skip" compares the other
-            frameworks, and reports a skipped test if they agree.
+        missing: What to do if a framework is not installed. "fail" fails the test. "skip" tests the
+            installed frameworks, and marks the test as skipped if their results are right.
         interpreters: For each framework, the path of a Python interpreter that has the framework and the extra `cli`.
             The default is the interpreter of the test.
         arguments: The numeric arguments of the rule, such as `max_norm=1.0`.
 
     Raises:
-        AssertionError: A result differs from exact arithmetic. The message names the framework, the tensor, the element
+        AssertionError: A result differs from the exact result. The message names the framework, the tensor, the element
             and the two numbers that differ. A framework crashed, hung or is not installed.
         unittest.SkipTest: A framework is not installed, and `missing` is "skip".
         TypeError: A value in `grads` is not a gradient, or `frameworks` is a string.
-        ValueError: The rule, an argument of the rule, a framework or the value of `missing` is unknown. All gradients
-            in `grads` are empty or None.
+        ValueError: The rule, an argument of the rule, a framework or the value of `missing` is unknown. Or all
+            gradients in `grads` are empty or None.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -149,7 +149,7 @@ def assert_clip_parity(
     failures = [each for each in outcomes.values() if isinstance(each, Failure) and each.kind != "missing"]
     title = "failed on a framework"
     if len(wrong) > len(failures):
-        title = "differs between frameworks, or from exact arithmetic"
+        title = "differs between frameworks, or from the exact result"
     if missing == "fail":
         wrong = absent + wrong
     if wrong:

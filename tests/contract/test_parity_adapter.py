@@ -253,7 +253,7 @@ def test_an_unexpected_path_is_an_error(kit: Kit, adapter: Adapter, path: str) -
         pytest.skip("the adapter's tensors are on the CPU")
     backend = importlib.import_module(f"unified_clip._backends.{kit.name}").BACKEND
     worker.check_path(adapter, backend, path)
-    with pytest.raises(RuntimeError, match="the backend used another path"):
+    with pytest.raises(RuntimeError, match="the backend did not use this path"):
         worker.check_path(adapter, backend, PATHS[not kit.exact])
 
 

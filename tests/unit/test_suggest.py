@@ -43,7 +43,8 @@ def test_norms_that_are_not_finite_are_left_out_and_told() -> None:
     result = suggest_threshold([*NORMS, math.nan, math.inf])
     assert (result.threshold, result.not_finite) == (90.0, 2)
     assert str(result) == (
-        "threshold 90: the 90th percentile of 100 norms. It clips 10 % of the norms. Ignored NaN or infinite norms: 2"
+        "threshold 90: the 90th percentile of 100 norms. It clips 10 % of the norms. "
+        "Number of ignored NaN or infinite norms: 2"
     )
 
 
@@ -126,14 +127,14 @@ def test_a_file_without_the_header_of_a_recording_is_refused(tmp_path: Path, tex
     (tmp_path / "a.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(
         ValueError,
-        match=r"a\.jsonl is not a complete recording of unified_clip\.record: the first line is not a header",
+        match=r"a\.jsonl is not a complete recording from unified_clip\.record: the first line is not the header",
     ):
         suggest_threshold(tmp_path / "a.jsonl")
 
 
 def test_a_file_that_is_no_recording_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{}\nnot json", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"a\.jsonl is not a complete recording of unified_clip\.record"):
+    with pytest.raises(ValueError, match=r"a\.jsonl is not a complete recording from unified_clip\.record"):
         suggest_threshold(tmp_path / "a.jsonl")
 
 
@@ -176,7 +177,7 @@ def test_rules_are_replayed_on_the_norms(rule: Rule) -> None:
         ([1.0] * 40, "log", "step"),
         ([1.0, 0.0] * 20, "symlog", "step"),
         ([0.0] * 40, "linear", "step"),
-        ([1.0] * 40 + [math.nan], "log", "step (without NaN and infinite norms)"),
+        ([1.0] * 40 + [math.nan], "log", "step (not counting NaN and infinite norms)"),
     ],
 )
 def test_the_plot_shows_small_norms_beside_large_ones(

@@ -220,9 +220,9 @@ def test_a_framework_that_clips_otherwise_is_named_with_tensor_index_and_both_nu
 ) -> None:
     code = WRONG + "    given[1][1] *= 2 if framework == 'torch' else 1\n    return norm\nuc.clip_grad_norm_ = changed"
     assert parity_told(code, monkeypatch) == [
-        "clip_grad_norm_(max_norm=5.0) differs between frameworks, or from exact arithmetic",
+        "clip_grad_norm_(max_norm=5.0) differs between frameworks, or from the exact result",
         "torch: bias: 1 of 2 elements differ",
-        "  first at [1]: torch is 3.6514828 (0x1.d363cap+1), exact arithmetic is 1.8257414 (0x1.d363cap+0), "
+        "  first at [1]: torch is 3.6514828 (0x1.d363cap+1), the exact result is 1.8257414 (0x1.d363cap+0), "
         "8388608 ulp apart",
     ]
 

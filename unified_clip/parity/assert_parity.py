@@ -24,7 +24,7 @@ from .suite.schema import SuiteError
 from .workers import run_worker
 from .workers.worker_files import WorkItem
 
-EXACT = "exact arithmetic"
+EXACT = "the exact result"
 GIVEN = "gradients"
 
 

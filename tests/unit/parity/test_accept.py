@@ -235,7 +235,7 @@ def test_accept_needs_a_list_of_known_differences(tmp_path: Path, capfd: pytest.
     assert f'Add known = "known.toml" at the top of {path}.' in capfd.readouterr().err.replace("\n", " ")
     write_suite_file(tmp_path, 'known = "known.toml"\n' + SUITE + RULES)
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0
-    assert "known.toml does not exist, so every difference fails. To write" in capfd.readouterr().out
+    assert "known.toml does not exist, so every difference fails the run. To write" in capfd.readouterr().out
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 0
     printed = capfd.readouterr().out
     assert "--accept" not in printed

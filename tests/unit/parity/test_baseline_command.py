@@ -65,7 +65,7 @@ def test_the_command_prints_changes_and_fails_for_worse_ones(
     printed = capfd.readouterr().out
     assert "Against the baseline: 1 change, of which 1 fails the run." in printed
     assert "another verdict" in printed
-    assert "unified_clip against exact arithmetic" not in printed
+    assert "unified_clip against the exact results" not in printed
     assert run("excused", "--baseline", "bad/parity.json", norm=off) == 0
     printed = capfd.readouterr().out
     assert "1 failure, already in the baseline: 1 of 1 result of unified_clip is wrong (numpy)." in printed

@@ -67,14 +67,14 @@ def test_names_of_two_families_share_a_row(tmp_path: Path) -> None:
 def test_the_same_bounds_share_a_row_and_other_ones_do_not(tmp_path: Path) -> None:
     data = data_of(tmp_path)
     values = [case["rule"] for case in data["cases"] if "value" in case["call"]]
-    assert values == ["value from -0.25 to 0.25", "value from -0.25 to 0.25", "value from -0.25 to 0.5"]
+    assert values == ["by value, from -0.25 to 0.25", "by value, from -0.25 to 0.25", "by value, from -0.25 to 0.5"]
 
 
 def test_results_differ_where_the_families_do(tmp_path: Path) -> None:
     """PyTorch adds 1e-6 to the norm."""
     rows = rows_of(data_of(tmp_path))
     assert list(rows["total norm, threshold 0.5"].results.values()) == [["clip_grad_norm_"], ["clip_by_global_norm"]]
-    assert list(rows["value from -0.25 to 0.25"].results.values()) == [["clip_grad_value_", "clip_by_value"]]
+    assert list(rows["by value, from -0.25 to 0.25"].results.values()) == [["clip_grad_value_", "clip_by_value"]]
 
 
 def test_a_wrong_result_on_the_host_path_is_not_called_exact(tmp_path: Path) -> None:

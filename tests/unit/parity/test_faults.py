@@ -159,7 +159,7 @@ FAILURES = {
     "garbage for a result": (
         "worker.memmap.append = lambda file, gradient: file.write(b'garbage')",
         "unreadable",
-        "the worker's result cannot be read: TypeError: ",
+        "the result of the framework's process cannot be read: TypeError: ",
     ),
     "no memory for NumPy": (clip_function("np.empty(1 << 50)"), "out of memory", "Unable to allocate 8.00 PiB"),
     "no memory in C++": (

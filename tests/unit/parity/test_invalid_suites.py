@@ -83,7 +83,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             cases_toml(NORM, "update = true").replace("[1.0]", "[1.0], dtype = 'float16'"),
-            "update needs float32 or float64 gradients, but some are float16. Remove update",
+            "`update` needs float32 or float64 gradients, but some are float16. Remove `update`",
         ),
         (cases_toml(NORM, "need_clip = [true, true]"), "need_clip has 2 entries for 1 gradients"),
         (cases_toml(NORM, "update = 'false'"), "update: it is 'false'. Give true or false"),
@@ -102,7 +102,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             cases_toml("{ call = 'GradientClipByValue', max = -1.0 }"),
-            "lower bound is 1.0. Give 0 or more, or add `min`",
+            "lower bound -max is 1.0. Give 0 or more, or add `min`",
         ),
         (cases_toml("{ call = 'clip_by_norm', clip_norm = true }"), "clip_norm is True. Give a number"),
         (cases_toml(f"{{ call = 'clip_by_norm', clip_norm = 1{'0' * 320} }}"), "clip_norm is 10+. Give a number"),
@@ -129,7 +129,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (cases_toml(NORM, "groups = ['a']"), "`groups` applies only to append_gradient_clip_ops. Remove `groups`"),
         (cases_toml("{ call = 'clip_by_norm', clip_norm = 1 }", "container = 'dict'"), "no container of gradients"),
-        (toml_with_tensor("values = [[-3, 1.0]]"), "with a whole number n of 1 or more"),
+        (toml_with_tensor("values = [[-3, 1.0]]"), "The integer n must be at least 1"),
         (toml_with_tensor("values = [[3]]"), "tensors 1: `values` has \\[3\\]"),
         (
             toml_with_tensor("random = 1, shape = [2], exponents = [-99999999999, 0]"),

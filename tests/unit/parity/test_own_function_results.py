@@ -107,10 +107,9 @@ def test_a_function_that_returns_none_is_moved_to_the_name_that_clips_in_place(t
     error = call_function(tmp_path, body)["unreadable"]
     assert error == (
         "clip.py:clip returned None. Return (clipped gradients, norm). Or, if your function clips in place, "
-        "list the function "
-        "under the name clip_grad_norm_ in [frameworks.numpy.functions], and write "
-        'clip_grad_norm_ = "nothing" under [frameworks.numpy.returns]. The rule of clip_grad_norm_ adds 1e-6 to '
-        "the norm"
+        "list it as clip_grad_norm_ in [frameworks.numpy.functions], and add "
+        'clip_grad_norm_ = "nothing" to [frameworks.numpy.returns]. Your function must then also add 1e-6 to the '
+        "norm, as clip_grad_norm_ does"
     )
     in_place = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
     assert call_function(tmp_path, body, in_place, "nothing")["name"] == "clip.py:clip"
@@ -192,7 +191,11 @@ def test_a_function_must_return_the_container_that_it_got(tmp_path: Path) -> Non
     for container, expected, right in (
         ("dict", "dict", "{key: grads[key] * 1 for key in grads}"),
         ("named", "list of pairs", named),
-        ("nested", "dict of list, list of list", "{'first': [grads['first'][0] * 1], 'rest': [[grads['rest'][0][0]]]}"),
+        (
+            "nested",
+            "dict of (list, list of list)",
+            "{'first': [grads['first'][0] * 1], 'rest': [[grads['rest'][0][0]]]}",
+        ),
         ("tuple", "list", "tuple(g * 1 for g in grads)"),
     ):
         clip_case = case([*WORKED], "clip_by_global_norm", call_form={"container": container}, clip_norm=0.5)

@@ -387,7 +387,7 @@ def test_a_suite_without_a_list_of_known_differences_prints_results(
 ) -> None:
     where = write_suite(tmp_path, NAMES.replace("clip.py:clip'", "clip.py:off'"))
     (where / "known.toml").unlink()
-    note = "known.toml does not exist, so every difference fails. To write the differences into this file, run "
+    note = "known.toml does not exist, so every difference fails the run. To write the differences into this file, run "
     note += f"unified-clip parity --suite {where} --accept"
     assert cli.main(["parity", "--suite", str(where), "--case", GLOBAL]) == 1
     printed = capsys.readouterr().out

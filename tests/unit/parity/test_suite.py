@@ -241,7 +241,7 @@ def test_structures_have_names() -> None:
         "list": [1.0, None],
         "dict": {"a": 1.0},
         "list of pairs": [("a", 1.0)],
-        "dict of list, list of list": {"a": [1.0], "b": [[1.0]]},
+        "dict of (list, list of list)": {"a": [1.0], "b": [[1.0]]},
         "tuple": (1.0, 2.0),
     }
     assert {name: structure(value) for name, value in values.items()} == {name: name for name in values}

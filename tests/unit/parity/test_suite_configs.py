@@ -64,20 +64,20 @@ def test_a_clip_configuration_becomes_the_equivalent_calls(
     [
         (
             'rule = "norm"\nthreshold = 1.0',
-            "clip.toml: no single call clips like this configuration: unified_clip has no function of",
+            "clip.toml: no single call clips like this configuration: unified_clip has no function with",
         ),
         (
             'rule = "global_norm"\nthreshold = 1.0\neps = 0.5',
-            "support eps. Copy the file, remove eps in the copy, and name the copy in `configs`",
+            "support eps. Copy the file, remove eps in the copy, and list the copy in `configs`",
         ),
         (
             'rule = "none"\nexclude = ["*.bias"]',
-            "remove these keys in the copy, and name the copy in `configs`. Choose tensors with `only` in",
+            "remove these keys in the copy, and list the copy in `configs`. To choose tensors, use the key `only` in",
         ),
         ('rule = "none"\nnonfinite = "skip"', "suites do not support nonfinite = 'skip'"),
         (
             'rule = "norm"\nthreshold = 1.0\nfamily = "paddle"\nnorm_type = 1',
-            "unified_clip has no function of the family paddle for a norm_type other than 2",
+            "unified_clip has no function with a norm_type other than 2 in the family paddle",
         ),
         ("rule = 3", "cases.toml, cases 1, configs: clip.toml, line 1, rule: it is 3"),
     ],

@@ -209,7 +209,7 @@ def test_a_worker_that_always_crashes_is_started_a_limited_number_of_times(
         worker_command(f"{count}\n{fault}"), [WorkItem(HOST, each) for each in cases], 60.0
     ).by_case
     crashed = Failure("crashed", "exit status 3; stderr is empty")
-    reason = f"because earlier cases of this function failed, the last one as follows: crashed, {crashed.detail}"
+    reason = f"because earlier cases of this function failed. The last failure: crashed, {crashed.detail}"
     last = crashed if starts == 1 else Failure("not run", reason)
     assert [results[HOST, each.name] for each in cases] == [crashed] * MAX_FAILURES + [last] * 2
     assert (tmp_path / "starts").read_text() == "x" * starts
@@ -296,7 +296,7 @@ def test_a_worker_that_lacks_a_package_of_this_library_names_what_to_install() -
 def test_a_worker_rejects_a_mode_whose_path_is_not_taken() -> None:
     first = run_both("", mode=DEVICE)[0]  # NumPy has the host path only
     assert isinstance(first, Failure)
-    assert "mode 'device' (device path): the backend used another path" in first.detail
+    assert "mode 'device' (device path): the backend did not use this path" in first.detail
 
 
 # -- errors and warnings

@@ -1,1 +1,1 @@
-"""Compare the frameworks' functions with exact arithmetic, and look up the differences in `known.toml`."""
+"""Compare the frameworks' functions with the exact results, and look up the differences in `known.toml`."""

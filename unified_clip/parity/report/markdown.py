@@ -18,7 +18,7 @@ MAX_BYTES = 1_000_000
 """GitHub rejects a job summary above 1024 KiB."""
 
 LEGEND = (
-    "unified_clip against exact arithmetic. `equal`: the same bits. A number after any other verdict is the largest "
+    "unified_clip against the exact results. `equal`: the same bits. A number after any other verdict is the largest "
     "distance from the exact result in units in the last place (ULP). A number without a verdict means `close`: "
     "docs/contract.md allows the distance. The first verdict in a cell is for all modes that the cell does not name. "
     "`-`: nothing ran."

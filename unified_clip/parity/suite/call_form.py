@@ -20,7 +20,7 @@ CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
 
 STRUCTURES = {
     "dict": "dict",
-    "nested": "dict of list, list of list",
+    "nested": "dict of (list, list of list)",
     "named": "list of pairs",
     "tensor": "tensor",
 }
@@ -99,4 +99,5 @@ def structure(value: Any) -> str:
     if items and all(isinstance(item, tuple) and isinstance(item[0], str) for item in items):
         return f"{kind} of pairs"
     inner = [structure(item) for item in items if isinstance(item, list | tuple | Mapping)]
-    return f"{kind} of {', '.join(inner)}" if inner else kind
+    items_text = f"({', '.join(inner)})" if len(inner) > 1 else "".join(inner)
+    return f"{kind} of {items_text}" if inner else kind

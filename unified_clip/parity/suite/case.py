@@ -54,7 +54,7 @@ class Case:
             return None
         if call.by_value:
             low, high = call.bounds(arguments)
-            return f"value from {low:g} to {high:g}"
+            return f"by value, from {low:g} to {high:g}"
         p = arguments.get("norm_type", 2)
         order = "" if p == 2 else f" of order {p:g}"
         if call.style == "measure":

@@ -55,7 +55,7 @@ def _why_not_one_call(config: Settings) -> str:
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         problem = "suites do not support include, exclude and groups"
-        return f"{problem}. {_copy('remove these keys')}. Choose tensors with `only` in [[gradients]]"
+        return f"{problem}. {_copy('remove these keys')}. To choose tensors, use the key `only` in [[gradients]]"
     if config.adaptive is not None:
         problem = "the threshold is adaptive"
         remedy = (
@@ -68,13 +68,13 @@ def _why_not_one_call(config: Settings) -> str:
     if config.has_own_eps:
         return f"suites do not support eps. {_copy('remove eps')}"
     if config.rule in ("norm", "global_norm") and (config.rule, family) not in NAMES:
-        problem = f"unified_clip has no function of the family {family} for the rule norm"
+        problem = f'unified_clip has no function with the rule "norm" in the family {family}'
         return f"{problem}. {_copy('set the family to tensorflow or paddle')}"
     if config.norm_type not in (None, 2.0) and NAMES.get((config.rule, family), ("",))[0] != "clip_grad_norm_":
-        problem = f"unified_clip has no function of the family {family} for a norm_type other than 2"
+        problem = f"unified_clip has no function with a norm_type other than 2 in the family {family}"
         return f"{problem}. {_copy('set norm_type to 2')}"
     return ""
 
 
 def _copy(change: str) -> str:
-    return f"Copy the file, {change} in the copy, and name the copy in `configs`"
+    return f"Copy the file, {change} in the copy, and list the copy in `configs`"

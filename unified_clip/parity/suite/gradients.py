@@ -71,7 +71,7 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
         pair = value if isinstance(value, list) else [1, value]
         if len(pair) != 2 or not isinstance(pair[0], int) or pair[0] < 1:
             raise ValueError(
-                f"`values` has {value}. Give a number, or [n, x] for n copies of x, with a whole number n of 1 or more"
+                f"`values` has {value}. Give a number, or [n, x] for n copies of x. The integer n must be at least 1"
             )
         count, number = pair
         try:

@@ -94,7 +94,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     notes = []
     if known_file and not known_file.exists() and not accepting:
         command = f"unified-clip parity --suite {shlex.quote(str(path))} --accept"
-        absent = f"{known_file} does not exist, so every difference fails"
+        absent = f"{known_file} does not exist, so every difference fails the run"
         notes = [f"{absent}. To write the differences into this file, run {command}"]
     saved = [table.name for _, each in tables for table in each.gradients if table.tensors is None]
     paths = known_file, str(path), directory

@@ -34,7 +34,7 @@ TEXT = """\
 # `unified-clip parity` runs each case on every framework, with unified_clip and with the framework's own function.
 
 # With a list of known differences, the run fails for a difference that is not in the list, or for a stale entry of
-# the list. `unified-clip parity --accept` writes the list. Without a list, differences are only reported.
+# the list. `unified-clip parity --accept` writes the list. Without a list, differences do not fail the run.
 # known = "known.toml"
 
 {frameworks}
@@ -48,7 +48,7 @@ gradients = {names}
 rules = {rules}
 thresholds = {thresholds} # {why}
 
-# A small eps is visible only with a tiny norm.
+# A small eps changes the result only if the norm is tiny.
 [[gradients]]
 name = "tiny norm"
 tensors = [{{ values = [2e-4] }}, {{ values = [3e-4] }}]
@@ -111,7 +111,7 @@ gradients = ["zeros"]
 rules = {rules}
 thresholds = [1.0]
 
-# The total norm is 418.9. bfloat16 rounds this norm to 418. Squares added in bfloat16 give a norm of 420.
+# The total norm is 418.9. bfloat16 rounds this norm to 418. With a sum of squares in bfloat16, the norm is 420.
 [[gradients]]
 name = "bfloat16"
 tensors = [
@@ -167,8 +167,8 @@ def chosen_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def files_to_pass() -> list[Path]:
-    """Return the gradient files in the current directory that only a framework can read. The user must pass these
-    files.
+    """Return the gradient files in the current directory that only a framework can read. init reads these files only if
+    the user passes them.
     """
     return _in_this_directory(files.CONVERTED)
 

@@ -42,8 +42,8 @@ def check(name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case
             raise SuiteError(f"{place}: {no_such('function', public_name, REPLACEABLE)}")
         if public_name not in REPLACEABLE:
             raise SuiteError(
-                f"{place}: your function cannot replace a class, a hook or an adaptive rule. Use another key: "
-                f"{', '.join(REPLACEABLE)}. See docs/own-functions.md#limits for other comparisons"
+                f"{place}: your function cannot replace a class, a hook or an adaptive rule. Use one of these "
+                f"keys: {', '.join(REPLACEABLE)}. docs/own-functions.md#limits has alternatives for other functions"
             )
         if NATIVE not in framework.modes:
             remedy = f"Add {NATIVE!r} to frameworks.{name}.modes"

@@ -86,7 +86,7 @@ CALLS = {
     ),
     "adaptive.clip_by_unit_norm": PublicCall("units", "tensorflow", ("rule",), ("clip_norm",), by_total_norm=False),
 }
-"""The public functions and classes, by the name that a suite uses as `call`.
+"""The public functions and classes. A suite uses these names in the key `call`.
 
 - For `append_gradient_clip_ops`, a case first calls `set_gradient_clip` with a GradientClipByGlobalNorm.
 - With the style "steps", one list contains the gradients of all steps in order. Each step uses the state of the

@@ -34,9 +34,7 @@ class SuiteError(CodedError, code="UC301"):
 
 
 class SuiteTable(BaseModel):
-    """Base class for the tables of a suite's TOML files. `config/documents/model_errors.py` writes the error
-    messages.
-    """
+    """Base class for the tables of a suite's TOML files."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -153,8 +151,8 @@ class CaseOptions(SuiteTable):
 
     warns: bool = False
     update: bool = False
-    """Whether to also compare the parameters after an SGD step with the clipped gradients. The gradients must then
-    be float32 or float64."""
+    """Whether to also compare the parameters after an SGD step with the clipped gradients. If True, the
+    gradients must be float32 or float64."""
 
     subnormal: bool = False
     """Whether the result depends on subnormal numbers, which TensorFlow and XLA replace by 0 on their devices."""
@@ -210,10 +208,11 @@ class FrameworkTable(SuiteTable):
     """{mode: kinds of cases that do not run in this mode}"""
 
     functions: dict[str, Annotated[str, PYTHON_FUNCTION]] = {}
-    """{public name: function of the user, as FILE.py:FUNCTION}. Paths are relative to the suite's directory."""
+    """{public function: the corresponding function of the user, as FILE.py:FUNCTION}. Paths are relative to
+    the suite's directory."""
 
     returns: dict[str, Literal["gradients", "nothing"]] = {}
-    """{public name: what the user's function returns}. Functions that return a norm have no key.
+    """{public function: what the corresponding function of the user returns}. Functions that return a norm have no key.
 
     - "gradients": only the clipped gradients
     - "nothing": None, because the function clips in place

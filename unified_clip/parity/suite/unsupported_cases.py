@@ -53,8 +53,9 @@ def _lists_of_gradients(case: Case) -> Iterator[str]:
     takes_need_clip = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
     if form.need_clip and not takes_need_clip:
         yield (
-            "this call does not support need_clip. Remove need_clip, or call a class or append_gradient_clip_ops. With "
-            "frameworks = ['torch', 'paddle'], you can also call a function that clips in place"
+            "this call does not support need_clip. Remove need_clip, or set `call` to a class or to "
+            "append_gradient_clip_ops. With frameworks = ['torch', 'paddle'], you can also call a function that clips "
+            "in place"
         )
     if not form.listed:
         return
@@ -87,7 +88,7 @@ def _dtypes(case: Case) -> Iterator[str]:
     if form.tensor_arguments and numbers:
         yield f"tensor_arguments cannot pass {numbers} as a tensor. Remove tensor_arguments, or remove {numbers}"
     if case.options.update and (others := ", ".join(sorted(dtypes - {"float32", "float64"}))):
-        yield f"update needs float32 or float64 gradients, but some are {others}. Remove update"
+        yield f"`update` needs float32 or float64 gradients, but some are {others}. Remove `update`"
     if "int64" in dtypes and case.call_name != "clip_by_value" and not case.options.raises:
         expect = OR_EXPECT.replace("ValueError", "TypeError")
         yield f"only clip_by_value supports int64. Choose another dtype, {expect}"
@@ -106,7 +107,8 @@ def _numbers(case: Case) -> Iterator[str]:
         low, high = case.call.bounds(arguments)
         problem = f"the lower bound {low} is above the upper bound {high}. Swap the bounds"
         if len(case.call.required) == 1 and "min" not in arguments:
-            problem = f"{case.call.required[0]} is {high}, and the lower bound is {low}. Give 0 or more"
+            name = case.call.required[0]
+            problem = f"{name} is {high}, so the lower bound -{name} is {low}. Give 0 or more"
             problem += ", or add `min`" if "min" in case.call.optional else ""
         if low > high:
             yield f"{problem}, {OR_EXPECT}"

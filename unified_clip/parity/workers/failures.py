@@ -47,11 +47,11 @@ class WorkerFailures:
     def why_not_run(self, item: WorkItem) -> str:
         function = _function(item)
         if self._counts[function] >= MAX_FAILURES:
-            return f"because earlier cases of this function failed, the last one as follows: {self._last[function]}"
+            return f"because earlier cases of this function failed. The last failure: {self._last[function]}"
         if len(self._in_a_row) >= MAX_FAILED_FUNCTIONS:
             *_, last = self._in_a_row.values()
             functions = f"{MAX_FAILED_FUNCTIONS} functions failed in a row"
-            return f"because {functions}, the last one as follows: {last}"
+            return f"because {functions}. The last failure: {last}"
         return ""
 
     def in_order(self, items: Mapping[int, WorkItem]) -> dict[int, WorkItem]:

@@ -231,7 +231,7 @@ def _first_state(invocation: Invocation) -> Any:
 
 
 def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> CallResult:
-    """`CallResult.norm` becomes a list: the norm of each step, followed by the state after the last step."""
+    """Return a result whose `norm` is a list: the norm of each step, then the rule's state after the last step."""
     state, norms, gradients = _first_state(invocation), [], []
     for step in adaptive_calls.split_steps(invocation.gradients, invocation.arguments["steps"]):
         clipped, norm, state = function(list(step), invocation.rule, state, **_limits(invocation))

@@ -47,7 +47,7 @@ def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[
 
 
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
-    """Return the text of each rank. Raise SystemExit if the ranks are at different steps.
+    """Return the `text` of every rank, in the order of the ranks. Raise SystemExit if the steps of the ranks differ.
 
     step: The step that this rank has reached, such as "the end of a call".
     """

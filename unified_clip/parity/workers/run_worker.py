@@ -53,9 +53,9 @@ def command(
 ) -> list[str]:
     """Return the command line of a worker. `run_worker` appends the directories JOB and OUT.
 
-    functions: {public name: function of the user, as FILE.py:FUNCTION}.
+    functions: {public function: the corresponding function of the user, as FILE.py:FUNCTION}.
     root: The directory that contains the files of the user's functions.
-    returns: {public name: "gradients" or "nothing"} for functions that return no norm.
+    returns: {public function: "gradients" or "nothing"} for functions that return no norm.
     table: The name of the framework's table in the suite.
     """
     options = ["--functions", json.dumps(dict(functions)), "--root", str(root.absolute())] if functions else []

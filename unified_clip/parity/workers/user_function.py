@@ -24,7 +24,7 @@ FORMS = {
     "measure": "the norm",
     "each": "the clipped gradient",
 }
-"""What a user's function must return, for each `PublicCall.style`. "gradients" is for functions without a norm."""
+"""What a user's function must return, for each `PublicCall.style`. "gradients" is for functions that return no norm."""
 
 
 class UserFunctionError(Exception):
@@ -38,11 +38,11 @@ class UserFunction(NamedTuple):
     file: Path
     name: str
     place: str = ""
-    """The framework and the public name, as in "numpy.clip_by_global_norm"."""
+    """The framework and unified_clip's function, as in "numpy.clip_by_global_norm"."""
 
     returns: str = ""
-    """The value in the table `returns` of the suite. The text is empty if the function returns the same as the
-    public function."""
+    """The value for this function in the suite's table `returns`. The text is empty if the function returns the same
+    as the public function."""
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
         """Required arguments are passed to the user's function by position."""
@@ -139,11 +139,10 @@ class UserFunction(NamedTuple):
 
     def _or_in_place(self) -> str:
         table = self._table.replace("returns", "functions")
-        move = f"list the function under the name clip_grad_norm_ in {table}"
-        setting = f'clip_grad_norm_ = "nothing" under {self._table}'
+        setting = f'clip_grad_norm_ = "nothing" to {self._table}'
         return (
-            f"Or, if your function clips in place, {move}, and write {setting}. The rule of clip_grad_norm_ adds 1e-6 "
-            "to the norm"
+            f"Or, if your function clips in place, list it as clip_grad_norm_ in {table}, and add {setting}. Your "
+            "function must then also add 1e-6 to the norm, as clip_grad_norm_ does"
         )
 
     @property

@@ -3,7 +3,7 @@
 The directory JOB contains the work items. The worker writes these files to the directory OUT:
 
 - `worker.json`: the versions of the framework's packages
-- `current.jsonl`: a line with the numbers of the items that run next
+- `current.jsonl`: before each call, a line with the numbers of the items in the call
 - `N.tensors` and `N.json`: the result of work item N
 
 If the process crashes, the last line of `current.jsonl` contains the number of the item that caused the crash. If a
@@ -62,8 +62,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--mode")
     parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--functions", type=json.loads, default={}, help="{public name: FILE.py:FUNCTION}")
-    parser.add_argument("--returns", type=json.loads, default={}, help='{public name: "gradients" or "nothing"}')
+    parser.add_argument("--functions", type=json.loads, default={}, help="{public function: FILE.py:FUNCTION}")
+    parser.add_argument("--returns", type=json.loads, default={}, help='{public function: "gradients" or "nothing"}')
     parser.add_argument("--root", type=Path, default=Path(), help="the directory of the files in --functions")
     parser.add_argument("--table", help="the framework's table in the suite, if `--functions` is used")
     options = parser.parse_args()
@@ -107,7 +107,9 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
         raise RuntimeError(unknown_mode("check_path", mode))
     if mode != NATIVE and set(on_host) != {mode in EXACT}:
         problem = (
-            "the backend used another path" if on_host else "the backend treated a distributed tensor as a plain tensor"
+            "the backend did not use this path"
+            if on_host
+            else "the backend treated a distributed tensor as a plain tensor"
         )
         remedy = f"Check how the adapter makes its tensors, and {'Backend.path' if on_host else 'Backend.distributed'}."
         raise RuntimeError(f"mode {mode!r} ({TITLES[mode]}): {problem}. {remedy}")
@@ -279,8 +281,8 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
 
 
 class ResultsOut:
-    """The directory of the results. The worker writes results, and the parent process reads and deletes them at the
-    same time.
+    """The directory of the results. While the worker writes results, the parent process reads and deletes earlier
+    results.
     """
 
     def __init__(self, directory: Path) -> None:

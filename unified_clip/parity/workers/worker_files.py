@@ -14,8 +14,8 @@ from ..call_outcome import OUT_OF_MEMORY, CallOutcome, Failure
 from ..suite.case import Case
 
 RETRY_ADVICE = (
-    "Run the suite again. If the error remains, install the same version of unified_clip for the "
-    "worker's Python as for this Python"
+    "Run the suite again. If the error remains, check that the framework's Python has the same version of "
+    "unified_clip as the Python of this command"
 )
 
 
@@ -54,7 +54,9 @@ def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
             return Failure("missing", str(data["missing"]))
         versions.update(data["versions"])
     except (ValueError, TypeError, KeyError) as error:
-        return Failure("unreadable", f"the worker's file {path.name} cannot be read: {error}. {RETRY_ADVICE}")
+        return Failure(
+            "unreadable", f"the file {path.name} of the framework's process cannot be read: {error}. {RETRY_ADVICE}"
+        )
     return None
 
 
@@ -86,4 +88,4 @@ def read_result(out: Path, number: int) -> CallOutcome | Failure:
         return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
-        return Failure("unreadable", f"the worker's result cannot be read: {reason}. {RETRY_ADVICE}")
+        return Failure("unreadable", f"the result of the framework's process cannot be read: {reason}. {RETRY_ADVICE}")
