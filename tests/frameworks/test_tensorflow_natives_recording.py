@@ -433,6 +433,75 @@ def test_steps_in_a_session_are_recorded(tmp_path: Path, use_minimize: bool) -> 
     assert [line["settings"] for line in steps] == [settings | {"lr": rate} for rate in (0.5, 0.25, 0.125)]
 
 
+class OwnAdam(tf.compat.v1.train.Optimizer):
+    """Like BERT's optimizer, the class has its own `apply_gradients`."""
+
+    def __init__(self, learning_rate: Any, variant: str) -> None:
+        super().__init__(False, "OwnAdam")
+        self.learning_rate = {"weight": learning_rate} if variant == "rates of layers" else learning_rate
+        self.beta_1, self.beta_2, self.epsilon = 0.5, 0.75, 0.125
+        self.inner = tf.compat.v1.train.GradientDescentOptimizer(0.25) if variant == "wrapper" else None
+
+    def apply_gradients(self, pairs: Any, global_step: Any = None, name: Any = None) -> Any:
+        pairs = list(pairs)
+        if self.inner:
+            return self.inner.apply_gradients(pairs, global_step, name)
+        updates = [variable.assign_sub(0.25 * gradient) for gradient, variable in pairs]
+        return tf.group(*updates, global_step.assign_add(1), name=name)
+
+
+class SuperAdam(tf.compat.v1.train.AdamOptimizer):
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        return super().apply_gradients(*args, **kwargs)
+
+
+class NamedAdam(tf.compat.v1.train.AdamOptimizer):
+    pass
+
+
+OWN_SETTINGS = {"betas": [0.5, 0.75], "eps": 0.125}
+
+
+@pytest.mark.parametrize("is_built_before", [False, True])
+@pytest.mark.parametrize(
+    ("optimizer", "expected", "settings"),
+    [
+        (partial(OwnAdam, variant=""), f"{__name__}.OwnAdam", {**OWN_SETTINGS, "lr": 0.5}),
+        (partial(OwnAdam, variant="rates of layers"), f"{__name__}.OwnAdam", OWN_SETTINGS),
+        (partial(OwnAdam, variant="wrapper"), "tf.compat.v1.train.GradientDescent", {"lr": 0.25}),
+        (SuperAdam, f"{__name__}.SuperAdam", {"lr": 0.5, "betas": [0.9, 0.999], "eps": 1e-8}),
+        (NamedAdam, "tf.compat.v1.train.Adam", {"lr": 0.5, "betas": [0.9, 0.999], "eps": 1e-8}),
+    ],
+)
+def test_steps_of_a_class_with_its_own_update_are_recorded(
+    tmp_path: Path, optimizer: Any, expected: str, settings: dict[str, Any], is_built_before: bool
+) -> None:
+    v1 = tf.compat.v1
+
+    def trained() -> bytes:
+        with tf.Graph().as_default(), v1.Session() as session:
+            weight = v1.get_variable("weight", initializer=tf.constant([3.0, 4.0]))
+            built = before or optimizer(0.5)
+            clipped, _ = tf.clip_by_global_norm(tf.gradients(weight**2, [weight]), 0.5)
+            count = v1.train.get_or_create_global_step()
+            train = built.apply_gradients([(clipped[0], weight)], global_step=count)
+            session.run(v1.global_variables_initializer())
+            for _ in range(2):
+                session.run(train)
+            return session.run(weight).tobytes()  # type: ignore[no-any-return]
+
+    before = optimizer(0.5) if is_built_before else None
+    alone = trained()
+    before = optimizer(0.5) if is_built_before else None
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        assert trained() == alone
+    assert OwnAdam.apply_gradients.__name__ == "apply_gradients"
+    assert not hasattr(OwnAdam.apply_gradients, "__wrapped__")
+    result = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()[1:]]
+    assert [line.get("optimizer") for line in result] == [None, expected] * 2
+    assert [line["settings"] for line in result if "optimizer" in line] == [settings] * 2
+
+
 def test_adam_inside_tf_cond_trains_after_disable_eager_execution(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("""

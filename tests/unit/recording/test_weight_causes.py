@@ -279,6 +279,27 @@ def test_a_run_without_optimizer_steps_is_reported_even_if_the_runs_agree(compar
         assert any(line.startswith(unknown) for line in printed) == is_unknown
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "settings", "names"),
+    [
+        ("mine.BertAdam", {"lr": 0.1}, "betas and weight_decay"),
+        ("mine.BertAdam", {"betas": [0.9, 0.999], "lr": 0.1}, "weight_decay"),
+        ("mine.BertAdam", {"betas": [0.9, 0.999], "lr": 0.1, "weight_decay": [0.1, 0.0]}, None),
+        ("tf.compat.v1.train.Adam", {"lr": 0.1}, None),
+    ],
+)
+def test_settings_that_only_one_recording_contains_are_named(
+    compare_runs: Any, optimizer: str, settings: dict[str, Any], names: str | None
+) -> None:
+    known = {"lr": 0.1, "betas": [0.9, 0.999], "weight_decay": [0.1, 0.0], "amsgrad": False}
+    old = with_steps([clip_line(1)], optimizer=optimizer, settings=settings)
+    new = with_steps([clip_line(1)], optimizer="torch.optim.AdamW", settings=known)
+    for a, b, name in ((old, new, "a.jsonl"), (new, old, "b.jsonl")):
+        printed = [each for each in sentences.report_lines(compare_runs(a, b)) if each.startswith("Not compared")]
+        expected = f"Not compared: {names} of the optimizers. {name} has no recorded value for"
+        assert [each.startswith(f"{expected} {optimizer}.") for each in printed] == ([True] if names else [])
+
+
 def test_one_run_that_does_not_clear_its_gradients_is_enough(compare_runs: Any) -> None:
     def second(**changes: Any) -> list[dict[str, Any]]:
         first = with_steps([clip_line(1)], cleared=None, backward_calls=1)

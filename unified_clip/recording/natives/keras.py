@@ -154,10 +154,10 @@ def _record_step(optimizer: Any, numbers: Sequence[Any]) -> None:
 
     backend = keras.backend.backend()
     if backend == "tensorflow":
-        from . import tensorflow
+        from . import tensorflow_graphs
 
         accumulators = optimizer._accumulated_gradients if optimizer.gradient_accumulation_steps else ()
-        tensorflow.report_numbers(receive, numbers, after=[each.value for each in accumulators])
+        tensorflow_graphs.report_numbers(receive, numbers, after=[each.value for each in accumulators])
     elif backend == "jax":
         from . import traced
 

@@ -1,4 +1,4 @@
-"""Record TensorFlow's clip functions and losses, and the optimizer steps of TensorFlow 1."""
+"""Record TensorFlow's clip functions and losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from ...tensors.types import from_numpy
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER, without_none
-from .optimizer_steps import LOSSES, UNSCALED, record_step, warn_on_error
+from .optimizer_steps import LOSSES, UNSCALED, warn_on_error
+from .tensorflow_graphs import call_on_cpu, install_optimizers, not_converted, report_numbers, runs_all_effects
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """Takes the values of the thresholds, and returns the settings of the call."""
@@ -43,13 +44,13 @@ class GradientSource(NamedTuple):
 
 
 def install() -> None:
-    HOOKS.wrap([(tf.GradientTape, "gradient")], partial(_not_converted, partial(_marking, 2)))
-    HOOKS.wrap([(gradients_util, "_GradientsHelper")], partial(_not_converted, partial(_marking, 1)))
+    HOOKS.wrap([(tf.GradientTape, "gradient")], partial(not_converted, partial(_marking, 2)))
+    HOOKS.wrap([(gradients_util, "_GradientsHelper")], partial(not_converted, partial(_marking, 1)))
     HOOKS.on_switch(lambda: None, _unwatch_operations)
     for clip in (clip_by_global_norm, clip_by_norm, clip_by_value):
         homes = [(module, clip.__name__) for module in (clip_ops, tf, tf.compat.v1, tf.compat.v2)]
-        HOOKS.wrap(homes, partial(_not_converted, OBSERVER.around(clip)))
-    HOOKS.wrap([(tf.compat.v1.train.Optimizer, "apply_gradients")], partial(_not_converted, _stepped))
+        HOOKS.wrap(homes, partial(not_converted, OBSERVER.around(clip)))
+    install_optimizers()
 
 
 def _watch_operations() -> None:
@@ -61,10 +62,6 @@ def _watch_operations() -> None:
 def _unwatch_operations() -> None:
     if tf.executing_eagerly() and _mark_computed in context.context().op_callbacks:
         op_callbacks.remove_op_callback(_mark_computed)
-
-
-def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
-    return tf.autograph.experimental.do_not_convert(wrapper(function))
 
 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,29 +204,6 @@ def _describe(name: str, rule: Any) -> Describe:
     return call
 
 
-def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
-    """Pass the numbers to `receive`. In a graph, return an operation that passes the numbers after the
-    variables in `after` are written."""
-    if tf.executing_eagerly():
-        receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
-    elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:
-        with tf.control_dependencies([tf.convert_to_tensor(variable) for variable in after]):
-            return _call(receive, [tf.convert_to_tensor(number) for number in numbers])
-    return None
-
-
-def _runs_all_effects() -> bool:
-    """Return whether the graph runs operations on which no result depends: in tf.function, but not in a session."""
-    graph = tf.compat.v1.get_default_graph()
-    # a session's tf.cond builds a function, too
-    return bool(graph.building_function and graph._add_control_dependencies)
-
-
-def _call(receive: Callable[..., object], inputs: Sequence[Any]) -> Any:
-    with tf.device("/device:CPU:0"):  # a session does not move the operation from a GPU by itself
-        return tf.numpy_function(receive, inputs, [])
-
-
 def repeated_rows(gradients: Sequence[Any]) -> Any:
     indices = [each.indices for each in gradients if _is_sparse(each)]
     if not indices or (not tf.executing_eagerly() and is_for_xla()):
@@ -289,8 +263,8 @@ def report_call(
         return list(after)
     if is_for_xla():
         return list(after)
-    report = _call(receive, inputs)
-    if not needs.results and _runs_all_effects():
+    report = call_on_cpu(receive, inputs)
+    if not needs.results and runs_all_effects():
         return list(after)
     with tf.control_dependencies([report]):
         return [None if tensor is None else tf.nest.map_structure(tf.identity, tensor) for tensor in after]
@@ -298,45 +272,3 @@ def report_call(
 
 def _is_sparse(tensor: Any) -> bool:
     return isinstance(tensor, tf.IndexedSlices)
-
-
-# -- steps of TensorFlow 1's optimizers
-
-SETTINGS = {
-    "_momentum": "momentum",
-    "_centered": "centered",
-    "_epsilon": "eps",
-    "_initial_accumulator_value": "initial_accumulator_value",
-}
-
-
-def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
-    def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = function(self, *args, **kwargs)
-        with warn_on_error("a step of an optimizer"):
-            result = _record_step(self, result)
-        return result  # noqa: RET504 - `_record_step` can fail
-
-    return apply_gradients
-
-
-def _record_step(optimizer: Any, update: Any) -> Any:
-    """Record the step, and return `update`. In a graph for a session, the returned operation also records the step."""
-    rate = optimizer._call_if_callable(getattr(optimizer, "_lr", getattr(optimizer, "_learning_rate", None)))
-    betas = [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)]
-    settings = {name: getattr(optimizer, attribute, None) for attribute, name in SETTINGS.items()} | {"betas": betas}
-    settings["alpha"] = getattr(optimizer, "_decay", getattr(optimizer, "_rho", None))
-    if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
-        settings["initial_accumulator_value"] = 1.0
-    kind = f"tf.compat.v1.train.{type(optimizer).__name__.removesuffix('Optimizer')}"
-
-    def receive(*rates: Any) -> None:
-        record_step(kind, {"lr": rates[0] if rates else None, **settings}, {})
-
-    rates = [] if rate is None else [tf.convert_to_tensor(rate)]
-    if tf.executing_eagerly() or _runs_all_effects() or is_for_xla():
-        report_numbers(receive, rates)
-        return update
-    with tf.control_dependencies([update]):
-        report = _call(receive, rates)
-    return tf.group(update, report)

@@ -6,12 +6,15 @@ import itertools
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..._display import counted, enumeration
 from ...causes.cause import CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
 from ..causes.order_of_calls import RULES_FOR_GLOBAL, count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence
+from ..optimizers.names import LIBRARIES
 from ..optimizers.step_differences import STAGES
 from ..pairs.packed_parameters import elements
 from .largest_differences import STAGE_NAMES
@@ -107,7 +110,8 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
     unknown = [run.name for run in comparison.runs if not run.optimizer_steps]
-    return [*_advice(comparison), *([_unknown_optimizers(unknown)] if len(unknown) == 1 else [])]
+    optimizers = [_unknown_optimizers(unknown)] if len(unknown) == 1 else _unknown_settings(comparison)
+    return [*_advice(comparison), *optimizers]
 
 
 def _advice(comparison: RecordingComparison) -> list[str]:
@@ -165,6 +169,21 @@ def _unknown_optimizers(runs: Sequence[str]) -> str:
         f"{enumeration(runs)} {verb} no optimizer steps, so the settings of the optimizers were not compared. "
         "Compare the optimizers and their settings, or run `unified-clip verify`, which compares the updates."
     )
+
+
+def _unknown_settings(comparison: RecordingComparison) -> list[str]:
+    """A class of the user can have settings that its recording does not contain."""
+    runs = comparison.runs if all(run.optimizer_steps for run in comparison.runs) else ()
+    lines = []
+    for run, other in zip(runs, runs[::-1], strict=True):
+        step, known = run.optimizer_steps[0], other.optimizer_steps[0].settings
+        names = [name for name, value in known.items() if name not in step.settings and np.any(value)]
+        if names and not step.optimizer.startswith(LIBRARIES):
+            lines.append(
+                f"Not compared: {enumeration(names)} of the optimizers. {run.name} has no recorded value for "
+                f"{step.optimizer}. Compare the code of both optimizers."
+            )
+    return lines
 
 
 def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:

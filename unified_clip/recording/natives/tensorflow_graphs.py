@@ -1,0 +1,149 @@
+"""Record numbers of TensorFlow's graphs, and the optimizer steps of TensorFlow 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+import tensorflow as tf
+
+from ..._backends.tensorflow.arithmetic import is_for_xla
+from .hooks import HOOKS
+from .optimizer_steps import record_step, warn_on_error
+
+SETTINGS = {
+    "_momentum": "momentum",
+    "_centered": "centered",
+    "_epsilon": "eps",
+    "epsilon": "eps",
+    "_initial_accumulator_value": "initial_accumulator_value",
+}
+"""{attribute: setting}. The attributes without "_" are those of BERT's AdamWeightDecayOptimizer."""
+
+RATES, BETAS = ("_lr", "_learning_rate", "learning_rate"), (("_beta1", "beta_1"), ("_beta2", "beta_2"))
+
+UPDATES = {"apply_gradients", "_apply_dense", "_resource_apply_dense"}
+"""Methods in which a subclass implements its own update."""
+
+OWN_STEPS: WeakSet[type] = WeakSet()
+"""Classes outside TensorFlow that override `apply_gradients`."""
+
+RECORDED_STEPS: list[type] = []
+"""The classes of the steps that `apply_gradients` has recorded since its last call began."""
+
+
+def not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
+    return tf.autograph.experimental.do_not_convert(wrapper(function))
+
+
+def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
+    """Pass the numbers to `receive`. In a graph, return an operation that passes the numbers after the
+    variables in `after` are written."""
+    if tf.executing_eagerly():
+        receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
+    elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:
+        with tf.control_dependencies([tf.convert_to_tensor(variable) for variable in after]):
+            return call_on_cpu(receive, [tf.convert_to_tensor(number) for number in numbers])
+    return None
+
+
+def runs_all_effects() -> bool:
+    """Return whether the graph runs operations on which no result depends: in tf.function, but not in a session."""
+    graph = tf.compat.v1.get_default_graph()
+    # a session's tf.cond builds a function, too
+    return bool(graph.building_function and graph._add_control_dependencies)
+
+
+def call_on_cpu(receive: Callable[..., object], inputs: Sequence[Any]) -> Any:
+    with tf.device("/device:CPU:0"):  # a session does not move the operation from a GPU by itself
+        return tf.numpy_function(receive, inputs, [])
+
+
+# -- steps of TensorFlow 1's optimizers
+
+
+def install_optimizers() -> None:
+    optimizer = tf.compat.v1.train.Optimizer
+    HOOKS.wrap([(optimizer, "apply_gradients")], partial(not_converted, _stepped))
+    HOOKS.wrap([(optimizer, "__init__")], _created)
+    HOOKS.on_switch(partial(_watch_subclasses, optimizer), lambda: None)
+
+
+def _watch_subclasses(kind: type) -> None:
+    subclasses: list[type] = kind.__subclasses__()
+    for subclass in subclasses:
+        _watch_own_steps(subclass)
+        _watch_subclasses(subclass)
+
+
+def _created(function: Callable[..., Any]) -> Callable[..., Any]:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        for kind in type(self).__mro__:
+            _watch_own_steps(kind)
+        function(self, *args, **kwargs)
+
+    return __init__
+
+
+def _watch_own_steps(kind: type) -> None:
+    if "apply_gradients" in vars(kind) and not _is_tensorflows(kind) and kind not in OWN_STEPS:
+        OWN_STEPS.add(kind)
+        HOOKS.wrap([(kind, "apply_gradients")], partial(not_converted, _stepped))
+
+
+def _is_tensorflows(kind: type) -> bool:
+    return kind.__module__.startswith("tensorflow.")
+
+
+def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Record each step once: `apply_gradients` of a subclass can call another `apply_gradients`."""
+
+    def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
+        RECORDED_STEPS.clear()
+        result = function(self, *args, **kwargs)
+        if not RECORDED_STEPS:
+            with warn_on_error("a step of an optimizer"):
+                result = _record_step(self, result)
+            RECORDED_STEPS.append(type(self))
+        return result
+
+    return apply_gradients
+
+
+def _record_step(optimizer: Any, update: Any) -> Any:
+    """Record the step, and return `update`. In a graph for a session, the returned operation also records the step."""
+    rate = optimizer._call_if_callable(_attribute(optimizer, RATES))
+    betas = [_attribute(optimizer, names) for names in BETAS]
+    settings = {
+        name: getattr(optimizer, attribute) for attribute, name in SETTINGS.items() if hasattr(optimizer, attribute)
+    }
+    settings["betas"] = betas
+    settings["alpha"] = getattr(optimizer, "_decay", getattr(optimizer, "_rho", None))
+    if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
+        settings["initial_accumulator_value"] = 1.0
+    kind = _class_name(optimizer)
+
+    def receive(*rates: Any) -> None:
+        record_step(kind, {"lr": rates[0] if rates else None, **settings}, {})
+
+    rates = [] if rate is None or isinstance(rate, dict) else [tf.convert_to_tensor(rate)]
+    if tf.executing_eagerly() or runs_all_effects() or is_for_xla():
+        report_numbers(receive, rates)
+        return update
+    with tf.control_dependencies([update]):
+        report = call_on_cpu(receive, rates)
+    return tf.group(update, report)
+
+
+def _attribute(optimizer: Any, names: Sequence[str]) -> Any:
+    return next((getattr(optimizer, name) for name in names if hasattr(optimizer, name)), None)
+
+
+def _class_name(optimizer: Any) -> str:
+    """Return a name such as "tf.compat.v1.train.Adam". Skip subclasses without their own update."""
+    kind = next(each for each in type(optimizer).__mro__ if _is_tensorflows(each) or UPDATES & vars(each).keys())
+    if _is_tensorflows(kind):
+        return f"tf.compat.v1.train.{kind.__name__.removesuffix('Optimizer')}"
+    return f"{kind.__module__}.{kind.__name__}"
