@@ -28,7 +28,7 @@ NUMBERS = re.compile(
     r"|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)"
     r"|(.* )?(generator|discriminator)gradnorm"
 )
-"""Matches the last two keys of a path, such as "train maxnorm", if the value is a number."""
+"""Matches the last two keys of a path, such as "train maxnorm". The value of this path must be a number."""
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
 
