@@ -95,6 +95,10 @@ class Dispatcher:
         for recording in self._recordings:
             recording.on_warning(message)
 
+    def log(self, **numbers: float) -> None:
+        for recording in self._recordings:
+            recording.log(**numbers)
+
     def on_failure(self, what: str, error: Exception) -> None:
         for recording in self.natives:
             recording.on_failure(what, error)
@@ -114,6 +118,32 @@ def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
 
 DISPATCHER = Dispatcher()
 HOOKS.on_failure = DISPATCHER.on_failure
+
+
+def log(**numbers: float) -> None:
+    """Write numbers, such as the loss, to all recordings of this process.
+
+    A script that `unified-clip record` runs can also call this function. Without a recording, the call has no effect.
+
+    Args:
+        numbers: Numbers by name. For a tensor, pass `loss.item()`.
+
+    Raises:
+        TypeError: The process has a recording, and an argument is not a number.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> import unified_clip
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "run.jsonl"
+        >>> with unified_clip.record(path):
+        ...     norm = unified_clip.clip_grad_norm_([np.array([3.0, 4.0])], max_norm=1.0)
+        ...     unified_clip.recording.log(loss=0.5)
+        >>> path.read_text().splitlines()[-1]
+        '{"step": 1, "logged": {"loss": 0.5}}'
+    """
+    DISPATCHER.log(**numbers)
+
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=DISPATCHER.after_fork)

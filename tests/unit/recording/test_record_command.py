@@ -225,6 +225,13 @@ def test_a_command_that_fails_before_the_first_clip_call_is_the_reason(folder: P
     assert "torch.compile" not in str(error.value)
 
 
+def test_the_script_of_a_command_can_log_its_loss(folder: Path) -> None:
+    script = "import numpy as np, unified_clip as uc; uc.clip_grad_norm_([np.ones(3)], 1.0); uc.recording.log(loss=0.5)"
+    assert record(folder, sys.executable, "-c", script).returncode == 0
+    assert [line.logged for line in runs.read(folder / "run.jsonl").logged] == [{"loss": 0.5}]
+    assert subprocess.run([sys.executable, "-c", script], cwd=folder, check=True).returncode == 0
+
+
 def test_a_process_that_cannot_be_recorded_is_reported_and_runs(folder: Path) -> None:
     (folder / "broken").mkdir()
     write(folder / "broken" / "unified_clip.py", "")

@@ -71,6 +71,16 @@ def loss_sentences(comparison: RecordingComparison) -> list[str]:
     return sorted(sentences)
 
 
+def loss_advice(comparison: RecordingComparison) -> list[str]:
+    """Advise how to record the losses if only one run has them."""
+    without = [run.name for run in comparison.runs if "loss" not in logged_numbers(run)]
+    if len(without) != 1:
+        return []
+    return [
+        f"To record the losses of {without[0]}, call `unified_clip.recording.log(loss=...)` at each step of its script."
+    ]
+
+
 def _format_logged(name: str, pairs: Sequence[NumberPair], comparison: RecordingComparison) -> str:
     if all(pair.is_float64 for pair in comparison.pairs):
         distances = [distance(a, b, is_float64=True) for (_, a), (_, b) in pairs]

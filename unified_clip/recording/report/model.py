@@ -17,7 +17,7 @@ from ..recorded_run import RecordedRun
 from ..rounding import distance
 from . import largest_differences, sentences, unexplained
 from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
-from .losses import logged_numbers, loss_sentences, pair_numbers
+from .losses import logged_numbers, loss_advice, loss_sentences, pair_numbers
 from .remedies import remedies
 
 Value = Annotated[Any, PlainSerializer(_json.plain, when_used="json")]
@@ -152,7 +152,7 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         agreements=list(comparison.agreements),
         unreported=[Finding(**comparison.unreported_eps[1].as_data())] if comparison.unreported_eps else [],
         notes=[*sentences.notes(comparison), *largest_differences.largest_differences(comparison)],
-        losses=loss_sentences(comparison),
+        losses=[*loss_sentences(comparison), *loss_advice(comparison)],
         remedies=[advice for each in remedies(comparison).values() for advice in each],
         where_to_look=unexplained.where_to_look(comparison),
         ruled_out=unexplained.ruled_out(comparison),

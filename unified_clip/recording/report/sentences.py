@@ -16,7 +16,7 @@ from ..pairs.calls import orders_of
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import ROUNDING
 from .largest_differences import agreements, allowed, format_distance, largest_differences
-from .losses import loss_sentences
+from .losses import loss_advice, loss_sentences
 from .remedies import remedies
 from .unexplained import other_parameters, ruled_out, where_to_look, without_cause
 
@@ -49,6 +49,7 @@ def report_lines(comparison: RecordingComparison) -> list[str]:
         *with_remedies(describe(comparison), remedies(comparison)),
         *largest_differences(comparison),
         *loss_sentences(comparison),
+        *loss_advice(comparison),
         *where_to_look(comparison),
         *([f"Ruled out: {', '.join(causes)}."] if causes else []),
     ]
