@@ -255,7 +255,7 @@ class Problem(ReportModel):
 class Change(ReportModel):
     """A change of a result, of a known difference or of a version since the baseline."""
 
-    kind: Literal["new", "gone", "not run", "verdict", "size", "numbers", "version"]
+    kind: Literal["new", "gone", "not run", "verdict", "size", "numbers", "version", "reason"]
     framework: str
     """The framework. For the kind "version", this is the package. An empty string means all frameworks."""
 

@@ -221,6 +221,23 @@ def test_a_known_difference_with_another_size_is_a_change() -> None:
     assert (moved.kind, moved.before, moved.after) == ("size", "listed, size 0.01", "listed, size 0.5")
 
 
+def test_another_reason_of_a_known_difference_does_not_fail_the_run() -> None:
+    old = report_with_known(known(), known(size=0.5).model_copy(update={"reason": "two", "cause": "inf"}))
+    entries = [old.known[0].model_copy(update={"reason": "we intend this"}), old.known[1]]
+    (change,) = baseline.changes(old, build.with_strict(report_with_known(*entries)))
+    assert (change.kind, change.worse, change.before, change.after) == ("reason", False, "so", "we intend this")
+    assert change_rows.rows([change])[0][2] == "another reason"
+    alike = [known(), known().model_copy(update={"cause": "inf"})]
+    renamed = [each.model_copy(update={"reason": "we intend this"}) for each in alike]
+    assert [each.kind for each in baseline.changes(report_with_known(*alike), report_with_known(*renamed))] == [
+        "reason",
+        "reason",
+    ]
+    others = [entries[0].model_copy(update={"cause": "overflow"}), entries[1]]
+    changes = baseline.changes(old, build.with_strict(report_with_known(*others)))
+    assert [(each.kind, each.worse) for each in changes] == [("gone", True), ("new", False)]
+
+
 def report_with_differing_stages(*stages: Stage) -> ParityReport:
     report_ = torch_report()
     report_.cases[0].differing_stages = list(stages)

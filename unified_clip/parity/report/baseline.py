@@ -91,6 +91,9 @@ def changes(
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)
     before, after = (_entries(report, with_digests=with_digests) for report in (old, new))
+    for (old_key, old_reason), (key, reason) in _changed_reasons(old.known, new.known):
+        before[key] = before.pop(old_key)
+        changed.append(_changed("reason", key, old_reason, reason))
     if processors_differ(old, new):
         after = {key: replace(entry, has_changed=False) for key, entry in after.items()}
     alone = {(change.framework, change.case) for change in changed if change.kind in ("new", "gone")}
@@ -201,6 +204,33 @@ def numbered(entries: Iterable[KnownDifferenceResult]) -> Iterator[tuple[KnownDi
         key = (entry.framework, known_title(entry))
         count[key] += 1
         yield entry, f" ({count[key]})" if count[key] > 1 else ""
+
+
+def _changed_reasons(
+    old: Sequence[KnownDifferenceResult], new: Sequence[KnownDifferenceResult]
+) -> Iterator[tuple[tuple[Key, str], tuple[Key, str]]]:
+    """Yield the old and the new (key, reason) of each entry of which only the reason has changed."""
+    sides = [{_known_key(*each): each[0] for each in numbered(entries)} for entries in (old, new)]
+    before, after = (
+        {
+            (
+                entry.framework,
+                entry.function,
+                entry.kind,
+                entry.cause,
+                entry.not_finite,
+                entry.versions,
+                *entry.cases,
+            ): (
+                key,
+                entry.reason,
+            )
+            for key, entry in here.items()
+            if key not in there
+        }
+        for here, there in (sides, sides[::-1])
+    )
+    yield from ((before[entry], after[entry]) for entry in before if entry in after)
 
 
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
@@ -327,6 +357,10 @@ def _native(result: NativeResult, with_digests: bool, listing: object) -> _Entry
     )
 
 
+def _known_key(entry: KnownDifferenceResult, suffix: str) -> Key:
+    return entry.framework, f"{known_title(entry)}{suffix}", ""
+
+
 def _known_entries(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry]:
     entries_by_key: dict[Key, _Entry] = {}
     for entry, number in numbered(entries):
@@ -335,6 +369,5 @@ def _known_entries(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry
         size = entry.size or 0.0
         shown = (f", size {size:.2g}" if size else "") if entry.cases else ", but no case shows this difference"
         text = f"{verdict}: {entry.problem}" if entry.problem else f"{verdict}{shown}"
-        key = (entry.framework, f"{known_title(entry)}{number}", "")
-        entries_by_key[key] = _Entry(verdict, text, size, entry.problem, bool(entry.problem))
+        entries_by_key[_known_key(entry, number)] = _Entry(verdict, text, size, entry.problem, bool(entry.problem))
     return entries_by_key

@@ -13,6 +13,7 @@ KINDS = {
     "size": "another size",
     "numbers": "other numbers",
     "version": "another version",
+    "reason": "another reason",
 }
 
 HEADER = ["", "what", "change", "before", "now", "cases"]
