@@ -28,6 +28,8 @@ from .rules.key_names import RULES
 
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 
+SHEBANG = re.compile(rb"#!.*\b(ba|da|k|z)?sh\b")
+
 NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
 OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=(?=\\?[\"']?([^\s;'\"\\)]*))|~({NAME})(?![\w.=/]))")
 """Matches an override in Hydra's syntax, such as trainer.max_grad_norm=1.0 or ~clip_grad_norm."""
@@ -130,7 +132,18 @@ class TrainerCommand(NamedTuple):
 
 
 def is_shell(path: Path) -> bool:
-    return path.name.lower().endswith(SHELLS)
+    return path.name.lower().endswith(SHELLS) or has_shebang(path)
+
+
+def has_shebang(path: Path) -> bool:
+    """Return whether a file without a suffix is a shell script, by its first line."""
+    try:
+        if path.suffix or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return SHEBANG.match(file.readline(100)) is not None
+    except OSError:
+        return False
 
 
 def clips(path: Path, text: str, read: Sequence[str] = ()) -> list[ClipUse]:

@@ -13,7 +13,7 @@ from ..config.clip_config import ClipConfig
 from ..config.documents import DOCUMENT_KINDS
 from ..errors import ConfigError
 from .clip_use import shown
-from .command_lines import SHELLS
+from .command_lines import SHELLS, has_shebang
 from .notebooks.cells import NOTEBOOK
 from .trainer_files import SOURCES, names_clip
 
@@ -64,7 +64,7 @@ def below(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise ConfigError(f"{path}: no such file or directory. Correct the path.", "UC108")
-    files = files_below(path, SUFFIXES)
+    files = files_below(path, SUFFIXES, has_shebang)
     if not files:
         suffixes = ", ".join(SUFFIXES)
         raise ConfigError(f"{path}: the directory has no file that ends in {suffixes}. Pass another path.", "UC108")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .._display import counted
+from .._static_values import is_number
 from ..config.clip_config import ClipConfig
 from ..config.explain import compare, describe
 from ..config.families import family_difference
@@ -96,12 +97,27 @@ class Judge:
             return "missing", self._finding(use, "missing", NO_DEFAULT, edit)
         if use.config.not_finite:
             self._not_finite.setdefault((use.clip, use.config.not_finite), []).append(f"{shown(use.path)}:{use.line}")
+        if self._is_accepted(use.config, nearest=nearest) and (second := self._second_clip(use)):
+            return "drift", second
         if family is not None and family.same:
             return "same", None
         if family is not None and nearest:
             self._near.setdefault(family.sentence, []).append(f"{shown(use.path)}:{use.line} {use.clip}")
             return "near", None
         return "drift", self._drift(use, use.config, advisor)
+
+    def _second_clip(self, use: ClipUse) -> Finding | None:
+        """Return a finding if the optimizer clips again, at a smaller or unknown threshold."""
+        optimizer, threshold = FORMATS[use.format].second_clip(use.document) if use.document else ("", None)
+        limit = self.config.threshold
+        if threshold is None or not isinstance(limit, float) or (is_number(threshold) and threshold >= limit):
+            return None
+        does = f"{optimizer} clips by the global norm again in its step, at {threshold}."
+        is_script = use.document is not None and use.document.kind == "args"
+        edit = "--opt-kwargs max_grad_norm=None" if is_script else "opt_kwargs:\n  max_grad_norm: null"
+        again = replace(use, clip=f"{FORMATS[use.format].title}: max_grad_norm of {optimizer}")
+        difference = Difference(about="second threshold", found=str(threshold), wanted=f"{limit:g} or more, or none")
+        return self._finding(again, "drift", does, edit, [difference], does)
 
     def _unclipped(self, use: ClipUse, advisor: Advisor) -> Finding:
         glob = patterns.relative(use.path, self._file.resolve().parent)
@@ -162,6 +178,8 @@ class Judge:
 
     def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
         files = settings_from_files.files_of(use, self._uses, self._file.resolve().parent)
+        if problem := settings_from_files.problem(use):
+            return "unknown", self._finding(use, "unknown", problem, settings_from_files.RESTORE)
         same = [each for each in files if self._is_accepted(each.config, nearest=False)]
         right = same or [each for each in files if self._is_accepted(each.config, nearest=nearest)]
         if right and not any(each.is_own and each.path == use.path for each in self._uses):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +11,42 @@ from ..port.catalog import settings
 from . import patterns
 from .advice import ARGUMENT_FORMATS, is_of_trainer
 from .clip_use import ClipUse, shown
+from .notebooks.cells import source_of
 
 READS = "{function} reads {keyword} from a configuration file or the command line."
 NOTE = (
     "{place} {function} reads {keyword} from a file. The clip in {files} agrees with {own}. Options on a command line "
     "override the file. The check sees only the command lines in checked files."
 )
+
+
+OWN_DEFAULT = (
+    "{place} sets the default of {option} to {value}. The check assumes timm's own default, {usual}, in timm's files "
+    "and scripts. So the check might miss a difference."
+)
+PASSED = (
+    "{place} passes {argument}={value} to {function}. So the same setting in timm's files and scripts possibly has no "
+    "effect."
+)
+RESTORE = "Restore timm's code. Or compare this clip by hand, and add the clip to check.ignore with a reason."
+DEFAULTS = {"clip_grad": None, "clip_mode": "norm"}
+
+
+def problem(use: ClipUse) -> str:
+    """Return why timm's files and scripts do not decide the clip of a script that creates timm's loss scaler."""
+    source = source_of(use.path) if use.package == "timm" else None
+    for call in source.calls if source is not None else ():
+        place = f"Line {call.lineno}"
+        values = {each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)}
+        for name, usual in DEFAULTS.items():
+            options = [ast.unparse(each).strip("'") for each in call.args]
+            option = f"--{name.replace('_', '-')}"
+            if option in options and values.get("default", usual) != usual:
+                return OWN_DEFAULT.format(place=place, option=option, value=repr(values["default"]), usual=repr(usual))
+            if name in values and values[name] != usual:
+                function = ast.unparse(call.func)
+                return PASSED.format(place=place, argument=name, value=repr(values[name]), function=function)
+    return ""
 
 
 def _parts(use: ClipUse) -> tuple[str, str]:

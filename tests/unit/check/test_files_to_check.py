@@ -194,3 +194,21 @@ def test_a_base_file_without_a_clip_is_part_of_the_files_that_inherit_from_it(ch
 def test_a_vocabulary_with_the_words_of_a_configuration_is_none(check: Check) -> None:
     vocabulary = '{"rule": 13233, "threshold": 30002, "version": 4464}\n'
     assert check({"ds.json": DEEPSPEED % "1.0", "vocab.json": vocabulary}).findings == []
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "is_read"),
+    [
+        ("launch", "#!/bin/bash", True),
+        ("launch", "#!/usr/bin/env -S bash -e", True),
+        ("launch", "#!/usr/bin/env python", False),
+        ("launch", "echo bash", False),
+        ("launch.txt", "#!/bin/bash", False),
+    ],
+)
+def test_a_file_without_a_suffix_is_read_if_its_first_line_names_a_shell(
+    check: Check, name: str, first: str, is_read: bool
+) -> None:
+    script = f"{first}\ntune run full --config a.yaml clip_grad_norm=5.0\n"
+    report = check({f"jobs/{name}": script, "ds.json": DEEPSPEED % "1.0"})
+    assert [(each.path, each.line) for each in report.findings] == [("jobs/launch", 2)] * is_read

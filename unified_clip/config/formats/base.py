@@ -127,6 +127,13 @@ class Format(ABC):
     def read(self, document: Document, version: Version | None) -> Imported:
         """Return the clip settings in a file. Raise ConfigError if a setting cannot be imported."""
 
+    def second_clip(self, document: Document) -> tuple[str, Any]:
+        """Return the optimizer, and the threshold of its own clip by the global norm in each step.
+
+        The threshold is None if the optimizer does not clip.
+        """
+        return "", None
+
     def write(self, settings: Settings, version: Version) -> Any:
         """Return the data to write. Raise NotRepresentableError if a setting is not supported."""
         threshold = self.export_threshold(settings)

@@ -63,7 +63,7 @@ class Timm(OwnFormat):
         return replace(document, data=data, places=places)
 
     def read(self, document: Document, version: Version | None) -> Imported:
-        notes = _second_clip(document) + default_note(document, ["clip_grad"], "timm clips nothing")
+        notes = self._notes_on_second_clip(document) + default_note(document, ["clip_grad"], "timm clips nothing")
         threshold = self.read_threshold(document, ["clip_grad"])
         if threshold is None:
             return Imported({"rule": "none"}, notes)
@@ -76,6 +76,27 @@ class Timm(OwnFormat):
             raise document.wrong(["clip_mode"], f"{mode!r:.60} is not a mode of timm. Set norm, value or agc.")
         return Imported(self.settings("value" if mode == "value" else "global_norm", threshold), notes)
 
+    def second_clip(self, document: Document) -> tuple[str, Any]:
+        kwargs = document.data.get("opt_kwargs")
+        passed = LAMB.search(script_options.without_comments(document.text)) if document.kind == "args" else None
+        own = script_options.option_value(passed[1], {}) if passed else 1.0
+        has_argument = passed is not None or document.shows(
+            "opt_kwargs", "max_grad_norm"
+        )  # only Lamb has this argument
+        optimizer = str(document.data.get("opt") or ("lamb" if has_argument else "sgd"))
+        threshold = kwargs.get("max_grad_norm", own) if isinstance(kwargs, dict) else own
+        is_off = threshold in (None, "None") or "lamb" not in optimizer.lower()
+        return optimizer, None if is_off else threshold
+
+    def _notes_on_second_clip(self, document: Document) -> list[str]:
+        optimizer, threshold = self.second_clip(document)
+        if threshold is None:
+            return []
+        return [
+            f"{optimizer} clips the global norm at {threshold} again inside step(). This clip is not imported. "
+            "To switch this clip off, set `opt_kwargs: {max_grad_norm: null}`."
+        ]
+
     def write(self, settings: Settings, version: Version) -> Any:
         if settings.adaptive is not None and settings.adaptive.rule == "agc":
             raise self.not_exported(LAST_TWO_UNCLIPPED + self.in_python)
@@ -86,30 +107,6 @@ class Timm(OwnFormat):
 
 def _with_underscores(keys: tuple[Key, ...]) -> tuple[Key, ...]:
     return tuple(str(key).replace("-", "_") for key in keys)
-
-
-def _second_clip(document: Document) -> list[str]:
-    optimizer, threshold = lamb(document)
-    if threshold is None:
-        return []
-    return [
-        f"{optimizer} clips the global norm at {threshold} again inside step(). This clip is not imported. "
-        "To switch this clip off, set `opt_kwargs: {max_grad_norm: null}`."
-    ]
-
-
-def lamb(document: Document) -> tuple[str, Any]:
-    """Return the optimizer, and the threshold of the second clip in the step of Lamb.
-
-    The threshold is None if the optimizer does not clip.
-    """
-    kwargs = document.data.get("opt_kwargs")
-    passed = LAMB.search(script_options.without_comments(document.text)) if document.kind == "args" else None
-    own = script_options.option_value(passed[1], {}) if passed else 1.0
-    has_argument = passed is not None or document.shows("opt_kwargs", "max_grad_norm")  # only Lamb has this argument
-    optimizer = str(document.data.get("opt") or ("lamb" if has_argument else "sgd"))
-    threshold = kwargs.get("max_grad_norm", own) if isinstance(kwargs, dict) else own
-    return optimizer, threshold if "lamb" in optimizer.lower() else None
 
 
 def _starts_train(document: Document) -> bool:
