@@ -86,7 +86,7 @@ def test_the_commands_run_as_printed(tmp_path: Path) -> None:
     assert ClipConfig.load(tmp_path / "ds.toml").threshold == 0.5
     for text in (
         "gradient_clipping_threshold: 0.5",
-        "the relative difference of the clip coefficients is at most 1e-06 / n",
+        "the relative difference between the two clip coefficients is at most 1e-06 / n",
         "Parameters named *, except *.bias",
     ):
         assert text in printed

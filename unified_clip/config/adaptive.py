@@ -42,7 +42,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def meaning(self) -> Self:
-        """Tables with the same effect have equal meanings."""
+        """If two tables have equal values here, they have the same effect."""
         rule = self.make()
         if not isinstance(rule, AGC):
             return self
@@ -100,12 +100,11 @@ class AdaptiveStates:
         self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
         self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
-        """The rule `adagc` keeps a state even for gradients that are None, so it needs `GradientList.places`."""
         self.lock = threading.RLock()
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
     def set_places(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
-        """Set `gradients.places` for the rule `adagc`. Return False if the places are unknown."""
+        """Set `gradients.places` for the rule `adagc`. Return False if the parameter of a gradient is unknown."""
         if not self.need_places:
             return True
         count = len(gradients.values)
@@ -137,7 +136,7 @@ class AdaptiveStates:
         }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
-        """Unpack the tensors from `to_packed`. A tensor in a graph or on a device stays packed."""
+        """Unpack the tensors from `to_packed`, except tensors whose values cannot be read yet."""
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
         if len(lengths) != len(self._rules) or not all(map(state.has_length, self._rules.values(), lengths)):
             own = ", ".join(sorted(map(str, self._rules.values())))
@@ -173,14 +172,14 @@ class AdaptiveStates:
         """Replace the current states by data from `save`. After an error, the current states are unchanged."""
         if not isinstance(data, dict):
             raise ValueError(
-                f"the key `adaptive` of the state is {data!r:.60}. Pass the dict that state_dict() returned."
+                f"in this state, `adaptive` is {data!r:.60}, not a dict. Pass the dict that state_dict() returned."
             )
         if bool(data) != bool(self._rules):
-            problem = "the key `adaptive` of the state is empty, but this configuration has an adaptive rule."
+            problem = "in this state, `adaptive` is empty, but this configuration has an adaptive rule."
             if data:
                 problem = (
-                    "the key `adaptive` of the state has values, but this configuration has no adaptive rule that keeps"
-                    " a state."
+                    "in this state, `adaptive` has values, but this configuration has no adaptive rule that keeps a "
+                    "state."
                 )
             raise ValueError(f"{problem} Load a state that this configuration saved.")
         if set(data) != set(self._rules):

@@ -25,15 +25,15 @@ class Ignore(ConfigModel):
     )
     threshold: Threshold | None = Field(
         default=None,
-        description="the threshold that the clips must have. If the entry sets rule but not threshold, the clips must "
-        "have this configuration's threshold",
+        description="the threshold that the ignored clips must have. If you set rule but not threshold, the default is "
+        "this configuration's threshold",
     )
     rule: Literal["none", "value", "norm", "global_norm"] | None = Field(
         default=None,
-        description='the rule that the clips must have, or "none" for clips that are off. If the entry sets '
-        "threshold but not rule, the clips must have this configuration's rule",
+        description='the rule that the ignored clips must have, or "none" if they must be off. If you set threshold '
+        "but not rule, the default is this configuration's rule",
     )
-    reason: Name = Field(description="why these clips may differ from this configuration")
+    reason: Name = Field(description="why the ignored clips are allowed to differ from this configuration")
 
 
 class CheckRules(ConfigModel):
@@ -41,8 +41,8 @@ class CheckRules(ConfigModel):
 
     require: list[Name] = Field(
         default=[],
-        description='patterns such as ["nlp/**", "vision/**"]. For each pattern, at least one file must have a clip. '
-        f"{GLOB}",
+        description='patterns such as ["nlp/**", "vision/**"]. For each pattern, at least one matching file must '
+        f"have a clip. {GLOB}",
     )
     each: list[Name] = Field(
         default=[],
@@ -55,8 +55,8 @@ class CheckRules(ConfigModel):
     )
     nearest: list[Name] = Field(
         default=[],
-        description="files in which the family and eps of a clip may differ from this configuration. With the option "
-        f"--nearest, they may differ in all files. {GLOB}",
+        description="files in which the family and eps of a clip may differ from this configuration. The option "
+        f"--nearest allows these differences in all files. {GLOB}",
     )
     off: list[Name] = Field(
         default=[],
@@ -70,5 +70,5 @@ class CheckRules(ConfigModel):
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(
         default={},
-        description=f'the format of files, such as {{"configs/ds_*.json" = "deepspeed@0.19.6"}}. {GLOB}',
+        description=f'a table from paths to formats, such as {{"configs/ds_*.json" = "deepspeed@0.19.6"}}. {GLOB}',
     )

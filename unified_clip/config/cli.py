@@ -34,7 +34,12 @@ def add_parsers(commands: Any) -> Any:
     )
     import_.set_defaults(run=_import)
     export = actions.add_parser("export", help="convert a clip configuration to a trainer's configuration")
-    export.add_argument("clip", type=Path, metavar="CLIP", help="the clip configuration, or a trainer's configuration")
+    export.add_argument(
+        "clip",
+        type=Path,
+        metavar="CLIP",
+        help="the file to convert: a clip configuration, or a trainer's configuration",
+    )
     export.add_argument(
         "--from", dest="format", metavar="NAME[@VERSION]", help="the format of CLIP (default: inferred from the file)"
     )
@@ -47,7 +52,8 @@ def add_parsers(commands: Any) -> Any:
     export.add_argument(
         "--nearest",
         action="store_true",
-        help="replace a family or eps that the trainer does not support, and print the effect on clip coefficients",
+        help="if the trainer does not support the family or eps, export a supported family or eps, and print how much "
+        "the clip coefficients change",
     )
     export.add_argument(
         "--as",
@@ -55,7 +61,7 @@ def add_parsers(commands: Any) -> Any:
         choices=("toml", "yaml", "json"),
         help="the file type (default: from the suffix of --out, or the trainer's usual file type)",
     )
-    export.add_argument("--out", type=Path, metavar="FILE", help="the new file to write (default: print)")
+    export.add_argument("--out", type=Path, metavar="FILE", help="the new file to write (default: print the result)")
     export.set_defaults(run=_export)
     return actions
 
@@ -87,7 +93,7 @@ def _export(options: argparse.Namespace) -> int:
     if not notes and config.uses_default_family and to_trainer and not _fits_every_family(config):
         eps = FAMILIES[DEFAULT_FAMILY, "global_norm"].eps if config.eps is None else config.eps
         default = f"the default, {DEFAULT_FAMILY!r} (eps = {eps:g})"
-        advice = "To choose another family, set the key family."
+        advice = "To choose another family, set `family` in this file."
         notes = [f"{options.clip.name} sets no family. Exported with {default}. {advice}"]
     _output(text, [*config.notes, *notes], options.out)
     return 0

@@ -25,22 +25,22 @@ from .validation import settings_data
 
 
 class ClipConfig(OutcomeProperties, Settings):
-    """A clip configuration for every framework. Create the configuration from arguments, or load it from a file.
+    """A clip configuration for all frameworks. Create the configuration from arguments, or load it from a file.
 
     Args:
-        rule: "none" only measures, "value" clips each element, "norm" clips each tensor by its own norm, and
-            "global_norm" clips all tensors by the total norm.
-        threshold: The largest norm. For the rule "value", the largest magnitude of an element. Pass a table with a
-            schedule, or a number that is not negative. A threshold of inf clips nothing.
+        rule: "none" only measures the norm, "value" clips each element, "norm" clips each tensor by its own norm, and
+            "global_norm" clips all tensors by their total norm.
+        threshold: The largest allowed norm. For the rule "value", the largest allowed magnitude of an element. Pass a
+            table with a schedule, or a number that is not negative. A threshold of inf clips nothing.
         adaptive: A table with a rule that computes the threshold, such as {"rule": "zclip"} for "global_norm" and
-            {"rule": "agc"} for "norm". With `adaptive`, `threshold` is optional, and limits the computed
-            threshold. docs/adaptive.md describes the rules.
+            {"rule": "agc"} for "norm". With `adaptive`, you can omit `threshold`, or set it as the maximum of
+            the computed threshold. docs/adaptive.md describes the rules.
         min, max: The bounds for the rule "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.
-        family: The framework that defines the clipping formula: "pytorch" (the default, with an eps of 1e-6),
-            "tensorflow" (all gradients become NaN if the global norm is not finite) or "paddle".
+        family: The framework whose formula is used: "pytorch" (default), "tensorflow" or "paddle". The formulas differ
+            in eps, and in the result for an infinite norm.
         eps: The number that is added to the norm. The default is the eps of the family.
-        nonfinite: The action when the total norm is not finite: "family" (apply the rule of the family), "raise",
+        nonfinite: The action when the total norm is not finite: "family" (apply the formula of `family`), "raise",
             "skip" (make no step) or "zero" (set gradients to 0).
         include, exclude: Patterns of parameter names, such as "*.bias". A gradient is clipped if its name matches
             `include` and does not match `exclude`. All other gradients stay unchanged, and are not part of the norm.
@@ -109,7 +109,7 @@ class ClipConfig(OutcomeProperties, Settings):
             path: The file.
 
         Raises:
-            ConfigError: The file cannot be read, a key is wrong, or the file belongs to a trainer.
+            ConfigError: The file cannot be read, has a wrong key, or is a trainer's configuration.
         """
         return cls(**convert.read_own(path))
 
@@ -143,7 +143,7 @@ class ClipConfig(OutcomeProperties, Settings):
             ConfigError: The clip settings of the optimizer are not supported. Examples are a custom clip class, and
                 different clips for groups of parameters.
 
-        Source: unified_clip. Read the import notes in `provenance.notes` of the result. docs/formats.md has an example.
+        Source: unified_clip. `provenance.notes` explains the imported settings. docs/formats.md has an example.
         """
         return cls(**from_optimizer.data(optimizer))
 
@@ -189,7 +189,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
     @classmethod
     def import_from(cls, path: str | os.PathLike[str], from_: str | None = None) -> Self:
-        """Import a trainer's configuration. Read the import notes in `provenance.notes` of the result.
+        """Import a trainer's configuration. `provenance.notes` of the result explains the imported settings.
 
         Args:
             path: The file of the trainer, such as the JSON file of DeepSpeed.
@@ -206,8 +206,8 @@ class ClipConfig(OutcomeProperties, Settings):
         Args:
             name: "name" or "name@version" of the format.
             version: The version of the trainer. Default: the version in `name`, or the newest supported version.
-            nearest: If the format does not support the family or the eps, export a supported family and eps. A
-                ClipWarning then reports how much the clip coefficients differ.
+            nearest: If the format does not support the family or the eps, export a supported family and eps, and
+                report in a ClipWarning how much the clip coefficients change.
 
         Raises:
             NotRepresentableError: The format does not support a setting. The message names the setting and a remedy.
@@ -241,7 +241,7 @@ class ClipConfig(OutcomeProperties, Settings):
             names: A model, its `named_parameters()`, a dict from names to parameters, or an ordered list of names.
             details: Also measure the norm of each gradient, for `last.parameters`. Every gradient is then read twice.
             process_group, ownership, check_numel, check_replicas: Arguments for gradients on several ranks (see
-                docs/distributed.md). Every rank of the process group must clip.
+                docs/distributed.md). Every rank of the process group must call the clipper.
 
         Raises:
             TypeError: `names` has an unsupported type.
@@ -262,7 +262,7 @@ class ClipConfig(OutcomeProperties, Settings):
         """Clip gradients in any container of tensors and None, and return a container of the same type.
 
         Gradients that are not scaled are returned without a copy. If the step is skipped, all results are None. If
-        several ranks share the gradients, every rank must clip.
+        the gradients are distributed over several ranks, every rank must make this call.
 
         Args:
             grads: The gradients. All frameworks are supported.
@@ -271,7 +271,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Raises:
             TypeError: An entry of `grads` is not a gradient. The configuration selects parameters by name, but a
-                gradient has no name. The adaptive rule agc gets no `parameters`.
+                gradient has no name. The adaptive rule is agc, but `parameters` is missing.
             ValueError: The step is below 0 or has several elements. Ranks make different calls. The rule adagc gets
                 more or fewer gradients than in the previous call.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
@@ -281,7 +281,8 @@ class ClipConfig(OutcomeProperties, Settings):
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
         """Clip gradients in place, and return the total norm before the clip.
 
-        If several ranks share the gradients, every rank must clip. If a step is skipped, its gradients are set to None.
+        If the gradients are distributed over several ranks, every rank must make this call. If a step is skipped, its
+        gradients are set to None.
 
         Args:
             parameters: On PyTorch and Paddle, pass the parameters. On every other framework, pass the gradients.
@@ -289,9 +290,9 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Raises:
             TypeError: An entry of `parameters` is neither None nor a floating-point tensor. The configuration selects
-                parameters by name, but a parameter has no name. The adaptive rule agc needs parameters, but
-                `parameters` contains only gradients.
-            ValueError: The step is below 0 or has several elements. Gradients overlap or are read-only. Ranks make
+                parameters by name, but a parameter has no name. The adaptive rule is agc, but `parameters` contains
+                only gradients.
+            ValueError: The step is below 0 or has several elements. Gradients share memory or are read-only. Ranks make
                 different calls. The rule adagc gets more or fewer gradients than in the previous call.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
@@ -300,7 +301,7 @@ class ClipConfig(OutcomeProperties, Settings):
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
         """Clip (parameter, gradient) tuples. The result is a list of (parameter, clipped gradient) tuples.
 
-        If several ranks share the gradients, every rank must clip.
+        If the gradients are distributed over several ranks, every rank must make this call.
 
         Args:
             params_grads: The tuples. A gradient can be None.
@@ -334,9 +335,9 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             optimizer: A `torch.optim.Optimizer` or a `keras.optimizers.Optimizer`.
-            names: The model, its `named_parameters()`, or a dict from names to parameters. To select parameters by
-                name on PyTorch, pass `names`, or build the optimizer from `named_parameters()`. On Keras, the name of a
-                variable is its path, with dots instead of slashes.
+            names: The model, its `named_parameters()`, or a dict from names to parameters. On PyTorch, a
+                configuration with patterns or groups needs `names`, or an optimizer built from `named_parameters()`. On
+                Keras, the name of a variable is its path, with dots instead of slashes.
             process_group, ownership, check_numel, check_replicas: Arguments for PyTorch gradients on several ranks (see
                 docs/distributed.md). Every rank of the process group must make every step.
 
@@ -376,10 +377,10 @@ class ClipConfig(OutcomeProperties, Settings):
                 `names`. Without `names`, patterns are compared with Paddle's names, such as "linear_0.b_0".
 
         Raises:
-            TypeError: `names` has an unsupported type, or has parameters of another framework. In a static program, the
-                threshold is not constant, or nonfinite is "raise" or "skip".
+            TypeError: `names` has an unsupported type, or has parameters of another framework. The program is
+                static, but the threshold is not constant, or nonfinite is "raise" or "skip".
             ValueError: During a clip, a parameter is not in `names`, but a pattern or the rule adagc needs its name.
-            RuntimeError: For an optimizer with parameter groups, `adaptive` is set, or nonfinite is "raise" or "skip".
+            RuntimeError: The optimizer has parameter groups, but `adaptive` is set, or nonfinite is "raise" or "skip".
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)
 
@@ -387,13 +388,13 @@ class ClipConfig(OutcomeProperties, Settings):
         """Return an `optax.GradientTransformation` that clips. Its state contains the step and the last outcome.
 
         Args:
-            optimizer: The optimizer to apply after the clip. Required if nonfinite is "skip". If None, put the result
-                into `optax.chain` before the optimizer.
+            optimizer: The optimizer to apply after the clip. Required if nonfinite is "skip". Without this
+                argument, put the returned transformation into `optax.chain` before the optimizer.
             process_group: Set this argument only inside `pmap` (see docs/jax.md). Pass the axes along which updates are
                 sharded, or None if each device has complete updates, as after `pmean`.
 
         Raises:
-            TypeError: The optimizer is not an optax.GradientTransformation. A compiled clip has nonfinite "raise".
+            TypeError: The optimizer is not an optax.GradientTransformation. In a compiled clip, nonfinite is "raise".
             ValueError: The setting nonfinite is "skip", and `optimizer` is None.
         """
         return integration("optax_transforms").transformation(self, optimizer, process_group)

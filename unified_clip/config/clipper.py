@@ -33,7 +33,7 @@ WINDOW = 100
 
 
 class Clipper:
-    """Clip the gradients of one model by a configuration.
+    """Clips the gradients of one model as a configuration describes.
 
     `names` can be a function that returns the name of a `Leaf`.
     """
@@ -89,7 +89,7 @@ class Clipper:
         return {"version": STATE_VERSION, "step": step, "adaptive": self._adaptive.save(current)}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
-        """Return a dict like `state_dict`. The arguments replace the step and the states of this clipper."""
+        """Return the dict that `state_dict` returns for this step and these states."""
         states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)))
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
@@ -187,7 +187,7 @@ class Clipper:
         if self._last is None:
             raise NothingClippedError(
                 "nothing has been clipped yet, so this object's `last` has no outcome. Clip first. If you clip with "
-                "the result of attach_to(), clipper() or as_paddle(), read `last` of that result."
+                "an object that attach_to(), clipper() or as_paddle() returned, read `last` of that object."
             )
         return self._last
 
@@ -268,7 +268,7 @@ class Clipper:
         *,
         count: int = 0,
     ) -> Outcome:
-        """Clip gradients, and store the outcome as `last`. Steps of compiled graphs are not counted.
+        """Clip gradients, and store the outcome as `last`. Calls in compiled graphs are not counted.
 
         `ranges[i]` has the indices of the gradients of `settings.parts[i]`. `count` includes gradients that are None.
         """

@@ -30,7 +30,7 @@ INFINITE = (
 @dataclass(frozen=True)
 class FamilyDifference:
     relative: float
-    """The largest relative difference of the clip coefficients, rounded up to two digits."""
+    """The largest relative difference between the two clip coefficients, rounded up to two significant digits."""
 
     differs_if_infinite: bool
     sentence: str
@@ -43,8 +43,9 @@ class FamilyDifference:
 def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
     """Return the difference between two configurations, or None if other settings than `family` and `eps` differ.
 
-    The coefficients are min(1, c / (n + e1)) and min(1, c / (n + e2)) for the norm n, the threshold c and e1 < e2.
-    Their relative difference is at most (e2 - e1) / (n + e2). It is largest at n = c - e1, or at n = 0 if c < e1.
+    Let n be the norm, c the threshold, and e1 < e2 the two eps. The clip coefficients are min(1, c / (n + e1)) and
+    min(1, c / (n + e2)). Their relative difference is at most (e2 - e1) / (n + e2). This difference is largest at
+    n = c - e1, or at n = 0 if c < e1.
     """
     (*others, rules), (*other_others, other_rules) = a.meaning, b.meaning
     pairs = list(zip(rules, other_rules, strict=False))
@@ -93,10 +94,10 @@ def _smallest_threshold(rule: ClipRule) -> Decimal | None:
 def _coefficients(gap: Decimal, largest: Decimal, rules: Sequence[ClipRule]) -> str:
     thresholds = [rule.threshold for rule in rules]
     is_number = len(thresholds) == 1 and not isinstance(thresholds[0], ConfigModel)
-    these = f"threshold = {thresholds[0]:g}" if is_number else "these thresholds"
+    these = f"threshold = {thresholds[0]:g}" if is_number else "the configuration's thresholds"
     return (
-        f"For a norm of n, the relative difference of the clip coefficients is at most {_text(gap)} / n before "
-        f"rounding. With {these}, the difference is at most {_text(largest)}."
+        f"For a norm of n, the relative difference between the two clip coefficients is at most {_text(gap)} / n, "
+        f"apart from rounding. With {these}, the difference is at most {_text(largest)}."
     )
 
 

@@ -14,7 +14,10 @@ from ..errors import ConfigError
 
 
 class ConfigModel(BaseModel):
-    """The base class of all tables. The texts "inf" and "-inf" are numbers, because JSON has no infinities."""
+    """The base class of a configuration and of its tables.
+
+    Numbers can be the strings "inf" and "-inf", because JSON has no infinities.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -74,7 +77,7 @@ def _as_json(number: Any) -> Any:
 def _number_field(
     accepts: Callable[[float], bool], remedy: str, strings: Sequence[str] = ("inf",), **schema: Any
 ) -> Any:
-    """Return a pydantic type for valid numbers. `strings` and `schema` are for the JSON Schema."""
+    """Return a pydantic type for valid numbers. `strings` and `schema` change only the JSON Schema."""
 
     def checked(value: Any) -> float:
         number = _number(value)
@@ -89,7 +92,7 @@ def _number_field(
     ]
 
 
-Threshold = _number_field(lambda number: number >= 0, "give 0 or more, or inf to only measure", minimum=0)
+Threshold = _number_field(lambda number: number >= 0, "give 0 or more, or inf to clip nothing", minimum=0)
 NormType = _number_field(lambda number: number > 0, "give a number above 0, or inf", exclusiveMinimum=0)
 Bound = _number_field(lambda number: not math.isnan(number), "give a number other than NaN", ("inf", "-inf"))
 Finite = _number_field(lambda number: 0 <= number < math.inf, "give a finite number of 0 or more", (), minimum=0)

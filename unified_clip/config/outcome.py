@@ -32,7 +32,7 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """The threshold at the step of the clip, or None if the threshold is unknown or has several values."""
+    """The threshold at the step of the clip, or None if it is unknown or is not a single number."""
 
     norm: float | None
     """The total norm of the group before the clip, or None for the rules `value` and `norm`."""
@@ -50,8 +50,8 @@ class GroupOutcome(NamedTuple):
 class ClipOutcome:
     """The outcome of one clip. `print(outcome)` prints the outcome in one line.
 
-    When you read a number for the first time, Python waits for the device. After a clip in a compiled graph, reading a
-    number raises RuntimeError.
+    When you first read a number such as `norm`, Python waits for the device. After a clip in a compiled graph, reading
+    a number raises RuntimeError.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class ClipOutcome:
     def __repr__(self) -> str:
         try:
             numbers = {"norm": self.norm, "norm_clipped": self.norm_clipped, "coef": self.coef, "clipped": self.clipped}
-        except RuntimeError:  # inside a graph, which has no numbers yet
-            return f"ClipOutcome(step={self.step}, no numbers yet: clipped inside a graph)"
+        except RuntimeError:  # inside a graph
+            return f"ClipOutcome(step={self.step}, clipped inside a graph: the numbers are unknown)"
         shown: dict[str, Any] = {"step": self.step, **numbers, "skipped": self.skipped}
         shown |= {name: count for name, count in (("nan", self.nan), ("inf", self.inf)) if count}
         shown |= {"parts": self.parts} if len(self._titles) > 1 else {}
@@ -91,7 +91,7 @@ class ClipOutcome:
         try:
             text = in_words(self.norm, self.norm_clipped, self.coef, self.clipped, self.skipped)
         except RuntimeError:
-            return f"{start}clipped inside a graph (no numbers yet)"
+            return f"{start}clipped inside a graph, so the norm is unknown"
         counts = [f"{count} {name}" for count, name in ((self.nan, "NaN"), (self.inf, "infinite")) if count]
         elements = f" (elements: {', '.join(counts)})" if counts else ""
         parts = [f"{title or 'all others'}: {part}" for title, part in self.parts.items()]
@@ -164,7 +164,7 @@ class ClipOutcome:
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        """Return a dict for logs with `grad_norm` (the norm before the clip), `grad_norm_clipped` and `clip_coef`.
+        """Return a dict for logs. Its keys are `grad_norm` (before the clip), `grad_norm_clipped` and `clip_coef`.
         Unknown numbers are left out.
 
         prefix: A text to put before each name, such as "train/".
@@ -284,7 +284,7 @@ class _Numbers(NamedTuple):
     """`norms[i]` has the (norm, coefficient) tuples of `settings.parts[i]`."""
 
     greatest: list[float | None]
-    """`greatest[i]` is the largest magnitude in `settings.parts[i]`, for the rule `value`."""
+    """`greatest[i]` is the largest magnitude in the gradients of `settings.parts[i]`, for the rule `value`."""
 
     each: list[float]
     """The norm of each gradient, only with `details=True`."""
@@ -336,8 +336,8 @@ class _DeferredNumbers:
         if self._in_graph:
             raise RuntimeError(
                 "this clip was part of a compiled graph, so its norms and coefficients are unknown here. Clip outside "
-                "the graph, or let the graph return the norm, which is the result of clip_. Or use "
-                "as_optax(optimizer), or attach_to(optimizer) on Keras. These keep the norms and coefficients."
+                "the graph, or let the graph return the norm, which is the result of clip_. Or clip with "
+                "as_optax(optimizer) on JAX or attach_to(optimizer) on Keras, which keep the norms and coefficients."
             )
         late = {
             index: value for indices, later in self._later for index, value in zip(indices, later.values(), strict=True)

@@ -42,7 +42,7 @@ class Cosine(Ramp):
 
 
 class Piecewise(ConfigModel):
-    """A threshold that is values[0] before step boundaries[0], values[1] before step boundaries[1], and so on."""
+    """A threshold that starts at values[0]. At the step in boundaries[i], the threshold changes to values[i + 1]."""
 
     schedule: Literal["piecewise"]
     values: Annotated[list[Threshold], Field(min_length=1)]
@@ -53,14 +53,14 @@ class Piecewise(ConfigModel):
         if len(self.values) != len(self.boundaries) + 1:
             raise ValueError(
                 f"there are {len(self.values)} values and {len(self.boundaries)} boundaries. Give "
-                f"{len(self.boundaries) + 1} values, one more than boundaries."
+                f"{len(self.boundaries) + 1} values: there must be one more value than boundaries."
             )
         if sorted(set(self.boundaries)) != self.boundaries:
             pairs = enumerate(zip(self.boundaries, self.boundaries[1:], strict=False), 1)
             same = next((index for index, (before, after) in pairs if before == after), None)
             advice = (
-                "Sort the boundaries, and move each value together with its boundary. values[0] applies before step "
-                "boundaries[0], and values[i] applies from step boundaries[i-1] on."
+                "Sort the boundaries, and sort the values with them: values[i + 1] applies from the step in "
+                "boundaries[i] on."
             )
             if same and sorted(self.boundaries) == self.boundaries:
                 advice = f"Remove boundaries[{same}] and values[{same}], which no step uses."

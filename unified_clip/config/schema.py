@@ -43,17 +43,25 @@ class Clipping(ConfigModel):
     """A clip rule, with a threshold or bounds, a norm type and an eps."""
 
     rule: Rule = Field(
-        description='the rule: "none" only measures, "value" clips each element, "norm" clips each tensor by its own '
-        'norm, and "global_norm" clips all tensors by their total norm'
+        description='the rule: "none" only measures the norm, "value" clips each element, "norm" clips each tensor by '
+        'its own norm, and "global_norm" clips all tensors by their total norm'
     )
     threshold: Threshold | Schedule | None = Field(
         default=None,
-        description='the largest norm. For the rule "value", the threshold is the largest magnitude of an element. '
+        description='the largest allowed norm. For the rule "value", the largest allowed magnitude of an element. '
         "Give a number of 0 or more, or a table with a schedule",
     )
-    min: Bound | None = Field(default=None, description='the lower bound, for rule = "value" without a threshold')
-    max: Bound | None = Field(default=None, description='the upper bound, for rule = "value" without a threshold')
-    norm_type: NormType | None = Field(default=None, description="the order p of the norm, above 0, or inf; default: 2")
+    min: Bound | None = Field(
+        default=None,
+        description='the lower bound of each element. With rule = "value", set min and max, or threshold',
+    )
+    max: Bound | None = Field(
+        default=None,
+        description='the upper bound of each element. With rule = "value", set min and max, or threshold',
+    )
+    norm_type: NormType | None = Field(
+        default=None, description="the order p of the norm: a number above 0, or inf. The default is 2"
+    )
     family: FamilyName | None = Field(
         default=None,
         description="the framework that defines the clipping formula. The eps of pytorch is 1e-6, and the eps of "
@@ -61,13 +69,14 @@ class Clipping(ConfigModel):
         "is pytorch",
     )
     eps: Finite | None = Field(
-        default=None, description="the number that is added to the norm; default: the eps of the family"
+        default=None, description="the number that is added to the norm. The default is the eps of the family"
     )
     adaptive: Adaptive | None = Field(
         default=None,
         description="a table with a rule that computes the threshold. The rule agc uses the parameters, and all other "
-        'rules use earlier norms. The rules adagc and agc need rule = "norm", and all other rules need rule = '
-        '"global_norm". You can also set the key threshold, as the upper limit of the computed threshold',
+        'rules use the norms of earlier steps. With the adaptive rules adagc and agc, the clip rule must be "norm". '
+        'With all other adaptive rules, the clip rule must be "global_norm". You can also set the key threshold, as '
+        "the maximum of the computed threshold",
     )
 
     @field_validator("threshold")
@@ -134,7 +143,7 @@ class Clipping(ConfigModel):
 
 
 class Group(Clipping):
-    """A group of parameters with its own rule. docs/config.md lists the keys that a group inherits."""
+    """Parameters with their own rule. docs/config.md lists the keys that groups inherit from the configuration."""
 
     name: Name
     include: Patterns
@@ -143,7 +152,7 @@ class Group(Clipping):
         Rule,
         WithJsonSchema(
             {"anyOf": [{"enum": list(get_args(Rule)), "type": "string"}, {"type": "null"}]}
-            | {"description": "the rule for these parameters; default: the rule of the configuration"}
+            | {"description": "the rule for these parameters. The default is the rule of the configuration"}
         ),
     ] = None  # type: ignore[assignment]  # only until the group is part of a configuration, whose rule it then inherits
 
@@ -156,11 +165,11 @@ class Provenance(ConfigModel):
     file: str | None = None
     notes: list[str] = []
     not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
-    """The trainer's action if the norm is inf or NaN, in sentences. '' means that the trainer applies its clip rule."""
+    """Sentences about the trainer's action if the norm is inf or NaN, or '' if the trainer applies its clip rule."""
 
 
 class Settings(Clipping):
-    """A clip configuration as data."""
+    """The keys and values of a clip configuration."""
 
     version: Literal[1] = Field(default=1, description="the version of this schema")
     nonfinite: Nonfinite = Field(
@@ -170,19 +179,19 @@ class Settings(Clipping):
     )
     include: Patterns = Field(
         default=["*"],
-        description="patterns of parameter names. Only matching parameters are clipped. Groups select from these "
-        "parameters",
+        description="patterns of parameter names. Only matching parameters are clipped. Groups can contain only "
+        "these parameters",
     )
     exclude: list[Name] = Field(
         default=[],
-        description="patterns of parameter names. These parameters are not clipped, and are not part of any norm, even "
-        "if a group includes them",
+        description="patterns of parameter names. Matching parameters are not clipped, and are not part of any norm, "
+        "even if a group includes them",
     )
     groups: list[Group] = Field(default=[], description="groups of parameters, each with its own rule")
     provenance: Provenance | None = None
     check: CheckRules | None = Field(
         default=None,
-        description="settings of unified-clip config check: files that must clip, findings to ignore, formats of files",
+        description="settings of unified-clip config check, such as files that must have a clip, or findings to ignore",
     )
 
     @model_validator(mode="wrap")
@@ -214,7 +223,7 @@ class Settings(Clipping):
 
     @property
     def parts(self) -> list[Clipping]:
-        """The groups, and then the configuration itself, for parameters in no group."""
+        """The groups, and then the configuration itself, whose rule is for parameters in no group."""
         return [*self.groups, self]
 
     @property
@@ -227,7 +236,7 @@ class Settings(Clipping):
 
     @property
     def needs_places(self) -> bool:
-        """The rule adagc keeps a state for each parameter, including parameters without a gradient."""
+        """The rule adagc keeps a state for each parameter, so it needs to know which parameters have no gradient."""
         return any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in self.parts)
 
     @property
@@ -256,7 +265,7 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """Configurations with the same effect return equal tuples."""
+        """If two configurations have equal values here, they have the same effect."""
         parts = [
             ClipRule("global_norm", formula.PADDLE)
             if _is_off(part)
@@ -299,7 +308,7 @@ def is_off(settings: Settings) -> bool:
 
 
 def _is_off(part: Clipping) -> bool:
-    """Return whether a part never changes a gradient."""
+    """Return whether a clip rule never changes a gradient."""
     if part.rule == "none":
         return True
     thresholds = part.threshold.values if isinstance(part.threshold, Piecewise) else [part.threshold]
@@ -308,7 +317,7 @@ def _is_off(part: Clipping) -> bool:
 
 
 def json_schema() -> str:
-    title = f"A clip configuration of unified_clip, version {VERSION}"
+    title = f"A clip configuration of unified_clip (format version {VERSION})"
     schema = {"$schema": GenerateJsonSchema.schema_dialect, "title": title, **Settings.model_json_schema()}
     schema["properties"]["$schema"] = {"type": "string"}
     return json.dumps({**schema, "title": title}, indent=2) + "\n"

@@ -40,7 +40,7 @@ class ParameterSelection:
         return None if name is None else _dotted(name)
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
-        """Return the leaves of all gradients that are clipped, in the order of `Settings.parts`."""
+        """Return the `Leaf` of each gradient to clip, in the order of `Settings.parts`."""
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
         if self._uses_names and gradients and not self._checked:
@@ -91,20 +91,20 @@ class ParameterSelection:
         is_alone = leaf.parameter is None or leaf.parameter is leaf.tensor  # a gradient without its parameter
         if self._names is not None and is_alone:
             return (
-                f"But {leaf.place} is a gradient without its parameter, and `names` has names of parameters. Pass "
+                f"But `names` gives names to parameters, and {leaf.place} is a gradient without its parameter. Pass "
                 "gradients as a dict or (name, gradient) tuples."
             )
         if self._names is not None:
             return (
-                f"But {leaf.place} is not a parameter in `names`. As `names`, pass all parameters with their names, or "
-                "the model."
+                f"But `names` does not contain {leaf.place}. Pass the model, or all parameters with their names, as "
+                "`names`."
             )
         if not is_alone:
             advice = "Clip with clip.clipper(model), or pass model.named_parameters() to clip_."
             return f"But {leaf.place} has no name. {advice}"
         return (
-            f"But {leaf.place} has no name. Pass gradients as a dict or (name, gradient) tuples. Or clip by "
-            "clip.clipper(names), with a list of names in the order of the gradients."
+            f"But {leaf.place} has no name. Pass gradients as a dict or (name, gradient) tuples. Or clip with "
+            "clip.clipper(names), where names lists the parameter names in the order of the gradients."
         )
 
     def _part_of(self, name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The training step of a clip."""
+"""The step number of a clip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Step(NamedTuple):
     """An int, or a tensor of a compiled graph."""
 
     is_counted: bool
-    """Whether the clipper counted the step."""
+    """False if the caller passed the step."""
 
     @property
     def is_known(self) -> bool:
@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
-    """Return the step as an int. Integers of NumPy and integer tensors are accepted."""
+    """Return the step as an int. NumPy integers and integer tensors are also accepted."""
     try:
         # some releases of NumPy and Paddle also accept a bool or a float tensor as an index
         is_whole = not isinstance(step, bool) and "int" in str(getattr(step, "dtype", "int"))
@@ -57,12 +57,12 @@ def loaded_step(state: Any) -> int:
         return checked_step(state["step"])
     except (TypeError, ValueError):
         raise ValueError(
-            f"the key `step` of the state is {state['step']!r:.60}. Pass the dict that state_dict() returned."
+            f"in this state, `step` is {state['step']!r:.60}. Pass the dict that state_dict() returned."
         ) from None
 
 
 def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
-    """Return the threshold at a step. If a graph computes the step, the graph also computes the threshold."""
+    """Return the threshold at a step. If the step is a tensor of a graph, the graph computes the threshold."""
     threshold = part.threshold
     if threshold is None:
         return float("inf")
@@ -77,7 +77,7 @@ def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
 def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
     """Return the argument `step` of a clip call, or `counted` if it is None."""
     entry.break_graph(
-        "a compiled graph cannot count the calls of a clip configuration. Clip outside the graph, or by a "
+        "a clip configuration cannot count its calls inside a compiled graph. Clip outside the graph, or call a "
         "function of unified_clip.torch"
     )
     if step is None:

@@ -13,8 +13,8 @@ from .schema import VERSION, Settings
 def settings_data(document: Document) -> dict[str, Any]:
     data = document.data
     if not isinstance(data, dict):
-        remedy = 'Give keys with values, such as {"rule": "norm", "threshold": 1.0}.'  # both YAML and JSON
-        raise ConfigError(f"{document.name} contains {format_value(data)}, not keys with values. {remedy}")
+        remedy = 'Give keys and values, such as {"rule": "norm", "threshold": 1.0}.'  # both YAML and JSON
+        raise ConfigError(f"{document.name} contains {format_value(data)}, which is not a table. {remedy}")
     for keys, _, _ in document.duplicates:
         line = document.line(keys)
         raise ConfigError(f"{document.name}, line {line}: the key {keys[-1]!r} occurs twice. Remove one.")
@@ -23,7 +23,8 @@ def settings_data(document: Document) -> dict[str, Any]:
     if isinstance(version, int) and version > VERSION:
         raise document.wrong(
             ["version"],
-            f"this release of unified_clip supports version {VERSION}, not version {version}. Install a later release.",
+            f"this release of unified_clip supports configurations of version {VERSION}, not of version {version}. "
+            "Install a later release.",
         )
     try:
         Settings.model_validate(data)

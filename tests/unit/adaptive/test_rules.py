@@ -205,7 +205,7 @@ def saved(**changes: Any) -> dict[str, Any]:
 def test_a_state_of_an_adaptive_rule_needs_one_in_the_configuration() -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0)
     message = (
-        r"^the key `adaptive` of the state has values, but this configuration has no adaptive rule that keeps a state\."
+        r"^in this state, `adaptive` has values, but this configuration has no adaptive rule that keeps a state\."
         r" Load a state that this configuration saved\."
     )
     with pytest.raises(ValueError, match=message):
@@ -219,10 +219,10 @@ def test_a_state_of_an_adaptive_rule_needs_one_in_the_configuration() -> None:
     [
         ({}, "this is not the state of a clip configuration"),
         (saved() | {"version": 2}, "the state has version 2"),
-        (saved() | {"step": -1}, "the key `step` of the state is -1. Pass the dict that state_dict() returned."),
-        (saved() | {"step": "a"}, "the key `step` of the state is 'a'. Pass the dict that state_dict() returned."),
-        (saved() | {"adaptive": {}}, "the key `adaptive` of the state is empty, but this configuration has an "),
-        (saved() | {"adaptive": None}, "the key `adaptive` of the state is None"),
+        (saved() | {"step": -1}, "in this state, `step` is -1. Pass the dict that state_dict() returned."),
+        (saved() | {"step": "a"}, "in this state, `step` is 'a'. Pass the dict that state_dict() returned."),
+        (saved() | {"adaptive": {}}, "in this state, `adaptive` is empty, but this configuration has an "),
+        (saved() | {"adaptive": None}, "in this state, `adaptive` is None, not a dict"),
         (saved(rule="percentile"), "the saved state has the rule 'percentile' for the group"),
         (saved(state={"steps": 1}), "the state has the keys steps, but ZClip("),
         (saved(state={}), "the state has the keys (none), but ZClip("),
@@ -298,9 +298,9 @@ def test_configurations_with_other_rules_differ() -> None:
 def test_explain_says_that_the_threshold_adapts() -> None:
     adaptive_config = ClipConfig(rule="global_norm", adaptive={"rule": "ema_ratio"}, threshold=2.0)
     rule, _, last = explain(adaptive_config, "clip.toml").sentences
-    assert "c = the threshold that EmaRatio(ratio=2.0, alpha=0.97, warmup_steps=25) computes from earlier" in rule
-    assert "norms, at most 2." in rule
-    assert last == "The threshold adapts to earlier norms. Each example is clipped as the first step of a run."
+    assert "c = the threshold that EmaRatio(ratio=2.0, alpha=0.97, warmup_steps=25) computes from the" in rule
+    assert "norms of earlier steps, but never more than 2." in rule
+    assert last == "The threshold depends on the norms of earlier steps. Each example is clipped as in the first step."
     same = compare(adaptive_config, ClipConfig(rule="global_norm", threshold=2.0), ["a", "b"])
     assert not same.same
     assert same.verdict == "The results are identical, but the configurations differ."

@@ -123,7 +123,7 @@ def test_a_call_in_a_loop_over_parameters_clips_by_another_norm(check: Check, fu
 def test_an_error_for_a_norm_that_is_not_finite_is_compared(check: Check, function: str) -> None:
     raising = {"a.py": f"{function}(model.parameters(), 1.0, error_if_nonfinite=True)\n"}
     (difference,) = only_finding(check(raising)).differences
-    assert difference.about == "a norm that is not finite"
+    assert difference.about == "the result if the norm is not finite"
     assert check(raising, CLIP_CONFIG + 'nonfinite = "raise"\n').findings == []
     assert check({"a.py": f"{function}(model.parameters(), 1.0, error_if_nonfinite=False)\n"}).findings == []
     unknown = only_finding(check({"a.py": f"{function}(model.parameters(), 1.0, error_if_nonfinite=args.strict)\n"}))

@@ -42,11 +42,11 @@ def test_the_clip_is_the_subject(check: Check, source: str, effect: str) -> None
 def test_the_text_names_the_settings_that_follow_from_the_rule(check: Check) -> None:
     report = check({"a.py": VALUE})
     names = [difference.about for difference in only_finding(report).differences]
-    assert names == ["rule", "threshold", "norm", "eps", "a norm that is not finite"]
+    assert names == ["rule", "threshold", "norm", "eps", "the result if the norm is not finite"]
     lines = output.as_text(report).splitlines()
     assert lines[1:4] == [
         "  rule: value; wanted: global_norm",
         "  threshold: 0.5; wanted: 1",
-        "  also different: norm, eps, a norm that is not finite",
+        "  also different: norm, eps, the result if the norm is not finite",
     ]
     assert "also different" not in output.as_text(check({"a.py": NORM % "5.0"}, CLIP_CONFIG))

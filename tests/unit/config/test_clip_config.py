@@ -286,15 +286,15 @@ def test_the_error_about_last_names_the_objects_that_have_their_own() -> None:
     clipper = clip.clipper()
     clipper([np.array([3.0, 4.0])])
     assert clipper.last.norm == 5.0
-    with pytest.raises(RuntimeError, match=r"so this object's .* attach_to\(\), clipper\(\) or as_paddle\(\), read"):
+    with pytest.raises(
+        RuntimeError, match=r"so this object's .* attach_to\(\), clipper\(\) or as_paddle\(\) returned, read"
+    ):
         _ = clip.last
 
 
 def test_a_gradient_that_is_not_among_the_names_is_an_error() -> None:
     clip = ClipConfig(rule="norm", threshold=1.0, exclude=["b"]).clipper(names={"a": np.ones(2)})
-    with pytest.raises(
-        TypeError, match=r"position 0 is a gradient without its parameter, and .* Pass gradients as a dict"
-    ):
+    with pytest.raises(TypeError, match=r"position 0 is a gradient without its parameter\. Pass gradients as a dict"):
         clip([np.ones(2)])
 
 

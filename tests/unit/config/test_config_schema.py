@@ -16,7 +16,7 @@ from unified_clip.config.schema import json_schema
 def test_the_schema_requires_no_rule_of_a_group() -> None:
     rule = json.loads(json_schema())["$defs"]["Group"]["properties"]["rule"]
     assert rule["default"] is None
-    assert rule["description"] == "the rule for these parameters; default: the rule of the configuration"
+    assert rule["description"] == "the rule for these parameters. The default is the rule of the configuration"
     group = {"name": "a", "include": ["x"]}
     jsonschema.validate({"rule": "norm", "threshold": 1, "groups": [group]}, json.loads(json_schema()))
 

@@ -84,7 +84,8 @@ def test_a_value_that_files_do_not_show_is_an_error_with_its_own_code() -> None:
             document.get(*keys)
         assert caught.value.code == "UC106"
     with pytest.raises(
-        ConfigError, match=r"^a\.yaml, line 1, base: cannot find b\.yaml\. An unread file might set other\. Add it\.$"
+        ConfigError,
+        match=r"^a\.yaml, line 1, base: cannot find b\.yaml\. A file that was not read might set other\. Add it\.$",
     ):
         document.has("other")
     assert not document.shows("other")
@@ -95,7 +96,7 @@ def test_a_configuration_of_too_many_files_is_rejected(tmp_path: Path) -> None:
     for index in range(30):
         (tmp_path / f"{index}.yml").write_text(f"_BASE_: ['{index + 1}.yml', '{index + 1}.yml']\nlr: 1\n")
     (tmp_path / "30.yml").write_text("OptimizerBuilder: {clip_grad_by_norm: 1.0}\n")
-    with pytest.raises(ConfigError, match=rf"the configuration names more than {MOST_FILES} base files"):
+    with pytest.raises(ConfigError, match=rf"the configuration has more than {MOST_FILES} base files"):
         convert.named(tmp_path / "0.yml", "paddledetection")
 
 
@@ -141,7 +142,7 @@ def test_an_interpolation_is_the_value_that_it_names(text: str, expected: object
         ("\\${a.b}", "\\${a.b} has an escaped ${, which is not supported."),
         ("${a.list[7]}", "${a.list[7]} names a key that does not exist."),
         ("the list ${a.list}", "the list ${a.list} inserts a table or a list into a text."),
-        ("${long}${long}", "${long}${long} has more than 10000 characters after replacement."),
+        ("${long}${long}", "${long}${long} has more than 10000 characters with its values inserted."),
     ],
 )
 def test_an_interpolation_that_is_not_static_is_unknown(text: str, problem: str) -> None:

@@ -54,7 +54,7 @@ def exact_distance(a: ClipConfig, b: ClipConfig, n: Fraction) -> Fraction:
 
 def bounds_in_sentence(text: str) -> list[Fraction]:
     """Return the numbers in a sentence: the numerator of the bound for a norm n, and the bound for all norms."""
-    match = re.fullmatch(r".*at most (\S+) / n .* is at most (\S+)\.( If the norm is infinite.*)?", text)
+    match = re.fullmatch(r".*at most (\S+) / n, .* is at most (\S+)\.( If the norm is infinite.*)?", text)
     assert match is not None
     return [Fraction(number) for number in match.groups()[:2]]
 
@@ -184,8 +184,8 @@ def test_the_largest_difference_of_all_groups_counts() -> None:
     assert difference(a, b) == FamilyDifference(
         2e-6,
         False,
-        "For a norm of n, the relative difference of the clip coefficients is at most 1e-06 / n before rounding. With "
-        "these thresholds, the difference is at most 2e-06.",
+        "For a norm of n, the relative difference between the two clip coefficients is at most 1e-06 / n, apart from "
+        "rounding. With the configuration's thresholds, the difference is at most 2e-06.",
     )
 
 

@@ -321,6 +321,7 @@ def test_delete_of_a_whole_wrapper_without_a_base_file_is_rejected() -> None:
 def test_mmengine_inherits_keys_without_delete(deletes: str) -> None:
     text = f"_base_ = ['a.py']\noptim_wrapper = dict(_delete_={deletes}, optimizer=dict(lr=0.1))"
     with pytest.raises(
-        ConfigError, match=r"_base_ 1: cannot find a.py. An unread file might set optim_wrapper.clip_grad|of flag"
+        ConfigError,
+        match=r"_base_ 1: cannot find a.py. A file that was not read might set optim_wrapper.clip_grad|of flag",
     ):
         read("mmengine", text)

@@ -199,7 +199,7 @@ def test_export_notes_that_the_default_family_applies(
     assert main(["config", "export", str(write("clip.toml", text)), "--to", to]) == 0
     note = (
         "note: clip.toml sets no family. Exported with the default, 'pytorch' (eps = 1e-06). "
-        "To choose another family, set the key family.\n"
+        "To choose another family, set `family` in this file.\n"
     )
     assert capsys.readouterr().err == (note if noted else "")
 

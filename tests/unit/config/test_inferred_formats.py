@@ -104,7 +104,7 @@ def test_gin_files_are_rejected(write: Write) -> None:
         ("defaults:\n- trainer: gpu\n", r"a\.yaml, line 2, defaults 1: cannot find trainer/gpu\.yaml\. Import the com"),
         (
             "# @package _global_\ndefaults:\n- override /trainer: gpu\nmodel: {lr: 0.1}\n",
-            r"a\.yaml, line 3, defaults 1: this entry overrides an entry of another file\. .* with --cfg job",
+            r"a\.yaml, line 3, defaults 1: this entry overrides a defaults entry of another file\. .* with --cfg job",
         ),
     ],
 )

@@ -10,8 +10,8 @@ from unified_clip.cli import main
 from unified_clip.config.formats import FORMATS
 
 BOUND = (
-    "For a norm of n, the relative difference of the clip coefficients is at most 1e-06 / n before rounding. With "
-    "threshold = 0.5, the difference is"
+    "For a norm of n, the relative difference between the two clip coefficients is at most 1e-06 / n, apart from "
+    "rounding. With threshold = 0.5, the difference is"
 )
 
 INFINITE = (
@@ -63,7 +63,7 @@ def test_nearest_in_python_warns_of_the_difference() -> None:
         NotRepresentableError, match=r"does not support `eps = 1e-08`\. Remove `eps`\. Or .*=True.* 9.9e-"
     ):
         config.export_to("detectron2")
-    with pytest.warns(ClipWarning, match=r"'pytorch' with eps = 1e-06\. .* 9\.9e-07 / n .* at most 2e-06\.$"):
+    with pytest.warns(ClipWarning, match=r"'pytorch' with eps = 1e-06\. .* 9\.9e-07 / n, .* at most 2e-06\.$"):
         text = config.export_to("detectron2", nearest=True)
     assert text == config.model_copy(update={"eps": None}).export_to("detectron2")
 

@@ -213,7 +213,7 @@ def test_the_text_has_everything_of_each_clip() -> None:
 
 def test_long_text_that_repeats_becomes_a_reference() -> None:
     text = terminal.as_text(report_with_everything())
-    assert text.count("This is PyTorch's rule") == 2  # for 1, and for args.clip
+    assert text.count("This formula is PyTorch's rule") == 2  # for 1, and for args.clip
     assert text.count("    does: as at src/train.py:12:4\n") == 1
     assert text.count("    check: the learning rate, since") == 1
     assert text.count("    check: as at src/train.py:12:4\n") == 1

@@ -70,11 +70,14 @@ def test_every_link_leads_somewhere(parity: Any) -> None:
 
 def test_the_page_has_meanings_and_known_differences() -> None:
     html = page.render_ported(report_with_everything())
-    assert "with c = args.clip. n is their total norm (the root of the sum of squares). This is PyTorch&#39;s" in html
+    assert (
+        "with c = args.clip. n is their total norm (the root of the sum of squares). This formula is PyTorch&#39;s"
+        in html
+    )
     assert "the value of <code>args.clip</code> is only known at run time" in html
     assert "<td>the total norm becomes 0.9999999</td>" in html
     assert "eps: 0 → 1e-06." in html
-    assert "same total norm; the clipped norm of after is lower by 1e-06 (relative)</li>" in html
+    assert "same total norm; the clipped norm of after is lower by 1e-06 times that of before</li>" in html
     assert "norms and coefficients of 16-bit gradients are rounded to 16 bits (0.67 %)" in html
     assert '<b class="problem">src/broken.py</b> could not be read: line 3: invalid syntax' in html
 

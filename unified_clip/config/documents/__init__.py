@@ -1,4 +1,4 @@
-"""Configuration files as data, with errors that name the file, the line and the key."""
+"""Parse configuration files. Errors contain the file, the line and the key."""
 
 from .document import Document, Layer
 from .files import DOCUMENT_KINDS, dump, kind_of, parse, read_text

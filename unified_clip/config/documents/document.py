@@ -16,7 +16,7 @@ from .unknown import UNKNOWN, PartialTable, Unknown
 class Layer(NamedTuple):
     document: Document
     at: tuple[Key, ...] = ()
-    """The path of keys in the merged document at which the file is inserted."""
+    """The path of keys in the merged document under which the data of `document` is inserted."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Document:
     """The merged values. A value that cannot be read is an `Unknown`."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
-    """The line of each key. For toml, yaml and json, `line` searches `text` instead of `places`."""
+    """The line of each key. Empty for toml, yaml and json, because the method `line` finds these lines in `text`."""
 
     path: Path | None = None
     duplicates: tuple[Duplicate, ...] = ()
@@ -78,7 +78,7 @@ class Document:
     def get(self, *keys: Key, default: Any = None) -> Any:
         """Return the value at a path of keys, or `default` if a key is missing or a table is null.
 
-        Raise ConfigError if the value is unknown, or an outer value is not a table.
+        Raise ConfigError if the value is unknown, or the value of a key before the last key is not a table.
         """
         value = self.data
         for index, key in enumerate(keys):
@@ -91,7 +91,7 @@ class Document:
                 continue
             if not isinstance(value, dict):
                 raise self.wrong(
-                    keys[:index], f"{format_value(value)} is not a table. Give keys with values, such as {key}."
+                    keys[:index], f"{format_value(value)} is not a table. Give a table with keys such as {key}."
                 )
             if key not in value:
                 _check_complete(value, keys)
@@ -102,7 +102,7 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether the file has a key, even with the value null. Raise ConfigError if this is unknown."""
+        """Return whether the file has a key. The value can be null. Raise ConfigError if this is unknown."""
         table = self.data
         for index, key in enumerate(keys):
             if isinstance(table, Unknown):
@@ -116,7 +116,7 @@ class Document:
         return True
 
     def shows(self, *keys: Key) -> bool:
-        """Return whether the document has a key, even with the value null. Unreadable files are ignored."""
+        """Return whether the document has a key. The value can be null. Unreadable files are ignored."""
         table = self.data
         try:
             for key in keys:

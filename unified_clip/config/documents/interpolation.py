@@ -15,11 +15,11 @@ LONGEST = 10_000
 """The maximum length of a text after its interpolations are replaced."""
 
 MOST_VALUES = 100_000
-"""Without this limit, interpolations of tables could fill the memory."""
+"""The maximum number of values after interpolations are replaced. More values could fill the memory."""
 
 
 def resolve(data: Any) -> Any:
-    """Replace each interpolation by its value. An interpolation without a value becomes an `Unknown`."""
+    """Replace each interpolation by its value. An interpolation that cannot be resolved becomes an `Unknown`."""
     resolver = _Resolver(data)
     result = resolver.resolved((), data)
     too_many = f"the interpolations expand to more than {MOST_VALUES} values."
@@ -87,7 +87,7 @@ class _Resolver:
             raise _UnknownError(Unknown(text, ADVICE, f"{text:.60} inserts a table or a list into a text."))
         if sum(len(str(part)) for part in rest) > LONGEST:
             raise _UnknownError(
-                Unknown(text, ADVICE, f"{text:.60} has more than {LONGEST} characters after replacement.")
+                Unknown(text, ADVICE, f"{text:.60} has more than {LONGEST} characters with its values inserted.")
             )
         return "".join(map(str, rest))
 

@@ -1,4 +1,4 @@
-"""Format keys and values for error messages."""
+"""Convert keys and values to text for error messages."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class MergeRules:
     """If a table sets this key to true, as in `_delete_=True`, the table replaces the base file's table."""
 
     keeps_missing: bool = False
-    """Whether "???" keeps the value of the base file, as in Hydra."""
+    """Whether a key with the value "???" keeps the value of the base file, as in Hydra."""
 
     is_strict: bool = False
 

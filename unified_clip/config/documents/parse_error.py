@@ -12,7 +12,7 @@ class ParseError(Exception):
 NOT_VALID = "this is not {}: {}. Correct it."
 
 MAX_DIGITS = 400
-"""A longer whole number is rejected, because no float is so large."""
+"""Longer whole numbers are rejected, because they exceed every float."""
 
 TOO_LONG = f"a number has {{}} characters. Give at most {MAX_DIGITS} characters. If this is a text, quote the text."
 

@@ -29,7 +29,7 @@ COMMAND = re.compile(r"\.py\b|\b(python\d?|torchrun|accelerate|deepspeed)\s")
 def without_unused_arrays(text: str) -> str:
     """Remove the arrays that a script does not expand.
 
-    A script that runs no command keeps its arrays, because other scripts can source the script.
+    If the script runs no command, keep all arrays, because other scripts can use them.
     """
 
     code = COMMENT.sub("", text)
@@ -101,7 +101,7 @@ def assigned_numbers(text: str) -> Mapping[str, str]:
 
 
 def option_value(word: str | None, numbers: Mapping[str, str]) -> Any:
-    """Return a word as a float if it is a number or a `$NAME` in `numbers`."""
+    """Convert a number, or a `$NAME` in `numbers`, to a float. Return any other word unchanged."""
     if word is not None and (match := VARIABLE.fullmatch(word)):
         word = numbers.get(match[1] or match[2], word)
     return float(word) if word is not None and NUMBER.fullmatch(word) else word

@@ -38,7 +38,7 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> ParseError:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Put a mark at the key, convert the document to text, and count the lines above the mark."""
+    """Return the line of a key. To find it, put a mark at the key, and count the lines above the mark."""
     mark = "unified_clip_was_here"
     try:
         document = tomlkit.parse(text)

@@ -1,4 +1,4 @@
-"""Values and files that cannot be read."""
+"""Placeholders for values and files that cannot be read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class UnreadFile:
     """A configuration file that cannot be read. The file might set any key."""
 
     place: str
-    """Where the configuration names the file, such as "train.yaml, line 1, _BASE_"."""
+    """The place that refers to this file, such as "train.yaml, line 1, _BASE_"."""
 
     problem: str
     advice: str
@@ -46,7 +46,7 @@ class UnreadFile:
         return f"{self.place}: {self.problem}" if self.place else self.problem
 
     def error(self, keys: Sequence[Key]) -> ConfigError:
-        return ConfigError(f"{self} An unread file might set {dotted(keys)}. {self.advice}".rstrip(), UNKNOWN)
+        return ConfigError(f"{self} A file that was not read might set {dotted(keys)}. {self.advice}".rstrip(), UNKNOWN)
 
 
 class PartialTable(dict[Any, Any]):

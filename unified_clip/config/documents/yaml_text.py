@@ -52,7 +52,7 @@ class _Yaml(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge the tables of `<<`. YAML uses the first value of a key, but PyYAML 6.0.4 uses the last."""
+        """Merge the tables of `<<`. If several tables have a key, YAML uses the first value, PyYAML 6.0.4 the last."""
         merged: list[tuple[yaml.Node, yaml.Node]] = []
         for key, value in node.value:
             if key.tag == MERGE:
@@ -72,7 +72,7 @@ class _Yaml(yaml.SafeLoader):
     def whole_number(self, node: yaml.ScalarNode) -> int:
         digits = str(self.construct_scalar(node)).replace("_", "")
         if len(digits) > MAX_DIGITS:
-            raise _marked(f"{TOO_LONG.format(len(digits))} Remove a tag such as !!int from the text.", node)
+            raise _marked(f"{TOO_LONG.format(len(digits))} Also remove a tag such as !!int.", node)
         return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
 
 
@@ -89,7 +89,7 @@ def _marked(problem: str, node: yaml.Node) -> ParseError:
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
-    """Return the value of a node with an unknown tag. For a text such as `!include base.yaml`, return an `Unknown`."""
+    """Return the value of a node with an unknown tag. For `!include base.yaml`, return an `Unknown`."""
     tag = node.tag.removeprefix(STANDARD)
     if tag == ORDERED and isinstance(node, yaml.SequenceNode) and len(node.value) == 1:
         pairs = loader.construct_object(node.value[0], deep=True)

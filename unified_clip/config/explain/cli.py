@@ -36,15 +36,15 @@ def add_parser(commands: Any) -> None:
         "--gradients",
         type=Path,
         metavar="FILE",
-        help="an .npz file of gradients to clip (default: examples around the threshold)",
+        help="an .npz file of gradients to clip (default: examples below, at and above the threshold)",
     )
     parser.add_argument(
         "--recorded",
         type=Path,
         metavar="RUN.jsonl",
-        help="a recorded run. Also print how many of the run's norms would be clipped",
+        help="a recorded run. Also print at how many of its steps a configuration would clip",
     )
-    parser.add_argument("--step", type=int, metavar="N", help="the step for a schedule (default: 0)")
+    parser.add_argument("--step", type=int, metavar="N", help="the step for a threshold with a schedule (default: 0)")
     add_format(parser, "text", "json", old=["json"])
     parser.set_defaults(run=run)
 

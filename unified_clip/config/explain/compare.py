@@ -65,8 +65,8 @@ class ComparedResults:
     a: ExampleResult
     b: ExampleResult
     distance: float
-    """The largest difference between the results of `a` and `b`, divided by the largest magnitude. NaN and
-    infinite differences count as inf."""
+    """The largest difference between the results of `a` and `b`, divided by the largest magnitude of an element. NaN
+    and infinite differences count as inf."""
 
     sentence: str
 
@@ -163,7 +163,7 @@ def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
-    """Return the largest difference between elements, relative to the largest magnitude. NaN equals NaN here."""
+    """Return `ComparedResults.distance`. NaN equals NaN here."""
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0
     a, b = ([array.astype(np.result_type(array, np.float64)) for array in arrays] for arrays in (a, b))
@@ -190,10 +190,10 @@ def _sentence(a: ExampleResult, b: ExampleResult, distance: float, names: Sequen
     if not math.isfinite(distance):
         effect = "results differ in NaN or infinite elements"
     elif lower == higher:
-        effect = f"results differ by up to {distance:.2g}"
+        effect = f"results differ by up to {distance:.2g} times the largest element"
     else:
-        name = names[0] if a.norm_clipped == lower else names[1]
-        effect = f"the clipped norm of {name} is lower by {(higher - lower) / higher:.2g} (relative)"
+        name, other = names if a.norm_clipped == lower else reversed(names)
+        effect = f"the clipped norm of {name} is lower by {(higher - lower) / higher:.2g} times that of {other}"
     return f"{a.of}: {norms}; {effect}"
 
 
@@ -220,7 +220,7 @@ def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
         "threshold": describe.limits(config),
         "norm": describe.order(config) if has_norm else "none",
         "eps": describe.number(config.as_clip_rule(1.0).convention.eps) if has_norm else "none",
-        "a norm that is not finite": describe.nonfinite(config),
+        "the result if the norm is not finite": describe.nonfinite(config),
         NOT_FINITE: config.not_finite or "clipped by the rule",
         "parameters": describe.listed(config.include, config.exclude),
         "order of the groups": ", ".join(group.name for group in config.groups if group.name in shared),

@@ -26,17 +26,20 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
     rest, last = rule(settings, threshold), settings.not_finite or nonfinite(settings)
     ends = [] if rest.endswith(last) else [last]  # the rule `value` already describes NaN
     if settings.is_adaptive:
-        ends.append("The threshold adapts to earlier norms. Each example is clipped as the first step of a run.")
+        ends.append(
+            "The threshold depends on the norms of earlier steps. Each example is clipped as in the first step."
+        )
     ends += warm_up(settings)
     if settings.needs_parameters:
         ends.append("In the examples, all elements of parameters are 1.")
     if settings.include == ["*"] and not settings.exclude:
         return [*groups, f"All other parameters: {rest}" if groups else rest, *ends]
-    named = f"Parameters named {listed(settings.include, settings.exclude)}"
+    names = listed(settings.include, settings.exclude)
     others = "Other parameters are not clipped, and not part of the norm."
     if not groups:
-        return [f"{named}: {rest}", others, *ends]
-    return [f"{named} are clipped as follows. {others}", *groups, f"All other included parameters: {rest}", *ends]
+        return [f"Parameters named {names}: {rest}", others, *ends]
+    included = f"The rules are for parameters named {names}. {others}"
+    return [included, *groups, f"All other included parameters: {rest}", *ends]
 
 
 def warm_up(settings: Settings) -> list[str]:
@@ -63,10 +66,9 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
     is_global = clipping.rule == "global_norm"
     gradients, norm = ("all gradients", "their total norm") if is_global else ("each gradient", "its own norm")
     if clipping.adaptive is not None and not clipping.adaptive.has_state:
-        gradients = "each unit of a gradient"
-    family = f"This is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]}."
-    if clipping.eps is not None:
-        family = f"This is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]}, with eps = {number(clipping.eps)}."
+        gradients = "each unit (such as a channel) of a gradient"
+    own_eps = "" if clipping.eps is None else f", with eps = {number(clipping.eps)}"
+    family = f"This formula is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]}{own_eps}."
     product = f"Multiply {gradients} by min(1, c / {denominator}) with c = {threshold}."
     return f"{product} n is {norm} ({order(clipping)}). {family}"
 
@@ -95,8 +97,9 @@ def limits(clipping: Clipping) -> str:
     if clipping.bounds:
         return f"[{', '.join(map(number, clipping.bounds))}]"
     if clipping.adaptive is not None:
-        rule, most = clipping.adaptive, "" if threshold in (None, math.inf) else f", at most {_fixed(threshold)}"
-        origin = "earlier norms" if rule.has_state else "the norm of each unit (such as a channel) of the parameter"
+        rule = clipping.adaptive
+        most = "" if threshold in (None, math.inf) else f", but never more than {_fixed(threshold)}"
+        origin = "the norms of earlier steps" if rule.has_state else "the norm of the same unit of the parameter"
         return f"the threshold that {rule} computes from {origin}{most}"
     return _fixed(threshold)
 
@@ -123,7 +126,7 @@ def _schedule(schedule: Schedule) -> str:
 
 def nonfinite(settings: Settings) -> str:
     actions = {
-        "raise": "an error is raised and nothing changes",
+        "raise": "an error is raised and no gradient changes",
         "skip": "the step is skipped",
         "zero": "all gradients become 0",
     }

@@ -55,7 +55,7 @@ class _Measure:
     threshold: float
 
     def scaled(self, arrays: Sequence[Array], share: float) -> list[Array] | None:
-        """Scale arrays to `share` times the threshold. Return None if floats cannot represent the result."""
+        """Scale arrays to a norm of `share` times the threshold. Return None if floats cannot represent the result."""
         target = self.threshold * share
         total = norm_of(arrays, self.order)
         norms = [norm_of([array], self.order) if self.rule == "norm" else total for array in arrays]
@@ -69,8 +69,10 @@ class _Measure:
         size = f"{self.threshold * share:g}" if share != 1 else describe.number(self.threshold)
         if self.rule == "value":
             return f"gradients whose largest element is {size}"
-        order = "" if self.order == 2 else f" of order {describe.number(self.order)}"
-        return f"tensors of norm {size}{order} each" if self.rule == "norm" else f"gradients of norm {size}{order}"
+        norm = "norm" if self.order == 2 else f"norm of order {describe.number(self.order)}"
+        if self.rule == "norm":
+            return f"tensors whose own {norm} is {size}"
+        return f"gradients of norm {size}" if self.order == 2 else f"gradients whose {norm} is {size}"
 
 
 def examples(configs: Sequence[Settings], step: int) -> list[Example]:
@@ -90,7 +92,7 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
             infinite[group.names[0]][0] = math.inf
             result.append(Example(f"{prefix}gradients with an infinity", infinite, step))
     if len(groups) > 1:
-        result.append(Example("the largest gradients of every group", largest, step))
+        result.append(Example("all groups together, with their largest gradients", largest, step))
     return result
 
 

@@ -1,4 +1,4 @@
-"""The effect that a configuration would have on the norms of a recorded run."""
+"""The effect that a configuration would have on a recorded run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..schedules import threshold_at
 
 
 def describe(config: ClipConfig, source: Path, path: Path) -> str:
-    """Return a sentence about the share of recorded norms that a configuration clips."""
+    """Return a sentence about the share of recorded gradients that a configuration would clip."""
     if unfit := _unfit(config):
         raise UsageError(
             f"{source} has {unfit}, which --recorded does not support. Remove --recorded, or pass another "
@@ -31,7 +31,7 @@ def describe(config: ClipConfig, source: Path, path: Path) -> str:
         thresholds = list(suggestion.replay(config.adaptive.make()).thresholds)
     thresholds = [min(threshold, limit) for threshold in thresholds]
     clipped = sum(norm > threshold for norm, threshold in zip(norms, thresholds, strict=True)) / len(norms)
-    return f"On the run {path.name}, this configuration {Replay(thresholds, clipped)}."
+    return f"With the norms recorded in {path.name}, this configuration {Replay(thresholds, clipped)}."
 
 
 def _unfit(config: ClipConfig) -> str:

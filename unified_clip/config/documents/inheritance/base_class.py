@@ -20,7 +20,7 @@ MOST_FILES = 200
 
 class Inheritance(ABC):
     keys: Sequence[str] = ()
-    """The top-level keys that name other files."""
+    """The top-level keys that list other files."""
 
     def applies(self, document: Document) -> bool:
         return any(document.shows(key) for key in self.keys)
@@ -58,7 +58,7 @@ class Files:
             return self.unread(document, keys, f"{name} is a folder." if path.is_dir() else f"cannot find {name}.")
         self.opened += 1
         if self.opened > MOST_FILES:
-            raise document.wrong(keys, f"the configuration names more than {MOST_FILES} base files. Name fewer.")
+            raise document.wrong(keys, f"the configuration has more than {MOST_FILES} base files. Use fewer.")
         return self.parse(path, self.name(path))
 
     def unread(self, document: Document, keys: Sequence[Key], problem: str) -> UnreadFile:

@@ -1,4 +1,4 @@
-"""Merge the base files that a top-level key names, such as `_BASE_`."""
+"""Merge the base files that a top-level key such as `_BASE_` lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BaseFiles(Inheritance):
         return (self.key,)
 
     defaults: str = ""
-    """The name of the trainer's file of defaults, which can be missing."""
+    """The name of the trainer's file of defaults. This file can be missing."""
 
     def compose(self, document: Document, parse: Parse) -> Document:
         return self._load(document, Files(document, parse, self.advice), ())

@@ -49,7 +49,7 @@ def _is_part(document: Document) -> bool:
 
 
 def with_main(path: Path) -> list[Document]:
-    """Compose the file at `path` with each main configuration that can choose this file."""
+    """Compose each main configuration whose `defaults` list can choose the file at `path`."""
     path = path.resolve()
     for folder in path.parents[1 : MOST_PARENTS + 1]:
         composed = [_choosing(path, main) for main in sorted(folder.glob("*.yaml"))]
@@ -92,12 +92,12 @@ class _Node:
 class _Composition:
     files: Files
     choices: dict[str, Default] = field(default_factory=dict)
-    """Maps a group, such as "trainer" or "db@source", to the entry that chooses a file."""
+    """Maps a group, such as "trainer" or "db@source", to the `defaults` entry that chooses a file."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
-    """Maps a group to the file that a `defaults` list chooses. The name of this file replaces `${group}`."""
+    """Maps a group, such as "db", to the name of the chosen file. This name replaces `${db}` in `defaults` lists."""
 
     def compose(self, document: Document) -> Document:
         path = (document.path or Path(document.name)).resolve()
@@ -118,7 +118,7 @@ class _Composition:
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
             entry, owner = self.choices[unused[0]], self.overriding[unused[0]]
-            why = "this entry overrides an entry of another file."
+            why = "this entry overrides a defaults entry of another file."
             return replace(self.files.unread(owner, ["defaults", entry.index], why), is_outer=True)
         is_in_group = main.group and package_header(main.document.text) is not None
         if is_in_group or _is_part(main.document):
@@ -167,7 +167,7 @@ class _Composition:
         group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
         package = _final_package(node.package, entry.relative_package)
         if "${" in name or name == "???":
-            return [(self.files.unread(*place, f"the file {name} is only known at run time."), package)]
+            return [(self.files.unread(*place, f"the file name {name} is only known at run time."), package)]
         path = node.root / group / f"{name}.yaml"
         if entry.is_optional and not path.is_file():
             return []

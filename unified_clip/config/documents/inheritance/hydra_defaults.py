@@ -27,7 +27,7 @@ class Default:
     """The chosen files, such as ("gpu",) for `trainer: gpu`."""
 
     package: str | None
-    """The package after @, or None for Hydra's default package."""
+    """The package after `@`, such as "fit" for `trainer@fit: gpu`, or None for Hydra's default package."""
 
     is_absolute: bool
     is_override: bool = False

@@ -1,4 +1,4 @@
-"""Files that a configuration names by path, such as DeepSpeed's file in Hugging Face's TrainingArguments."""
+"""Files whose paths a configuration contains, such as DeepSpeed's file in Hugging Face's TrainingArguments."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..unknown import Unknown
 from .base_class import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""The named file is searched in this number of folders: the folder of the configuration, and its parents. A relative
-path depends on the working directory of the training, which is unknown."""
+"""The number of folders in which the file can be: the folder of the configuration, and its parents. A relative path
+refers to the working directory of the training, which is unknown."""
 
 
 SEVERAL = "the commands name several files."

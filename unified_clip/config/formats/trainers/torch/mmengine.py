@@ -135,7 +135,7 @@ def check_known(document: Document, path: tuple[str, ...]) -> list[str]:
     for name in clip:
         document.get(*path, name)
     is_partial = isinstance(clip, PartialTable)
-    return [f"{clip.unread} An unread file might set more keys of {path[-1]}."] if is_partial else []
+    return [f"{clip.unread} A file that was not read might set more keys of {path[-1]}."] if is_partial else []
 
 
 def clip_source(data: dict[str, Any] | None) -> str:
