@@ -179,7 +179,7 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
     if isinstance(percentile, bool) or not isinstance(percentile, int | float | np.number) or not 0 < percentile <= 100:
         raise ValueError(f"percentile is {percentile!r}. Pass a number above 0 and up to 100.")
     if isinstance(skip, bool) or not isinstance(skip, int | np.integer) or skip < 0:
-        raise ValueError(f"skip is {skip!r}. Pass a whole number of 0 or more.")
+        raise ValueError(f"skip is {skip!r}. Pass a whole number that is at least 0.")
     norms = list(_norms(records))[skip:]
     finite = [norm for norm in norms if math.isfinite(norm)]
     if len(finite) < MIN_NORMS:

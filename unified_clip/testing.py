@@ -73,7 +73,7 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
     from .tensors import diff, in_memory
 
     if not 0 <= max_ulp < math.inf:
-        raise ValueError(f"max_ulp is {max_ulp}. Pass a finite number of 0 or more")
+        raise ValueError(f"max_ulp is {max_ulp}. Pass a finite number that is at least 0")
     if not 0 <= rtol <= MOST_RTOL:
         raise ValueError(f"rtol is {rtol}. Pass a number from 0 to {MOST_RTOL}")
     if a is b:

@@ -74,7 +74,7 @@ class Options:
         if not 1 <= self.threads <= 1024:
             raise OptionsError(f"--threads is {self.threads}. Pass 1 to 1024.")
         if not 0 <= self.seconds < float("inf"):
-            raise OptionsError(f"--seconds is {self.seconds}. Pass a finite number of 0 or more.")
+            raise OptionsError(f"--seconds is {self.seconds}. Pass a finite number that is at least 0.")
 
     def measurements(self, framework: str) -> Iterator[Measurement]:
         for name in self.lists:

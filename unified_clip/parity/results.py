@@ -231,7 +231,7 @@ class KnownDifferenceResult(ReportModel):
 
 
 class Problem(ReportModel):
-    """A failure of the run. If `excused` is true, the failure does not fail the run."""
+    """A problem of the run. If `excused` is true, the problem does not fail the run."""
 
     what: str
     """What failed, such as "torch, host path, different": the framework, the mode and the verdict."""

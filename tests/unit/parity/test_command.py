@@ -147,7 +147,7 @@ def test_the_report_names_each_problem(tmp_path: Path) -> None:
     write.write(run, tmp_path)
     markdown = (tmp_path / "parity.md").read_text(encoding="utf-8")
     assert f"torch, host path, different: {NAME}: why" in markdown
-    assert f"- results of frameworks differ on the host path: {NAME}: norm" in markdown
+    assert f"- results of unified_clip differ between frameworks on the host path: {NAME}: norm" in markdown
     assert "known difference torch, torch.norm: 'it is so': no case shows this difference" in markdown
     data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
     assert data["cases"][0]["differing_stages"] == ["norm"]

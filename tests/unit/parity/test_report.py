@@ -117,7 +117,7 @@ def test_the_verdict_is_a_sentence_with_counts(passed_report: ParityReport, fail
     assert passed_report.verdict == "PASS: 6 cases on numpy, torch: 18 results of unified_clip are exact."
     assert failed_report.verdict == (
         "FAIL: 6 cases on numpy, torch: 1 of 18 results of unified_clip is wrong (torch); "
-        "1 case in which results of frameworks differ on the host path; "
+        "1 case in which results of unified_clip differ between frameworks on the host path; "
         "4 results of the frameworks' functions not listed as known differences (first: torch, torch.clip_grad_norm_); "
         "2 results missing (torch)."
     )

@@ -190,7 +190,7 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Probl
         return Problem(what=what, detail=detail, excused=excused, cases=[case.name], **names), cause
 
     if case.differing_stages:
-        what = "results of frameworks differ on the host path"
+        what = "results of unified_clip differ between frameworks on the host path"
         yield problem(what, ", ".join(case.differing_stages), "between frameworks")
     for framework, result in case.frameworks.items():
         for mode, each in result.by_mode.items():
@@ -238,7 +238,7 @@ def _verdict_sentence(report: ParityReport) -> str:
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
     exact = verdicts.count("equal")
     parts = [f"{counted(exact, 'result')} of unified_clip {_are(exact)} exact" if verdicts else NO_RESULTS]
-    parts += [f"{within} with errors that docs/contract.md allows"] if within else []
+    parts += [f"{within} {_has(within)} errors that docs/contract.md allows"] if within else []
     known = sum(len(entry.cases) for entry in report.known)
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
     if known or unlisted:
@@ -280,7 +280,8 @@ def _failures(report: ParityReport) -> Iterator[str]:
         of_all = f"{len(wrong)} of {counted(len(results), 'result')} of unified_clip"
         yield f"{of_all} {_are(len(wrong))} wrong ({_first(wrong)})"
     if differing := sum(bool(case.differing_stages) for case in report.cases):
-        yield f"{counted(differing, 'case')} in which results of frameworks differ on the host path"
+        where = "results of unified_clip differ between frameworks on the host path"
+        yield f"{counted(differing, 'case')} in which {where}"
     if unlisted := [f"{name}, {each.function}" for name, each in natives if each.problem]:
         of_whom = f"{counted(len(unlisted), 'result')} of {compared_functions.whose(report, 'different')}"
         yield f"{of_whom} not listed as known differences ({_first(unlisted)})"

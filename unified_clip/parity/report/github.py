@@ -35,7 +35,7 @@ Place = tuple[Path, int | None]
 
 
 def _place_of_function(path: Path, name: str) -> Place:
-    """Return the place of a function. If it only passes the threshold to an imported function, return that place."""
+    """Return the place of a function, or of the imported function to which it only passes the threshold."""
     tree = own_functions.parse(path)
     function = _definitions(tree).get(name)
     if not isinstance(function, ast.FunctionDef):

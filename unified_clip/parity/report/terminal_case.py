@@ -30,7 +30,8 @@ def lines(report: ParityReport) -> Iterator[str]:
     for case in report.cases:
         yield case.name
         if case.differing_stages:
-            yield f"  results of frameworks differ on the host path: {', '.join(case.differing_stages)}"
+            stages = ", ".join(case.differing_stages)
+            yield f"  results of unified_clip differ between frameworks on the host path: {stages}"
         for framework, results in case.frameworks.items():
             for mode, result in results.by_mode.items():
                 yield f"  {framework}, {TITLES[mode]}: {_joined(result.verdict, result.detail)}"

@@ -33,9 +33,9 @@ def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
     if (function := FUNCTIONS.get(rule, "adaptive.clip_by_global_norm")) != call_name:
         return f"the rule {rule} is for {function}. Correct `call` or `rule`"
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        return f"steps is {steps!r:.60}. Give a whole number of 1 or more"
+        return f"steps is {steps!r:.60}. Give a whole number that is at least 1"
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
-        return f"clip_norm is {limit!r:.60}. Give a number of 0 or more"
+        return f"clip_norm is {limit!r:.60}. Give a number that is at least 0"
     try:
         make_rule(arguments)
     except (TypeError, ValueError) as error:

@@ -43,7 +43,7 @@ def check(name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case
         if public_name not in REPLACEABLE:
             raise SuiteError(
                 f"{place}: your function cannot replace a class, a hook or an adaptive rule. Use one of these "
-                f"keys: {', '.join(REPLACEABLE)}. docs/own-functions.md#limits has alternatives for other functions"
+                f"keys: {', '.join(REPLACEABLE)}. To test such clips, see docs/own-functions.md#limits"
             )
         if NATIVE not in framework.modes:
             remedy = f"Add {NATIVE!r} to frameworks.{name}.modes"
