@@ -235,7 +235,7 @@ def test_a_worker_that_always_crashes_is_started_a_limited_number_of_times(
         ("worker.versions = lambda packages: []\nworker.run = lambda *arguments: None", "without a result"),
         (
             "open(f'{sys.argv[3]}/worker.json', 'w').write('garbage')\nos._exit(0)",
-            "worker.json cannot be read: Expecting value",
+            "process cannot be read: Expecting value",
         ),
     ],
 )
