@@ -36,6 +36,6 @@ def test_a_compiled_step_clips_as_an_eager_one_does() -> None:
 
 def test_a_whole_graph_is_refused_with_what_to_do() -> None:
     clip = ClipConfig(rule="none").clipper()
-    with pytest.raises(Exception, match=r"Clip outside the graph, or by a function of unified_clip\.torch"):
+    with pytest.raises(Exception, match=r"Clip outside the graph, or call a function of unified_clip\.torch"):
         torch.compile(lambda g: clip([g]), fullgraph=True, backend="aot_eager")(torch.ones(3))
     assert clip.step == 0

@@ -78,7 +78,7 @@ class BaseFiles(Inheritance):
         base = files.open(document, keys, path, above)
         if isinstance(base, Document) and not isinstance(base.data, dict):
             raise base.wrong(
-                (), f"this file has no keys, but it is a base file of {document.name}. Add keys with values."
+                (), f"this file has no keys, but it is a base file of {document.name}. Add keys and values."
             )
         return base
 
