@@ -236,6 +236,10 @@ def _diagnose_among(this: _Call, everything: Sequence[_Call], failing: Sequence[
                 remaining.append((len(explained), each))
         if remaining:
             best = _best(remaining, this.call)
+            rest = [each for each in failing if each.can_judge(this) and not each.shows_cause]
+            if best and best.kind == "scaled gradients" and max(count for count, _ in remaining) < len(rest):
+                conditions = wrong_settings(this.call, correct, differing)
+                best = next((each for each in conditions if each.kind == "another condition"), best)
             return Diagnosis(best and or_simple_threshold(best, this.call, correct, differing))
     if not others:
         return Diagnosis(cause)

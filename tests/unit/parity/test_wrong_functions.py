@@ -183,10 +183,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "squared norm above the threshold": (
         clip_by(lambda n, c: c / n if n * n > c else 1.0),
-        {
-            ("another condition", f"{CONDITION}the square of the norm was above the threshold"),
-            ("scaled gradients", ALWAYS_SCALED),
-        },
+        {("another condition", f"{CONDITION}the square of the norm was above the threshold")},
     ),
     "inf gives NaN": (
         clip_by(lambda n, c: float(np.float64(c) * min(1 / n, 1 / np.float64(c)) if n else 1.0)),
