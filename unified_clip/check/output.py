@@ -97,8 +97,8 @@ def _ignored_lines(report: CheckReport) -> list[str]:
     for finding in report.ignored:
         reasons.setdefault((finding.clip, finding.ignored or ""), []).append(finding)
     return [
-        f"{found[0].path}:{found[0].line}{f' (and {len(found) - 1} more)' * (len(found) > 1)} ignored {clip}: {reason}"
-        for (clip, reason), found in reasons.items()
+        f"{first.path}:{first.line}{f' (and {len(others)} more)' * bool(others)} ignored {clip}: {reason}"
+        for (clip, reason), [first, *others] in reasons.items()
     ]
 
 
