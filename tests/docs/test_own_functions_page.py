@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -219,3 +221,24 @@ def test_the_adapter_of_the_page_is_compared(folder: Path, capsys: pytest.Captur
         assert (NOTE in printed) == (not is_compared)
         assert ("Your functions that were not compared" in printed) == (not is_compared)
         assert ("Your functions compared with each other, torch and tensorflow: " in printed) == is_compared
+
+
+def test_the_test_of_the_page_for_agc_finds_a_wrong_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    def adaptive_clip(grads: dict[str, Array], parameters: dict[str, Array], factor: float) -> dict[str, Array]:
+        def norms(array: Array) -> Array:
+            return np.sqrt((array**2).sum(axis=tuple(range(1, array.ndim)) or None, keepdims=True))
+
+        limits = {name: factor * np.maximum(norms(each), 1e-3) for name, each in parameters.items()}
+        return {name: each * np.minimum(1, limits[name] / norms(each)) for name, each in grads.items()}
+
+    module = ModuleType("ouragc")
+    monkeypatch.setitem(sys.modules, "ouragc", module)
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "ouragc" in block]
+    module.adaptive_clip = adaptive_clip  # type: ignore[attr-defined]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    names["test_our_agc"]()
+    module.adaptive_clip = lambda grads, parameters, factor: adaptive_clip(grads, parameters, 2 * factor)  # type: ignore[attr-defined]
+    exec(code, names)
+    with pytest.raises(AssertionError, match="the gradients differ"):
+        names["test_our_agc"]()
