@@ -93,6 +93,20 @@ def test_accepting_writes_an_entry_for_each_cause_and_the_cause_as_its_reason(tm
     }
 
 
+def test_an_entry_for_other_dtypes_needs_a_reason_if_numbers_differ_too(tmp_path: Path) -> None:
+    detail = "gradient 0 is float32 instead of bfloat16"
+    cases = [
+        one_case(name, torch=FrameworkResult(native=native("known", size, "form", finite_size=size, detail=detail)))
+        for name, size in (("same numbers", 0.0), ("other numbers", 0.004))
+    ]
+    accept_differences(tmp_path / "known.toml", report(*cases))
+    text = f"shapes, dtypes or the number of gradients differ: {detail}"
+    assert {entry.cases[0]: (entry.reason, entry.lacks_reason) for entry in entries.read(tmp_path / "known.toml")} == {
+        "same numbers": (text, False),
+        "other numbers": (f"{text}. Numbers differ, too, and the cause is unknown", True),
+    }
+
+
 def unexplained(tmp_path: Path, reason: str = "numbers differ, and the cause is unknown") -> ParityReport:
     case = one_case("a", torch=FrameworkResult(native=native(norm=0.02, verdict="known")))
     tmp_path.mkdir(exist_ok=True)

@@ -50,7 +50,9 @@ def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
         causes = [f"{KINDS[kind]}: {text}" for text in dict.fromkeys(native.detail for native in natives) if text]
     if not causes or kind in ("returns", "elements"):
         return f"{KINDS[kind]}{UNEXPLAINED}" if kind in SIZED else KINDS[kind]
-    return causes[0] if len(causes) == 1 else f"{causes[0]} (in the first of {len(natives)} cases)"
+    first = causes[0] if len(causes) == 1 else f"{causes[0]} (in the first of {len(natives)} cases)"
+    is_unexplained = kind == "form" and any(each.finite_size and not each.cause for each in natives)
+    return f"{first}. Numbers differ, too{UNEXPLAINED}" if is_unexplained else first
 
 
 def set_cases(
