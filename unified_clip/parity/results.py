@@ -146,7 +146,8 @@ class OwnPair(ReportModel):
     """The verdict on the difference. "known": a function has a known difference from the exact result."""
 
     size: Real | None
-    """The largest relative difference of the norms and of the gradients, or null if the numbers cannot be compared."""
+    """The largest difference of the norms and of the gradients, relative to the larger result. The value is null if the
+    numbers cannot be compared."""
 
     detail: str
 

@@ -42,6 +42,9 @@ def test_functions_of_two_frameworks_are_compared_with_each_other() -> None:
         natives = {name: native(function="clip.py:f", verdict=kind) for name, kind in (("a", "equal"), ("b", verdict))}  # type: ignore[arg-type]
         natives["c"] = native("equal", function="optax.clip")
         outcomes = {"a": first, "b": second, "c": first}
+        swapped = {"a": second, "b": first, "c": first}
+        (other,) = own_function_pairs.compare(clip_case, natives, swapped, dict.fromkeys("abc", FrameworkTable()))
+        assert own_function_pairs.in_words(other) == words
         (pair,) = own_function_pairs.compare(clip_case, natives, outcomes, dict.fromkeys("abc", FrameworkTable()))
         assert own_function_pairs.in_words(pair) == words
         assert (pair.left, pair.right, pair.verdict) == ("a", "b", verdict)

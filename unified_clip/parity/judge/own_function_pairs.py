@@ -50,10 +50,11 @@ def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str,
             continue
         if [each and each.array.shape for each in a] != [each and each.array.shape for each in b]:
             return "the functions return gradients of different shapes", None
-        distance = measured_difference(values(a), values(b), values(case.clipped_inputs) if name == "gradients" else [])
-        if not distance.is_finite:
+        inputs = values(case.clipped_inputs) if name == "gradients" else []
+        distances = [measured_difference(*pair, inputs) for pair in ((values(a), values(b)), (values(b), values(a)))]
+        if not all(distance.is_finite for distance in distances):
             return f"only one function returns inf or NaN in the {name}", None
-        sizes.append(distance.size)
+        sizes.append(min(distance.size for distance in distances))  # relative to the larger result
     return "", max(sizes, default=0.0)
 
 

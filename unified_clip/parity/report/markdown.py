@@ -31,7 +31,8 @@ NATIVE_LEGEND = (
     "`-`: the function returns no norm or no gradients."
 )
 KNOWN_LEGEND = "The entries of the suite's list of known differences. Sizes are relative."
-OWN_PAIRS = "Cases in which the results of two of your functions differ by more than rounding. Sizes are relative."
+OWN_PAIRS = "Cases in which the results of two of your functions differ by more than rounding. Sizes are relative "
+OWN_PAIRS += "to the larger result."
 OWN_PAIRS_HEADER = ["case", "frameworks", "verdict", "size", "difference"]
 KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
