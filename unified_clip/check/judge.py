@@ -108,14 +108,16 @@ class Judge:
 
     def _second_clip(self, use: ClipUse) -> Finding | None:
         """Return a finding if the optimizer clips again, at a smaller or unknown threshold."""
-        optimizer, threshold = FORMATS[use.format].second_clip(use.document) if use.document else ("", None)
-        limit = self.config.threshold
+        trainer, limit = FORMATS.get(use.format), self.config.threshold
+        if trainer is None or use.document is None:
+            return None
+        optimizer, threshold = trainer.second_clip(use.document)
         if threshold is None or not isinstance(limit, float) or (is_number(threshold) and threshold >= limit):
             return None
         does = f"{optimizer} clips by the global norm again in its step, at {threshold}."
-        is_script = use.document is not None and use.document.kind == "args"
+        is_script = use.document.kind == "args"
         edit = "--opt-kwargs max_grad_norm=None" if is_script else "opt_kwargs:\n  max_grad_norm: null"
-        again = replace(use, clip=f"{FORMATS[use.format].title}: max_grad_norm of {optimizer}")
+        again = replace(use, clip=f"{trainer.title}: max_grad_norm of {optimizer}")
         difference = Difference(about="second threshold", found=str(threshold), wanted=f"{limit:g} or more, or none")
         return self._finding(again, "drift", does, edit, [difference], does)
 
