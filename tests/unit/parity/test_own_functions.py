@@ -395,3 +395,17 @@ def test_a_suite_without_a_list_of_known_differences_prints_results(
     assert note in printed
     assert cli.main(["parity", "--suite", str(where), "--out", str(tmp_path / "out")]) == 1
     assert note in capsys.readouterr().out
+
+
+def test_problems_of_your_functions_come_before_problems_of_the_frameworks_functions() -> None:
+    def wrong(function: str) -> FrameworkResult:
+        return FrameworkResult(native=native("different", problem=f"{function} differs", function=function))
+
+    run = report(
+        one_case("one", jax=wrong("optax.clip")),
+        one_case("two", jax=wrong("clip.py:f")),
+        one_case("three", jax=wrong("optax.norm")),
+        one_case("four", jax=wrong("clip.py:g")),
+    )
+    functions = ["clip.py:f", "clip.py:g", "optax.clip", "optax.norm"]
+    assert [problem.function for problem in run.problems] == functions

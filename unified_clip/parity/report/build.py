@@ -124,6 +124,7 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
 
 def _problems(report: ParityReport) -> list[Problem]:
     problems = _joined(problem for case in report.cases for problem in _problems_of(report, case))
+    problems.sort(key=lambda problem: problem.function is not None and ".py:" not in problem.function)
     untested = [Problem(what=f"nothing tests {what}", detail=UNTESTED) for what in report.untested]
     losses = [
         Problem(
