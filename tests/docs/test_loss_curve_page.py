@@ -132,7 +132,7 @@ def test_rmsprop_with_the_formula_of_tensorflow_1_has_the_same_numbers(folder: P
         for name in ("rmsprop_port", "rmsprop_wrong")
     )
     assert PRINTED["rmsprop_port"].strip() in of_port.splitlines()
-    assert "as with squared gradients that start at 0 instead of 1" in of_wrong
+    assert "has an initial mean or sum of squared gradients of 0 instead of 1" in of_wrong
     assert "adds eps 1e-05 inside the root" in of_wrong
 
 

@@ -157,8 +157,8 @@ ADAM = NATIVE.replace("SGD(net.parameters(), 0.25)", "AdamW(net.parameters(), lr
     ("change", "mistake", "text"),
     sampled(
         [
-            ("lr=0.01, eps=1e-3", "another optimizer", "as with the optimizer's eps 0.001 instead of 1e-08"),
-            ("lr=0.02", "another learning rate", "as with a learning rate of 0.02 instead of 0.01"),
+            ("lr=0.01, eps=1e-3", "another optimizer", "has the optimizer's eps 0.001 instead of 1e-08"),
+            ("lr=0.02", "another learning rate", "has a learning rate of 0.02 instead of 0.01"),
             ("lr=0.01, betas=(0.9, 0.9)", "another optimizer", "betas 0.9 and 0.9 instead of 0.9 and 0.999"),
             ("lr=0.01, weight_decay=0.1", "another optimizer", "weight_decay 0.1 instead of 0.01"),
         ],

@@ -253,7 +253,7 @@ def touched_gradients(call: Observation) -> Cause | None:
     size = max(call.scalings[number].distance for number in call.wrong)
     if size > CLOSE or not call.norm_fits([call.total_norm], EXACT):
         return None
-    change = f"changed by up to {size:.1e} of the largest element"
+    change = f"changed by up to {size:.1e} times the largest element"
     return Cause("touched", f"{call.names_of(call.wrong)} should be unchanged, but {change}")
 
 
@@ -304,4 +304,4 @@ def wrong_bounds(call: Observation) -> Cause | None:
         clamped = np.where(np.isnan(before), before, np.clip(before, low, high))
         if not np.array_equal(clamped, result, equal_nan=True):
             return None
-    return Cause("another threshold", instead("bounds of", (low, high), call.bounds))
+    return Cause("another threshold", instead("the bounds", (low, high), call.bounds))

@@ -54,9 +54,9 @@ def names_text(names: Collection[str]) -> str:
 
 
 def instead(what: str, actual: float | Sequence[float], expected: float | Sequence[float], form: str = ".6g") -> str:
-    """Return a text such as "as with eps 0 instead of 1e-06"."""
+    """Return a text such as "as if eps were 0 instead of 1e-06"."""
     left, right = ([each] if isinstance(each, int | float) else each for each in (actual, expected))
-    return f"as with {what} {' instead of '.join(distinct_texts(left, right, form))}"
+    return f"as if {what} were {' instead of '.join(distinct_texts(left, right, form))}"
 
 
 def distinct_texts(left: Sequence[float], right: Sequence[float], form: str = ".6g") -> tuple[str, str]:

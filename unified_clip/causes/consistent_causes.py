@@ -56,12 +56,12 @@ OF_COEFFICIENT = (
 """Causes that a single call does not distinguish."""
 
 ROUNDING = ("float32", "")
-"""Causes that depend on the order of a sum."""
+"""Causes that depend on the order in which numbers are added."""
 
 
 INTEGERS: Mapping[str, Callable[[float], int]] = {
-    "as with the integer part of the threshold": int,
-    "as with the threshold rounded to an integer": round,
+    "as if the call used the integer part of the threshold": int,
+    "as if the threshold were rounded to an integer": round,
 }
 
 

@@ -40,7 +40,7 @@ def not_scaled(call: Observation) -> Iterator[Hypothesis]:
 
 
 def not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """The norm leaves out gradients, or counts a gradient twice."""
+    """Yield hypotheses that the norm leaves out gradients, or counts a gradient twice."""
     counted, left_out = list(call.counted), partial(without, call)
     yield from _singles(call, slack, left_out, "left out of the norm")
     is_precise = len(counted) * _tolerance(call, slack) < CHANCE
@@ -49,7 +49,7 @@ def not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     for name, left in _properties(call):
         yield left_out(left, f"as if {name} were left out of the norm")
     for which, left in (("first", counted[1:]), ("last", counted[:-1])) if counted[1:] else ():
-        yield left_out(left, f"as with the norm of the {which} gradient alone")
+        yield left_out(left, f"as if the norm included only the {which} gradient")
     ends = (("last", lambda size: counted[-size:]), ("first", lambda size: counted[:size]))
     for which, cut in ends if is_precise else ():
         yield from _ends(call, slack, which, cut)

@@ -44,7 +44,7 @@ class ElementLimit(NamedTuple):
 
 
 def element_limits(call: Observation) -> Sequence[ElementLimit]:
-    """Return the limit with the fewest digits for each order that explains the call."""
+    """For each value of `Order`, return the limit with the fewest digits that explains the call."""
     is_plain = call.by == "global" and not call.need_clip and call.passed_norm is None
     if not is_plain or all(map(_has_one_coef, call.scalings.values())):
         return []

@@ -16,9 +16,9 @@ LARGEST_EPS = 1e-2
 
 LARGEST_EPS_OF_CALLS = 1.0
 
-OR_WITH_EPS = ", or as with eps of about "
+OR_WITH_EPS = ", or as if eps were about "
 
-AND_WITH_EPS = ", and with eps "
+AND_WITH_EPS = ", and as if eps were "
 
 FEW_NORMS = 8
 """With fewer distinct norms, a small wrong eps cannot be distinguished from rounding."""
@@ -60,7 +60,7 @@ def eps_on_coefficient(call: Observation) -> Iterator[Hypothesis]:
 
 
 def on_coefficient(eps: float) -> str:
-    return f"as with eps {eps:g} added to the coefficient"
+    return f"as if eps {eps:g} were added to the coefficient"
 
 
 def eps_in_root(call: Observation) -> Iterator[Hypothesis]:
@@ -79,7 +79,7 @@ def eps_in_root(call: Observation) -> Iterator[Hypothesis]:
 
 
 def in_root(eps: float) -> str:
-    return f"as with eps {eps:g} inside the root of the norm"
+    return f"as if eps {eps:g} were added inside the root of the norm"
 
 
 def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:

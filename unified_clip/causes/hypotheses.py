@@ -36,11 +36,11 @@ CLIPPED_BY: dict[By, str] = {
     "per slice": "the norm of each slice",
 }
 
-SQUARED_NORM = "as with the square of the norm instead of the norm"
+SQUARED_NORM = "as if the call used the square of the norm instead of the norm"
 
 INVERTED = "as if only gradients with a norm below the threshold were scaled to the threshold"
 
-QUOTIENT = "as with the coefficient {}(1, norm / threshold) instead of min(1, threshold / norm)"
+QUOTIENT = "as if the coefficient were {}(1, norm / threshold) instead of min(1, threshold / norm)"
 
 TWICE = "as if the coefficient were applied twice"
 
@@ -145,7 +145,7 @@ def _other_orders(call: Observation) -> Iterator[Hypothesis]:
             yield Hypothesis("another norm type", instead("norm_type", p, call.p), norms)
     squares = [nearest_float(n * n, call.norm_dtype) for n in call.norms_by(call.by)]
     yield Hypothesis("another norm type", SQUARED_NORM, squares)
-    sentence = "as with the square of the threshold instead of the threshold"
+    sentence = "as if the call used the square of the threshold instead of the threshold"
     yield Hypothesis("another threshold", sentence, threshold=call.threshold**2)
 
 
@@ -206,13 +206,13 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
     number, narrowest = min(clipped.items(), key=lambda each: each[1].high - each[1].low)
     threshold = (narrowest.low + narrowest.high) / 2 * (call.norms[number] + call.eps)
     kind: CauseKind = "another threshold"
-    sentence = instead("a threshold of", threshold, call.threshold)
+    sentence = instead("the threshold", threshold, call.threshold)
     coef = (narrowest.low + narrowest.high) / 2
     sentence += or_another_eps(call, [coef] * len(call.before))
     if call.norm is None and len({call.norms[number] for number in clipped}) == 1:
         factor = call.threshold / threshold if threshold else math.inf
         times = distinct_texts([factor], [1.0])[0]
-        sentence, kind = f"{sentence}, or as with a norm that is {times} times as large", "coefficient"
+        sentence, kind = f"{sentence}, or as if the norm were {times} times as large", "coefficient"
     yield Hypothesis(kind, sentence, threshold=threshold, tolerance=IN_FLOAT32)
 
 

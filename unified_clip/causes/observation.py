@@ -36,7 +36,7 @@ class Hypothesis(NamedTuple):
 
     sentence: str = ""
     norms: Sequence[float] = ()
-    """The norm by which each gradient is clipped. If empty, the correct norms are used."""
+    """For each gradient, the norm that determines its coefficient. If empty, the correct norms are used."""
 
     returned: Sequence[float] | None = None
     """The norms that the call might return. None means `norms[0]`. An empty list means the correct norm."""
@@ -212,7 +212,7 @@ class Observation:
 
     @cached_property
     def expected_coefs(self) -> Sequence[float]:
-        """The correct coefficients, or () for a call without results."""
+        """The correct coefficients, or () if the clipped gradients are unknown."""
         return self.coefficients(Hypothesis()) if self.scalings else ()
 
     # -- tests

@@ -70,7 +70,8 @@ def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
         measures |= {what: partial(combined, combine, roots) for what, combine in OF_MEAN_SQUARES.items()}
         measures["the root mean square of all elements"] = mean
     for what, measure in measures.items():
-        yield Hypothesis("another norm type", f"as with {what} instead of the norm", call.norms_by(call.by, measure))
+        sentence = f"as if the call used {what} instead of the norm"
+        yield Hypothesis("another norm type", sentence, call.norms_by(call.by, measure))
 
 
 def another_number_returned(call: Observation) -> Iterator[Hypothesis]:
@@ -194,7 +195,7 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 
 
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
-    """The value is True if a way explains the results only with a norm that is added up in 16 bits."""
+    """For each way that explains the results, return whether it needs a norm that was added up in 16 bits."""
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)
     near = [nearest_float(exact * (1 + step * ulp(dtype) / 2), dtype) for step in steps]

@@ -27,11 +27,11 @@ MIN_LISTS = 2
 MIN_CALLS = 2
 
 NARROW = 0.05
-"""The largest width of a narrow interval, relative to the setting."""
+"""An interval of possible values of a setting is narrow if its relative width is smaller."""
 
 ONE_DIGIT = 0.005
-"""The largest relative width of an interval that shows a setting of one digit, such as 0.5. By chance, 2 % of such
-intervals contain a number of one digit."""
+"""In an interval whose relative width is smaller, a number of one digit, such as 0.5, is taken as the setting. By
+chance, 2 % of all intervals of this width contain a number of one digit."""
 
 DIGITS = (1, 2, 3, 6, 17)
 
@@ -91,7 +91,7 @@ def or_simple_threshold(
 
 
 def _same_threshold(number: float) -> Cause:
-    return Cause("another threshold", f"as with a threshold of {number:.6g} in all calls")
+    return Cause("another threshold", f"as if the threshold were {number:.6g} in all calls")
 
 
 class _Calls(NamedTuple):
@@ -107,7 +107,7 @@ class _Calls(NamedTuple):
         return _common(*self, partial(_numbers, interval_of=interval_of))
 
     def wrong_value(self, interval_of: IntervalOf, correct: float, preferred: Sequence[float] = ()) -> float | None:
-        """Return None if the correct value explains the calls, or if no value does.
+        """Return the wrong value that explains the calls, or None if the correct value or no value explains them.
 
         If few calls narrow the value down, accept only `preferred` values and values with one digit.
         """
@@ -145,7 +145,7 @@ def _scaled_norm(
     contradicting = [each for each, hypothesis in scaled.items() if not each.explains(hypothesis, ROUNDING)]
     number = _simple((factor * (1 - ROUNDING), factor * (1 + ROUNDING)), (), digits)
     if number and this not in contradicting and 2 * count_lists(contradicting) < count_lists(calls) >= min_lists:
-        yield Cause("coefficient", f"as with a norm that is {factor:.6g} times as large")
+        yield Cause("coefficient", f"as if the norm were {factor:.6g} times as large")
     elif (
         number
         and any(map(_changes_unclipped, calls))
@@ -164,7 +164,7 @@ def _changes_unclipped(call: Observation) -> bool:
 
 
 def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
-    """Yield each wrong condition that explains the results."""
+    """Yield each wrong condition for clipping that explains the results."""
     for words, powers in CONDITIONS.items():
         if (quotients := common(powers)) and quotients[0] <= 1 < quotients[1]:
             yield words
@@ -180,10 +180,10 @@ def _threshold(this: Observation, calls: _Calls, digits: Sequence[int]) -> Cause
     if number is None or factor[0] <= 1 <= factor[1]:
         return None
     kind: CauseKind = "another threshold"
-    sentence = instead("a threshold of", this.threshold * number, this.threshold)
+    sentence = instead("the threshold", this.threshold * number, this.threshold)
     if this.norm is None:
         kind = "coefficient"
-        sentence += f", or as with a norm that is {distinct_texts([1 / number], [1.0])[0]} times as large"
+        sentence += f", or as if the norm were {distinct_texts([1 / number], [1.0])[0]} times as large"
     return Cause(kind, sentence)
 
 

@@ -19,8 +19,8 @@ def add_parser(commands: Any) -> None:
         "compare",
         help="find the first difference of two recorded runs, and explain it",
         description="Pair the clip calls of two recordings by step and order, and compare the steps of their "
-        "optimizers. Report the first step and parameter at which the runs differ, and why. `unified-clip record` and "
-        "unified_clip.record write recordings.",
+        "optimizers. Report the first step and parameter at which the runs differ, and why. To write a recording, use "
+        "the command `unified-clip record` or the Python function unified_clip.record.",
     )
     for name in ("a", "b"):
         compare.add_argument(name, metavar=name.upper(), type=Path, help="a recording, such as run.jsonl")

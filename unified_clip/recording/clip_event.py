@@ -298,7 +298,7 @@ def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge consecutive groups with equal settings into one line. The rule "global" keeps a line for each group."""
+    """Merge consecutive groups with equal settings into one line. Groups with the rule "global" are not merged."""
     lines: list[dict[str, Any]] = []
     for fields in groups:
         last = lines[-1] if lines else None

@@ -102,9 +102,9 @@ def compare(
         labels: Names of the two runs in printed sentences. The default is the name of each file, with enough folders to
             distinguish the files.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
-        has_effect: A function that returns whether the updates of two runs differ, at a step or later. `verify` passes
-            this function. If `has_effect` returns False for a step, `compare` does not report different optimizer
-            settings at this step.
+        has_effect: A function (step) that returns whether the updates of the runs differ at this step or later. With
+            `at_once=True`, only this step counts. `verify` passes `has_effect`. If `has_effect` returns False
+            for a step, `compare` does not report different optimizer settings at this step.
 
     Returns:
         The reported differences, the causes of each difference, and the agreement of the runs.
@@ -233,10 +233,7 @@ def _to_report(
     max_ulp: float,
     missing: MissingCalls | None,
 ) -> list[tuple[Divergence, int]]:
-    """Return (divergence, index of its pair of calls) for each divergence to report.
-
-    A pair of calls is reported once.
-    """
+    """Return (divergence, index of its pair of calls) for at most one divergence of each pair."""
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}
     allowed, earlier, noise = max(max_ulp, ROUNDING), 0.0, []

@@ -50,7 +50,8 @@ def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]
 
 
 def write_line(file: FileIO, line: dict[str, Any]) -> None:
-    """Write a line in one operation, so that a crash damages only the last line. Write no line after an OSError."""
+    """Write a line in one operation, so that a crash damages only the last line. After an OSError, callers must not
+    write more lines."""
     text = encode(line)
     if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name
         text = encode(_json.plain(line))

@@ -22,7 +22,7 @@ class Parameter(RecordedTable):
 
     shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
     norm: Real
-    """The norm of the gradient with the `norm_type` of the call, or the 2-norm for a clip by value."""
+    """The norm of the gradient, of the `norm_type` of the call. For a clip by value, the 2-norm."""
 
     weight: Real | None = None
 
@@ -65,7 +65,8 @@ class RecordedCall(RecordedTable):
 
     coef: Real | list[Real | None] | None = None
     """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", and None for "value".
-    A coefficient is also None if it is unknown, for example because no factor explains the results."""
+    A coefficient is also None if it is unknown, for example because the clipped gradient is not a
+    multiple of the gradient."""
 
     clipped: bool | None = None
     nan: int | None = None
@@ -104,8 +105,8 @@ class RecordedCall(RecordedTable):
     norms are recorded."""
 
     passed_norm: Real | None = None
-    """The norm that the caller passed. This norm can differ from `norm`, which is exact if the gradients' norms are
-    recorded."""
+    """The norm that the caller passed to the clip function. This norm can differ from `norm`, which is exact if the
+    gradients' norms are recorded."""
 
     stored_norm: Real | list[Real] | None = None
     """For sparse gradients with repeated rows, the norm over the stored rows. If a framework's function returns no
@@ -115,7 +116,7 @@ class RecordedCall(RecordedTable):
     """The file with the gradients after the clip. Recorded only for frameworks' functions."""
 
     is_gradient: bool | None = None
-    """Whether the call clipped gradients, or None if that is unknown."""
+    """Whether the tensors of the call are gradients, or None if that is unknown."""
 
     error: str | None = None
     """The exception that the call raised. After an exception, the fields about the clip are missing."""
@@ -213,8 +214,8 @@ class OptimizerStep(RecordedTable):
     process: Annotated[int, Field(ge=0)] = 0
     calls: int = 0
     run: str = ""
-    """`calls` is the number of clip calls before the step. `run` is the name of the run. `runs.read` sets both
-    fields."""
+    """`calls` is the number of clip calls from the start of the run to the step. `run` is the name of the
+    run. `runs.read` sets both fields."""
 
 
 class LoggedNumbers(RecordedTable):

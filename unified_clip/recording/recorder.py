@@ -40,7 +40,7 @@ def record(
     Args:
         path: The file to write, which must not exist.
         norms: Record the norm of each gradient under the name of its parameter. If a call gets the weights, also record
-            their norms. Recording norms reads all gradients once more.
+            their norms. To compute these norms, all gradients are read once more.
         gradients_every: Every N steps, store the gradients before clipping as safetensors files beside `path`.
         names: The names of the parameters: a list of names in order, a dict of name to parameter, or a model with
             `named_parameters()`. With a dict or a model, you can also clip a list with one gradient for each

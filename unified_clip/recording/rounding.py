@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 ROUNDING = 64
-"""Frameworks add numbers in different orders, so two equal norms can differ by this many ULP."""
+"""Frameworks add numbers in different orders, so norms of equal gradients can differ by this many ULP."""
 
 GROWTH = 16
 """From one step to the next, rounding errors grow by at most this factor."""

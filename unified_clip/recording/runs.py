@@ -23,7 +23,7 @@ class RunError(CodedError, code="UC501"):
     """A recording is invalid, or two recordings cannot be compared. The message contains the reason and the remedy."""
 
 
-PASS = "Pass a file that unified-clip record or unified_clip.record wrote."
+PASS = "Pass a file from the command `unified-clip record` or the Python function unified_clip.record."
 AGAIN = "Record the run again."
 
 CHUNK = 1 << 20  # characters

@@ -75,10 +75,10 @@ def test_an_entry_lists_the_size_of_each_case(tmp_path: Path, small: float, prob
 
 def test_accepting_writes_an_entry_for_each_cause_and_the_cause_as_its_reason(tmp_path: Path) -> None:
     causes = {
-        "a": ("another eps of the clip", "as with eps 0 instead of 1e-06"),
-        "b": ("another eps of the clip", "as with eps 0 instead of 1e-06"),
-        "c": ("another threshold", "as with a threshold of 2 instead of 1"),
-        "d": ("another threshold", "as with a threshold of 3 instead of 1"),
+        "a": ("another eps of the clip", "as if eps were 0 instead of 1e-06"),
+        "b": ("another eps of the clip", "as if eps were 0 instead of 1e-06"),
+        "c": ("another threshold", "as if the threshold were 2 instead of 1"),
+        "d": ("another threshold", "as if the threshold were 3 instead of 1"),
         "e": ("", ""),
     }
     cases = [
@@ -87,8 +87,8 @@ def test_accepting_writes_an_entry_for_each_cause_and_the_cause_as_its_reason(tm
     ]
     accept_differences(tmp_path / "known.toml", report(*cases))
     assert {tuple(entry.cases): entry.reason for entry in entries.read(tmp_path / "known.toml")} == {
-        ("a", "b"): "as with eps 0 instead of 1e-06",
-        ("c", "d"): "as with a threshold of 2 instead of 1 (in the first of 2 cases)",
+        ("a", "b"): "as if eps were 0 instead of 1e-06",
+        ("c", "d"): "as if the threshold were 2 instead of 1 (in the first of 2 cases)",
         ("e",): "numbers differ, and the cause is unknown",
     }
 

@@ -123,12 +123,12 @@ LAST = "as if 'gradient 24' were {} the norm"
         (
             lambda grads: [each / math.sqrt(2) for each in grads],
             ("model",),
-            ("another norm type", "as with the norm divided by the square root of 2 instead of the norm"),
+            ("another norm type", "as if the call used the norm divided by the square root of 2 instead of the norm"),
         ),
         (
             lambda grads: [*grads, *grads],
             ("model",),
-            ("another norm type", "as with the norm times the square root of 2 instead of the norm"),
+            ("another norm type", "as if the call used the norm times the square root of 2 instead of the norm"),
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_an_unchanged_result_alone_shows_no_gradients_that_the_norm_leaves_out()
     assert {kind for kind, _ in named.values()} == {"another rule"}
 
 
-@pytest.mark.parametrize(("eps", "words"), [(0.0, ""), (1e-6, ", and with eps 1e-06 instead of 0")])
+@pytest.mark.parametrize(("eps", "words"), [(0.0, ""), (1e-6, ", and as if eps were 1e-06 instead of 0")])
 def test_an_eps_beside_the_norm_of_each_gradient_is_named_if_it_is_visible(eps: float, words: str) -> None:
     def function(grads: Arrays, limit: float) -> tuple[Arrays, float]:
         return [clip([each], limit, total([each]) + eps)[0] for each in grads], total(grads)

@@ -36,12 +36,12 @@ from unified_clip.tensors.arithmetic import rounded
 from unified_clip.tensors.norms import exact_norm
 
 MISTAKES = {
-    "eps": (GLOBAL, Mistake(eps=0.0), "another eps of the clip", "as with eps 0 instead of 1e-06"),
+    "eps": (GLOBAL, Mistake(eps=0.0), "another eps of the clip", "as if eps were 0 instead of 1e-06"),
     "eps where none is due": (
         PER_TENSOR,
         Mistake(eps=1e-6),
         "another eps of the clip",
-        "as with eps 1e-06 instead of 0",
+        "as if eps were 1e-06 instead of 0",
     ),
     "not counted": (GLOBAL, Mistake(not_counted=2), "left out", "as if 'encoder.bias' were left out of the norm"),
     "not counted, and no norm": (NO_NORM, Mistake(not_counted=0), "left out", "'embedding' were left out of the norm"),
@@ -69,15 +69,15 @@ MISTAKES = {
     "float16, and no norm": (NO_NORM, Mistake(rounded_to="float16"), "16 bits", "the norm were rounded to float16"),
     "twice": (GLOBAL, Mistake(times=2), "clipped twice", "as if the coefficient were applied twice"),
     "not clipped": (NO_NORM, Mistake(times=0), "not clipped", "nothing were clipped"),
-    "threshold": (GLOBAL, Mistake(threshold=2.0), "another threshold", "as with a threshold of 0.2 instead of 0.1"),
+    "threshold": (GLOBAL, Mistake(threshold=2.0), "another threshold", "as if the threshold were 0.2 instead of 0.1"),
     "threshold of each": (
         PER_TENSOR,
         Mistake(threshold=0.5),
         "another threshold",
         "a threshold of 0.05 instead of 0.1",
     ),
-    "threshold, and no norm": (NO_NORM, Mistake(threshold=0.5), "coefficient", "or as with a norm that is 2 times as"),
-    "order": (GLOBAL, Mistake(order=math.inf), "another norm type", "as with norm_type inf instead of 2"),
+    "threshold, and no norm": (NO_NORM, Mistake(threshold=0.5), "coefficient", "or as if the norm were 2 times as"),
+    "order": (GLOBAL, Mistake(order=math.inf), "another norm type", "as if norm_type were inf instead of 2"),
 }
 """A case, what a port does wrong there, and the cause that is named."""
 
@@ -98,8 +98,8 @@ def test_noise_has_no_cause() -> None:
 @pytest.mark.parametrize(
     ("max_norm", "sentence"),
     [
-        (5e-6, "as with a threshold of 4.28571e-06 instead of 5e-06, or as with eps of about 2e-06"),
-        (2.5e-6, "as with a threshold of 2.14286e-06 instead of 2.5e-06, or as with eps of about 2e-06"),
+        (5e-6, "as if the threshold were 4.28571e-06 instead of 5e-06, or as if eps were about 2e-06"),
+        (2.5e-6, "as if the threshold were 2.14286e-06 instead of 2.5e-06, or as if eps were about 2e-06"),
     ],
 )
 def test_an_eps_of_any_value_is_named_beside_the_threshold(max_norm: float, sentence: str) -> None:
@@ -122,14 +122,14 @@ def test_an_eps_of_any_value_is_named_beside_the_threshold(max_norm: float, sent
     ],
 )
 def test_different_settings_are_printed_with_different_digits(actual: Any, expected: Any, texts: str) -> None:
-    assert instead("a threshold of", actual, expected) == f"as with a threshold of {texts}"
+    assert instead("the threshold", actual, expected) == f"as if the threshold were {texts}"
 
 
 def test_a_nearly_equal_threshold_is_named_with_enough_digits() -> None:
     clip_case = named_case("clip_by_global_norm", [dense([3.0, 4.0])], clip_norm=1.0)
     coef = np.float32((1 + 2e-6) / 5)
     gradients_out = [dense((each.values().astype(np.float32) * coef).tolist()) for each in clip_case.gradients]
-    sentence = "as with a threshold of 1.000002 instead of 1"
+    sentence = "as if the threshold were 1.000002 instead of 1"
     assert diagnose_outcome(clip_case, CallOutcome(exact_outcome(clip_case).norm, gradients_out)) == (
         "another threshold",
         sentence,
@@ -140,7 +140,7 @@ def test_an_eps_that_looks_like_a_second_clip_is_named_beside_it() -> None:
     clip_case = named_case("clip_grad_norm_", [dense([3e-3, 4e-3])], max_norm=2.5e-3)
     coef = np.float32(2.5e-3 / (5e-3 + 2e-6))
     gradients_out = [dense((each.values().astype(np.float32) * coef).tolist()) for each in clip_case.gradients]
-    sentence = "as if all gradients were clipped twice, or as with eps of about 2e-06"
+    sentence = "as if all gradients were clipped twice, or as if eps were about 2e-06"
     assert diagnose_outcome(clip_case, CallOutcome(exact_outcome(clip_case).norm, gradients_out)) == (
         "clipped twice",
         sentence,
@@ -261,7 +261,7 @@ def test_a_verdict_has_its_cause() -> None:
     assert result is not None
     assert (result.verdict, result.cause) == ("different", "another eps of the clip")
     assert result.detail.startswith("coefficient off by 1.5")
-    assert result.detail.endswith("ULP; as with eps 0 instead of 1e-06")
+    assert result.detail.endswith("ULP; as if eps were 0 instead of 1e-06")
     crashed = judge_result(WorkItem(HOST, GLOBAL), expected, Failure("crashed", "signal 11"), FrameworkTable(), ())
     assert crashed.result is not None
     assert crashed.result.cause == ""

@@ -127,7 +127,7 @@ OUTCOMES = {
         CallOutcome(dense(5e-7), [dense([3e-7, 4e-7])]),
         named_case("clip_grad_norm_", [dense([3e-7, 4e-7])], max_norm=1e-6),
         "another eps of the clip",
-        "as with eps 0 instead of 1e-06",
+        "as if eps were 0 instead of 1e-06",
     ),
     "squares too large, and no norm": (
         CallOutcome(None, [dense([0.0, 0.0])]),
@@ -177,19 +177,19 @@ OUTCOMES = {
         ),
         named_case("clip_by_global_norm", [dense([3e-4]), dense([4e-4])], clip_norm=1.3e-4),
         "another eps of the clip",
-        "as with eps 1e-06 inside the root of the norm",
+        "as if eps 1e-06 were added inside the root of the norm",
     ),
     "eps inside the root of a norm that is returned without it": (
         CallOutcome(dense(5e-4), [dense([3e-4 * 1.3e-4 / NORM_WITH_EPS]), dense([4e-4 * 1.3e-4 / NORM_WITH_EPS])]),
         named_case("clip_by_global_norm", [dense([3e-4]), dense([4e-4])], clip_norm=1.3e-4),
         "another eps of the clip",
-        "as with eps 1e-06 inside the root of the norm",
+        "as if eps 1e-06 were added inside the root of the norm",
     ),
     "eps inside the root or outside of it": (
         CallOutcome(dense(5e-4), [dense([3e-4 * 1.3e-4 / (5e-4 + 1e-7)]), dense([4e-4 * 1.3e-4 / (5e-4 + 1e-7)])]),
         named_case("clip_by_global_norm", [dense([3e-4]), dense([4e-4])], clip_norm=1.3e-4),
         "another eps of the clip",
-        "as with eps 1e-07 instead of 0, or as with eps 1e-10 inside the root of the norm",
+        "as if eps were 1e-07 instead of 0, or as if eps 1e-10 were added inside the root of the norm",
     ),
     "one sign": (
         CallOutcome(dense(5.0), [dense([-0.6, 0.8])]),
@@ -231,13 +231,13 @@ OUTCOMES = {
         CallOutcome(None, exact_outcome(named_case("clip_grad_value_", clip_value=0.02)).gradients),
         VALUE,
         "another threshold",
-        "as with bounds of -0.02 and 0.02 instead of -0.01 and 0.01",
+        "as if the bounds were -0.02 and 0.02 instead of -0.01 and 0.01",
     ),
     "bounds of whole numbers": (
         CallOutcome(None, [Dense("int64", np.array([-3, 1]))]),
         named_case("clip_by_value", [Dense("int64", np.array([-5, 1]))], clip_value_min=-2, clip_value_max=2),
         "another threshold",
-        "as with bounds of -3 and 1 instead of -2 and 2",
+        "as if the bounds were -3 and 1 instead of -2 and 2",
     ),
     "a norm that does not show NaN": (
         CallOutcome(dense(3.0), [dense([NAN, NAN]), dense([NAN])]),
@@ -255,7 +255,7 @@ OUTCOMES = {
         CallOutcome(dense(25.0)),
         named_case("global_norm", [dense([3.0, 4.0])]),
         "another norm type",
-        "as with the square of the norm instead of the norm",
+        "as if the call used the square of the norm instead of the norm",
     ),
     "rows that are not summed": (
         CallOutcome(None, [dense([[1.6], [0.0]])]),

@@ -77,7 +77,7 @@ def clip_function(body: str) -> str:
 DIFFERENCES = {
     "wrong eps": (
         "from unified_clip._core import rule\nrule.PYTORCH = rule.PADDLE",
-        "as with eps 0 instead of 1e-06",
+        "as if eps were 0 instead of 1e-06",
     ),
     "one tensor dropped": (
         clip_function("return right([grads[0], grads[2]], max_norm)"),
@@ -116,7 +116,7 @@ return n"""),
     "not clipped": (clip_function("return uc.get_total_norm(grads)"), "nothing were clipped"),
     "another threshold": (
         clip_function("return right(grads, 2 * max_norm)"),
-        "as with a threshold of 0.2 instead of 0.1",
+        "as if the threshold were 0.2 instead of 0.1",
     ),
 }
 """The fault, and words of the sentence. The verdict is `different`, and the exit status is 1."""

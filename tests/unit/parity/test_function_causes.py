@@ -57,27 +57,27 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     "sum of norms": (
         lambda g, c: by_norm(sum(norms(g)), c),
         "another norm type",
-        "as with the sum of the tensors' norms instead of the norm",
+        "as if the call used the sum of the tensors' norms instead of the norm",
     ),
     "norm_type 1": (
         lambda g, c: by_norm(sum(np.abs(each).sum() for each in g), c),
         "another norm type",
-        "as with norm_type 1 instead of 2",
+        "as if norm_type were 1 instead of 2",
     ),
     "largest norm": (
         lambda g, c: by_norm(max(norms(g)), c),
         "another norm type",
-        "as with the largest norm of a tensor instead of the norm",
+        "as if the call used the largest norm of a tensor instead of the norm",
     ),
     "square": (
         lambda g, c: by_norm(math.hypot(*norms(g)) ** 2, c),
         "another norm type",
-        "as with the square of the norm instead of the norm",
+        "as if the call used the square of the norm instead of the norm",
     ),
     "root of the mean": (
         lambda g, c: by_norm(math.hypot(*norms(g)) / math.sqrt(sum(each.size for each in g)), c),
         "another norm type",
-        "as with the root mean square of all elements instead of the norm",
+        "as if the call used the root mean square of all elements instead of the norm",
     ),
     "without min": (
         lambda g, c: (c / math.hypot(*norms(g)), math.hypot(*norms(g))),
@@ -87,7 +87,7 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     "eps": (
         lambda g, c: (min(1.0, c / (math.hypot(*norms(g)) + 1e-3)), math.hypot(*norms(g))),
         "another eps of the clip",
-        "as with eps 0.001 instead of 0",
+        "as if eps were 0.001 instead of 0",
     ),
     **{
         f"every coefficient times {factor}": (
@@ -100,7 +100,7 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     "norm / threshold": (
         lambda g, c: (min(1.0, math.hypot(*norms(g)) / c), math.hypot(*norms(g))),
         "coefficient",
-        "as with the coefficient min(1, norm / threshold) instead of min(1, threshold / norm)",
+        "as if the coefficient were min(1, norm / threshold) instead of min(1, threshold / norm)",
     ),
     "the square is returned": (
         lambda g, c: (min(1.0, c / math.hypot(*norms(g))), sum(each**2 for each in norms(g))),
@@ -110,12 +110,12 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     "a norm that is twice as large": (
         lambda g, c: by_norm(2 * math.hypot(*norms(g)), c),
         "coefficient",
-        "as with a norm that is 2 times as large",
+        "as if the norm were 2 times as large",
     ),
     "the same threshold everywhere": (
         lambda g, c: by_norm(math.hypot(*norms(g)), 0.3),
         "another threshold",
-        "as with a threshold of 0.3 in all calls",
+        "as if the threshold were 0.3 in all calls",
     ),
 }
 """A wrong function, and the cause of all its differences."""
@@ -156,7 +156,10 @@ def test_all_differences_of_a_function_have_the_cause_that_agrees_with_all_its_c
 def test_a_threshold_that_explains_unchanged_gradients_of_another_case_is_named() -> None:
     diagnoses = diagnose_function(lambda g, c: by_norm(math.hypot(*norms(g)), 2 * c))
     assert {each.cause.kind for each in diagnoses.values() if each.cause} == {"another threshold"}
-    assert diagnoses["all equal at 1.23"].cause == ("another threshold", "as with a threshold of 2.46 instead of 1.23")
+    assert diagnoses["all equal at 1.23"].cause == (
+        "another threshold",
+        "as if the threshold were 2.46 instead of 1.23",
+    )
 
 
 MEANS = ("of the tensors' root mean squares", "of all elements")
@@ -165,9 +168,9 @@ MEANS = ("of the tensors' root mean squares", "of all elements")
 def test_a_threshold_is_named_beside_a_mean_that_is_not_returned() -> None:
     lists = {"two": [[3.0, 4.0], [1.0, 2.0]], "one": [[3.0, -4.0, 1.5, 2.0]]}
     diagnoses = diagnose_function(lambda g, c: by_norm(math.hypot(*norms(g)), 2 * c), lists)
-    means = "".join(f", or as with the root mean square {of_what} instead of the norm" for of_what in MEANS)
+    means = "".join(f", or as if the call used the root mean square {of_what} instead of the norm" for of_what in MEANS)
     for threshold in THRESHOLDS[:2]:
-        sentence = f"as with a threshold of {2 * threshold} instead of {threshold}{means}"
+        sentence = f"as if the threshold were {2 * threshold} instead of {threshold}{means}"
         assert diagnoses[f"two at {threshold}"].cause == ("another threshold", sentence)
 
 
@@ -185,7 +188,7 @@ def test_factors_that_differ_between_cases_have_no_cause(factors: Sequence[float
 
 def test_an_eps_is_added_to_a_coefficient_of_at_most_1() -> None:
     diagnoses = diagnose_function(lambda g, c: (min(1.0, c / math.hypot(*norms(g))) + 1e-3, math.hypot(*norms(g))))
-    eps = ("another eps of the clip", "as with eps 0.001 added to the coefficient")
+    eps = ("another eps of the clip", "as if eps 0.001 were added to the coefficient")
     assert {each.cause for name, each in diagnoses.items() if not name.endswith(" 100.0")} == {eps}
 
 
@@ -196,14 +199,14 @@ def test_one_list_does_not_show_that_all_norms_are_too_large() -> None:
 
 @pytest.mark.parametrize(
     ("lists", "other"),
-    [(("below 1",), ", or as with a threshold of 0.49 instead of 0.7"), (("below 1", "tiny"), "")],
+    [(("below 1",), ", or as if the threshold were 0.49 instead of 0.7"), (("below 1", "tiny"), "")],
 )
 def test_a_single_threshold_is_half_or_squared(lists: Sequence[str], other: str) -> None:
     tensors = {**LISTS, "below 1": [[0.6, 0.4], [0.3]]}
     diagnoses = diagnose_function(
         lambda g, c: by_norm(math.hypot(*norms(g)), c * c), {name: tensors[name] for name in lists}
     )
-    square = "as with the square of the threshold instead of the threshold"
+    square = "as if the call used the square of the threshold instead of the threshold"
     assert diagnoses["below 1 at 0.7"].cause == ("another threshold", square + other)
 
 
@@ -255,11 +258,12 @@ def test_a_cause_that_another_case_contradicts_is_not_named() -> None:
     [
         (
             lambda c: 1.42388 * c,
-            "as with the threshold rounded to an integer, but the case 'two at 0.7' contradicts this",
+            "as if the threshold were rounded to an integer, but the case 'two at 0.7' contradicts this",
         ),
         (
             lambda c: c * c,
-            "as with the square of the threshold instead of the threshold, but the case 'two at 0.7' contradicts this",
+            "as if the call used the square of the threshold instead of the threshold, "
+            "but the case 'two at 0.7' contradicts this",
         ),
     ],
 )
@@ -284,7 +288,7 @@ def test_an_eps_that_is_added_to_the_coefficient_explains_the_cases_of_every_dty
 
     diagnoses = diagnose_function(clip, {**LISTS, **FLOAT16, "large": [[3e4, -4e4], [1e4]]})
     assert {each.cause for each in diagnoses.values()} == {
-        ("another eps of the clip", f"as with eps {eps:g} added to the coefficient")
+        ("another eps of the clip", f"as if eps {eps:g} were added to the coefficient")
     }
     assert any("float16" in name for name in diagnoses)
 
@@ -367,7 +371,7 @@ def test_a_second_mistake_in_one_case_does_not_hide_the_cause_of_the_others() ->
 
     diagnoses = diagnose_function(clip)
     assert diagnoses.pop("three at 0.7").cause is None
-    words = "as with the sum of the tensors' norms instead of the norm"
+    words = "as if the call used the sum of the tensors' norms instead of the norm"
     assert {each.cause for each in diagnoses.values()} == {("another norm type", words)}
 
     def with_eps(gradients: Arrays, threshold: float) -> tuple[float, float]:
@@ -376,7 +380,7 @@ def test_a_second_mistake_in_one_case_does_not_hide_the_cause_of_the_others() ->
 
     assert diagnose_function(with_eps)["two at 0.7"].cause == (
         "another eps of the clip",
-        "as with eps 0.001 instead of 0",
+        "as if eps were 0.001 instead of 0",
     )
 
 
@@ -463,7 +467,7 @@ def test_the_report_names_the_cause_of_all_cases(run: Callable[..., tuple[int, s
     status, printed = run(CLIP)
     assert status == 1
     assert "clip.py:clip: 2 cases, first one element each: clip_by_global_norm(clip_norm=0.7): numbers" in printed
-    assert printed.count("; as with the sum of the tensors' norms instead of the norm. Correct your") == 1
+    assert printed.count("; as if the call used the sum of the tensors' norms instead of the norm. Correct your") == 1
     status, printed = run(CLIP, "--case", "two: clip_by_global_norm(clip_norm=0.7)")
     assert status == 1
     assert printed.count("This cause explains the chosen cases. For a cause that explains all cases, run without") == 1
@@ -500,7 +504,7 @@ def test_a_chosen_case_of_a_known_difference_passes(run: Callable[..., tuple[int
     chosen = ("--case", "two: clip_by_global_norm(clip_norm=0.7)")
     status, printed = run(with_eps, *chosen)
     assert status == 1
-    assert "as with a threshold of" in printed
+    assert "as if the threshold were" in printed
     assert run(with_eps, "--accept")[0] == 0
     assert 'cause = "another eps of the clip"' in (tmp_path / "known.toml").read_text(encoding="utf-8")
     assert run(with_eps)[0] == 0
@@ -541,7 +545,12 @@ def test_accept_replaces_the_entry_of_a_case_that_has_another_difference_now(
     other = other.replace("[g * coef for g in grads]", "list(grads)")
     status, printed = run(other)
     assert status == 1
-    assert printed.count('Listed: "as with the sum of the tensors\' norms instead of the norm", with the cause') == 1
+    assert (
+        printed.count(
+            'Listed: "as if the call used the sum of the tensors\' norms instead of the norm", with the cause'
+        )
+        == 1
+    )
     assert "Now: as if nothing were clipped" in printed
     assert "stale" not in printed
     assert run(other, "--accept")[0] == 0

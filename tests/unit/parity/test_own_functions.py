@@ -150,7 +150,7 @@ def test_reports_name_functions_without_a_norm_and_find_their_causes(tmp_path: P
     assert above
     assert below
     assert (above.verdict, above.norm) == ("no norm", None)
-    assert "as with eps 0 instead of 1e-06" in below.problem
+    assert "as if eps were 0 instead of 1e-06" in below.problem
     assert "clip.py:only (numpy, gradients only)" in compared_functions.line(run)
     assert markdown.native(run.cases[0].frameworks["numpy"]) == "no norm"
     assert run.summary.natives["numpy"] == {"different": 1, "no norm": 1}

@@ -39,10 +39,10 @@ def case_result(data: Any, case: str, framework: str, mode: str) -> Any:
 
 def test_cases_whose_causes_differ_only_in_sizes_and_thresholds_share_a_problem() -> None:
     details = [
-        "numbers differ, by 3 %; as with a threshold of 2 instead of 1",
-        "numbers differ, by 12 times; as with a threshold of 4.5e-05 instead of 3",
-        "numbers differ, by 1.2e-05; as with eps 1e-06 instead of 0",
-        "numbers differ, by 4 %; as with eps 1e-08 instead of 0",
+        "numbers differ, by 3 %; as if the threshold were 2 instead of 1",
+        "numbers differ, by 12 times; as if the threshold were 4.5e-05 instead of 3",
+        "numbers differ, by 1.2e-05; as if eps were 1e-06 instead of 0",
+        "numbers differ, by 4 %; as if eps were 1e-08 instead of 0",
     ]
     cases = [
         one_case(torch=FrameworkResult(native=native("different", problem=detail))).model_copy(update={"name": detail})
@@ -67,7 +67,7 @@ def test_cases_whose_causes_differ_only_in_sizes_and_thresholds_share_a_problem(
             ["only the signs of 'a' are wrong", "only the signs of 'a', 'b' and 'c' are wrong"],
             1,
         ),
-        (["as with eps 1e-06 instead of 0", "as with eps 0.001 instead of 0"], 2),
+        (["as if eps were 1e-06 instead of 0", "as if eps were 0.001 instead of 0"], 2),
         (
             [
                 "the norm is inf instead of 418.9: squares overflow",

@@ -195,15 +195,15 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "eps inside the root": (
         clip_by(lambda n, c: clip_arrays(math.sqrt(n * n + 1e-10), c)),
-        {("another eps of the clip", "as with eps 1e-10 inside the root of the norm")},
+        {("another eps of the clip", "as if eps 1e-10 were added inside the root of the norm")},
     ),
     "an unusual eps inside the root": (
         clip_by(lambda n, c: clip_arrays(math.sqrt(n * n + 3e-10), c)),
-        {("another eps of the clip", "as with eps 3e-10 inside the root of the norm")},
+        {("another eps of the clip", "as if eps 3e-10 were added inside the root of the norm")},
     ),
     "eps": (
         clip_by(lambda n, c: clip_arrays(n + 1e-6, c)),
-        {("another eps of the clip", "as with eps 1e-06 instead of 0")},
+        {("another eps of the clip", "as if eps were 1e-06 instead of 0")},
     ),
     "sign": (
         lambda grads, limit: ([-g * clip_arrays(total(grads), limit) for g in grads], total(grads)),
@@ -236,7 +236,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
             [g * clip_arrays(total(grads) / len(grads) ** 0.5, limit) for g in grads],
             total(grads) / len(grads) ** 0.5,
         ),
-        {("another norm type", "as with the root mean square of the tensors' norms instead of the norm")},
+        {("another norm type", "as if the call used the root mean square of the tensors' norms instead of the norm")},
     ),
     **{
         f"averages over {count} micro-batches": (
@@ -247,22 +247,22 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     },
     "squared threshold": (
         clip_by(lambda n, c: clip_arrays(n, c * c)),
-        {("another threshold", "as with the square of the threshold instead of the threshold")},
+        {("another threshold", "as if the call used the square of the threshold instead of the threshold")},
     ),
     **{
         f"eps {eps:g} after the division": (
             clip_by(lambda n, c, eps=eps: min(1.0, c / n + eps) if n else 1.0),  # type: ignore[misc]
-            {("another eps of the clip", f"as with eps {eps:g} added to the coefficient")},
+            {("another eps of the clip", f"as if eps {eps:g} were added to the coefficient")},
         )
         for eps in (1e-8, 1e-6, 3e-5, 1e-3)
     },
     "eps in the returned norm": (
         clip_by_norm(lambda grads: total(grads) + 1e-6),
-        {("another eps of the clip", "as with eps 1e-06 instead of 0")},
+        {("another eps of the clip", "as if eps were 1e-06 instead of 0")},
     ),
     "the threshold is compared without eps": (
         clip_by(lambda n, c: c / (n + 1e-6) if n > c else 1.0),
-        {("another eps of the clip", "as with eps 1e-06 instead of 0")},
+        {("another eps of the clip", "as if eps were 1e-06 instead of 0")},
     ),
     "scaled to a norm of 1": (
         clip_by(lambda n, c: 1 / n if n > c else 1.0),
@@ -270,7 +270,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "the smallest eps inside the root": (
         clip_by(lambda n, c: clip_arrays(math.sqrt(n * n + 1e-12), c)),
-        {("another eps of the clip", "as with eps 1e-12 inside the root of the norm")},
+        {("another eps of the clip", "as if eps 1e-12 were added inside the root of the norm")},
     ),
     "per tensor": (
         lambda grads, limit: ([g * clip_arrays(total([g]), limit) for g in grads], total(grads)),
@@ -284,17 +284,17 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     **{
         f"sum of norms, {returns_it=}": (
             clip_by_norm(sum_of_norms, returns_it=returns_it),
-            {("another norm type", "as with the sum of the tensors' norms instead of the norm")},
+            {("another norm type", "as if the call used the sum of the tensors' norms instead of the norm")},
         )
         for returns_it in (True, False)
     },
     "largest norm": (
         clip_by_norm(lambda grads: max(total([g]) for g in grads)),
-        {("another norm type", "as with the largest norm of a tensor instead of the norm")},
+        {("another norm type", "as if the call used the largest norm of a tensor instead of the norm")},
     ),
     "largest element": (
         clip_by_norm(lambda grads: max(np.abs(g).max() for g in grads)),
-        {("another norm type", "as with norm_type inf instead of 2")},
+        {("another norm type", "as if norm_type were inf instead of 2")},
     ),
     "maximum in place of minimum": (
         clip_by(lambda n, c: max(1.0, c / n) if n else 1.0),
@@ -307,7 +307,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     **{
         f"{words}, {returns_it=}": (
             clip_by_norm(combine, returns_it=returns_it),
-            {("another norm type", f"as with {words} instead of the norm")},
+            {("another norm type", f"as if the call used {words} instead of the norm")},
         )
         for words, combine in {
             f"the norm of {MEAN_SQUARES}": lambda grads: math.hypot(*map(root_mean_square, grads)),
@@ -348,7 +348,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
         {
             *SCALED_UP,
             *(
-                ("", f"as with a threshold of {shown}, but the other cases contradict this")
+                ("", f"as if the threshold were {shown}, but the other cases contradict this")
                 for shown in ("4.32666e-08 instead of 0.00012", "4.48999e-16 instead of 1.2e-08")
             ),
         },
@@ -383,8 +383,8 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     "the same threshold everywhere": (
         clip_by(lambda n, c: 1 / n if n else 1.0),
         {
-            ("another threshold", "as with a threshold of 1 in all calls"),
-            ("", "as with a threshold of 1 instead of inf, but the other cases contradict this"),
+            ("another threshold", "as if the threshold were 1 in all calls"),
+            ("", "as if the threshold were 1 instead of inf, but the other cases contradict this"),
         },
     ),
     "float16 sums": (
@@ -416,18 +416,18 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     **{
         f"the {which} gradient alone, {returns_it=}": (
             clip_by_norm(lambda grads, part=part: total(grads[part]), returns_it=returns_it),  # type: ignore[misc]
-            {("left out", f"as with the norm of the {which} gradient alone")},
+            {("left out", f"as if the norm included only the {which} gradient")},
         )
         for which, part in (("first", slice(0, 1)), ("last", slice(-1, None)))
         for returns_it in (True, False)
     },
     "integer part of the threshold": (
         clip_by(lambda n, c: clip_arrays(n, int(c) if c < math.inf else c)),
-        {("another threshold", "as with the integer part of the threshold")},
+        {("another threshold", "as if the call used the integer part of the threshold")},
     ),
     "rounded threshold": (
         clip_by(lambda n, c: clip_arrays(n, round(c) if c < math.inf else c)),
-        {("another threshold", "as with the threshold rounded to an integer")},
+        {("another threshold", "as if the threshold were rounded to an integer")},
     ),
     "0 switches clipping off": (
         clip_by(lambda n, c: clip_arrays(n, c) if c else 1.0),
@@ -437,13 +437,13 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     "inverse coefficient": (
         clip_by(lambda n, c: float(n / np.float64(c)) if n > c else 1.0),
         {
-            ("coefficient", "as with the coefficient max(1, norm / threshold) instead of min(1, threshold / norm)"),
+            ("coefficient", "as if the coefficient were max(1, norm / threshold) instead of min(1, threshold / norm)"),
             ("overflow", BEYOND),
         },
     ),
     "squared norm": (
         clip_by(lambda n, c: clip_arrays(n * n, c)),
-        {("another norm type", "as with the square of the norm instead of the norm")},
+        {("another norm type", "as if the call used the square of the norm instead of the norm")},
     ),
 }
 

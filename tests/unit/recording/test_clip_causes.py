@@ -77,7 +77,7 @@ def test_per_group_for_global(compare_runs: Any) -> None:
     groups = [clip_line(1, {"a": 3.0, "b": 4.0}), clip_line(1, {"c": 12.0})]
     comparison = compare_runs([clip_line(1)], groups)
     assert cause_kinds(comparison) == cause_kinds(compare_runs(groups, [clip_line(1)])) == ["per group for global"]
-    assert "b.jsonl clips by 2 norms, and" in comparison.findings[0].sentence
+    assert "b.jsonl clips 2 parts of the gradients by their own norms, and" in comparison.findings[0].sentence
     assert (
         sentences.report_lines(comparison)[2]
         == "The runs first differ at step 1: the rules are total norm and per group."
@@ -139,7 +139,7 @@ def test_another_threshold(compare_runs: Any) -> None:
             20.0,
             0.5,
             "clipped below the threshold",
-            "b.jsonl differs from a.jsonl: b.jsonl changes gradients, although both norms are below 20.0",
+            "b.jsonl differs from a.jsonl: b.jsonl changes gradients, although the norm is below 20.0 in both runs",
         ),
     ],
 )
@@ -339,7 +339,7 @@ def test_a_cause_is_explained_once_and_then_named(compare_runs: Any) -> None:
     repeated = dataclasses.replace(comparison, divergences={first: causes, again: causes})
     printed = sentences.describe(repeated)
     assert sum(sentence.startswith("Another threshold: ") for sentence in printed) == 1
-    assert printed[printed.index("Another threshold, as at step 1.") - 1].startswith(
+    assert printed[printed.index("Same cause as at step 1: Another threshold.") - 1].startswith(
         "The runs differ by more than rounding"
     )
 

@@ -24,9 +24,9 @@ def test_the_command_prints_the_first_difference_and_exits_with_1(
     assert cli.main(["compare", a, b]) == 1
     printed = capsys.readouterr().out
     assert "The runs first differ at step 2: threshold is 1.0 and 2.0." in printed
-    assert "Another threshold: b.jsonl differs from a.jsonl as with a threshold of 2.0 instead of 1.0" in printed
+    assert "Another threshold: b.jsonl differs from a.jsonl as if the threshold were 2.0 instead of 1.0" in printed
     assert "Norms are equal in all 2 calls that were compared." in printed
-    assert "To have the same threshold, change the number in b.jsonl." in printed
+    assert "To use the same threshold in both runs, change the threshold in b.jsonl." in printed
     assert "Coefficients differ from step 2 on, by at most" in printed
     assert cli.main(["compare", a, b, "--json"]) == 1
     (divergence,) = json.loads(capsys.readouterr().out)["divergences"]
@@ -43,7 +43,7 @@ def test_runs_of_one_file_name_are_named_with_their_folders(tmp_path: Path) -> N
     a = write_recording(tmp_path / "old" / "run.jsonl", [clip_line(1)])
     b = write_recording(tmp_path / "new" / "run.jsonl", [clip_line(1, threshold=2.0)])
     (cause,) = compare.compare(a, b).findings
-    assert cause.sentence.startswith("new/run.jsonl differs from old/run.jsonl as with a threshold")
+    assert cause.sentence.startswith("new/run.jsonl differs from old/run.jsonl as if the threshold were")
 
 
 @pytest.mark.parametrize("norms", [{"a": 3.0, "b": 4.0, "c": 12.0, "d": 84.0}, {"e": 13.0, "f": 84.0}], ids=len)
@@ -62,7 +62,11 @@ def test_other_parameters_are_not_called_unexplained(tmp_path: Path) -> None:
     """For example, a model with LoRA trains other parameters."""
     adapters = clip_line(1, {"lora_A": 5.0, "lora_B": 7.0}, weights={})
     printed = sentences.report_lines(write_and_compare(tmp_path, [clip_line(1)], [adapters]))
-    others = [line for line in printed if line.startswith("Other parameters: at step 1, a.jsonl clips 3 gradients")]
+    others = [
+        line
+        for line in printed
+        if line.startswith("The runs clip different parameters: at step 1, a.jsonl clips 3 gradients")
+    ]
     assert len(others) == 1
     assert not [line for line in printed if line.startswith(("Unexplained", "Ruled out"))]
 
@@ -146,7 +150,7 @@ def test_runs_without_norms_get_a_hint_to_record_norms(tmp_path: Path, capsys: p
     b = str(write_recording(tmp_path / "b.jsonl", [clip_line(1, parameters={}, norm=14.0)], norms=False))
     assert cli.main(["compare", a, b]) == 1
     printed = capsys.readouterr().out
-    assert "Unexplained: these numbers fit no known cause, or they fit several causes." in printed
+    assert "Unexplained: the differing numbers fit no known cause, or more than one." in printed
     assert "record both runs with norms=True" in printed
 
 

@@ -72,7 +72,7 @@ def test_the_json_has_the_published_form(tmp_path: Path) -> None:
 def test_the_page_names_the_cause_and_marks_the_first_difference_in_each_plot(tmp_path: Path) -> None:
     html = page.render(build_report(tmp_path, OLD, OTHER_THRESHOLD))
     assert "<strong>DIFFERENT</strong> <span>The runs first differ at step 13: threshold is 1.0 and 0.5." in html
-    assert "<b>Another threshold</b>: b.jsonl differs from a.jsonl as with a threshold of 0.5 instead of 1.0." in html
+    assert "<b>Another threshold</b>: b.jsonl differs from a.jsonl as if the threshold were 0.5 instead of 1.0." in html
     plots = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     assert len(plots) == 2, "norm and threshold, and the loss; neither norm nor loss differs"
     assert all("first difference: step 13" in plot for plot in plots)

@@ -93,10 +93,9 @@ def test_epsilon_before_the_bias_correction_is_named_with_the_line_to_type(
     assert cause_line == (
         f"Another place of the optimizer's eps: a.jsonl ({old[0]}) adds eps 1e-07 before the bias correction, and "
         f"b.jsonl (torch.optim.Adam) adds eps {eps:g} after the bias correction. At step 1, the eps of a.jsonl has "
-        "the same effect as the eps 3.16228e-06 in b.jsonl. Before each optimizer.step() of b.jsonl, with t = 1, 2, 3 "
-        "and so on, type "
-        '`for group in optimizer.param_groups: group["eps"] = 1e-07 / (1 - 0.999**t) ** 0.5`. Ignore this cause '
-        "if a run resumes from a checkpoint, or has several optimizers."
+        "the same effect as the eps 3.16228e-06 in b.jsonl. Before each optimizer.step() of b.jsonl, insert "
+        '`for group in optimizer.param_groups: group["eps"] = 1e-07 / (1 - 0.999**t) ** 0.5`, where t counts the '
+        "steps from 1. Ignore this cause if a run resumes from a checkpoint, or has several optimizers."
     )
     assert "This difference might follow from the difference at step 1." in rest
 
@@ -189,7 +188,7 @@ def test_other_frameworks_get_the_number_to_set(compare_steps: CompareSteps) -> 
     (cause,) = compare_steps(("optax.adamw", [1e-8] * 3), ("keras.optimizers.AdamW", [1e-7] * 3)).findings
     assert cause.sentence.removesuffix(f". {CONDITION}").endswith(
         "the eps of b.jsonl has the same effect as the eps 3.16228e-06 in a.jsonl. For the same effect, set the eps of "
-        "a.jsonl to 1e-07 / (1 - 0.999**t) ** 0.5 at each step t = 1, 2, 3 and so on"
+        "a.jsonl to 1e-07 / (1 - 0.999**t) ** 0.5 at each step, where t counts the steps from 1"
     )
 
 
@@ -208,7 +207,7 @@ def test_eps_is_compared_as_a_number_at_equal_and_at_unknown_places(compare_step
         assert compare_steps((old, [1e-8] * 3), (new, [1e-8] * 3)).findings == []
         (cause,) = compare_steps((old, [1e-8] * 3), (new, [1e-7] * 3)).findings
         assert cause.kind == "another optimizer"
-        assert "as with the optimizer's eps 1e-07 instead of 1e-08" in cause.sentence
+        assert "has the optimizer's eps 1e-07 instead of 1e-08" in cause.sentence
 
 
 def test_a_class_of_the_user_is_recognized_by_whole_words_of_its_name(compare_steps: CompareSteps) -> None:
@@ -277,9 +276,9 @@ def test_weight_decay_of_weights_and_of_gradients_differ(
     ("old", "new", "values", "advice"),
     [
         (("tf.compat.v1.train.RMSProp", 1.0), ("torch.optim.RMSprop", None), "0 instead of 1", "use the class in docs"),
-        (("tf.compat.v1.train.RMSProp", 1.0), ("keras.optimizers.RMSprop", None), "0 instead of 1", "lists where"),
-        (("optax.rmsprop", 0.0), ("optax.rmsprop", 1.0), "1 instead of 0", "this value to 0"),
-        (("keras.optimizers.Adagrad", 0.1), ("torch.optim.Adagrad", 0), "0 instead of 0.1", "this value to 0.1"),
+        (("tf.compat.v1.train.RMSProp", 1.0), ("keras.optimizers.RMSprop", None), "0 instead of 1", "lists the"),
+        (("optax.rmsprop", 0.0), ("optax.rmsprop", 1.0), "1 instead of 0", "initial value to 0"),
+        (("keras.optimizers.Adagrad", 0.1), ("torch.optim.Adagrad", 0), "0 instead of 0.1", "initial value to 0.1"),
         (("optax.rmsprop", 0.0), ("torch.optim.RMSprop", None), None, ""),
         (("tf.compat.v1.train.RMSProp", None), ("torch.optim.RMSprop", None), None, ""),  # an older recording
         (("tf.compat.v1.train.RMSProp", 1.0), ("mine.RMSprop", None), None, ""),
@@ -292,12 +291,12 @@ def test_squared_gradients_that_start_at_another_value_are_named(
     a, b = ((name, [None] * 3) for name, _ in (old, new))
     initial = {"initial_accumulator_value": new[1], "betas": None}
     comparison = compare_steps(a, b, of_a=initial | {"initial_accumulator_value": old[1]}, **initial)
-    starts = [each.sentence for each in comparison.findings if "start at" in each.sentence]
+    starts = [each.sentence for each in comparison.findings if "squared gradients" in each.sentence]
     if values is None:
         assert starts == []
         return
     (sentence,) = starts
-    assert sentence.startswith(f"b.jsonl differs from a.jsonl as with squared gradients that start at {values}. ")
+    assert sentence.startswith(f"Unlike a.jsonl, b.jsonl has an initial mean or sum of squared gradients of {values}. ")
     assert advice in sentence
     assert sentence.endswith("resumes from a checkpoint, or sets the state of its optimizer")
 
@@ -308,7 +307,7 @@ def test_adamw_of_pytorch_is_the_adam_of_keras_with_weight_decay(compare_steps: 
     (cause,) = compare_steps(
         KERAS, ("torch.optim.AdamW", eps_after_correction(1e-7)), of_a=decay, weight_decay=0.2
     ).findings
-    assert "as with weight_decay 0.2 instead of 0.1" in cause.sentence
+    assert "has weight_decay 0.2 instead of 0.1" in cause.sentence
 
 
 @pytest.mark.parametrize(

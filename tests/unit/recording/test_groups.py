@@ -205,7 +205,7 @@ def test_adam_may_move_weights_by_noise_of_gradients(
     assert (hint in str(compare_runs(*runs).findings)) == (may_be_rounding and not is_rounding)
     comparison = compare_runs(*runs, max_ulp=64)
     assert (comparison.first is None) == is_rounding
-    is_noted = any("Not compared: rounding noise of 'k'" in each for each in sentences.report_lines(comparison))
+    is_noted = any("Not compared: the gradients of 'k'" in each for each in sentences.report_lines(comparison))
     assert is_noted == (is_rounding or moved == 0.6)  # from step 3 on, noise may have moved the weight by 0.6
 
 
@@ -337,7 +337,7 @@ def test_a_boolean_setting_is_named_with_its_value(compare_runs: Any) -> None:
     steps = [{**STEP, "settings": {"lr": 0.1, "nesterov": nesterov}} for nesterov in (False, True)]
     old, new = ([by_total_norm(1)[0], {"step": 1, **step}] for step in steps)
     (cause,) = compare_runs(old, new).findings
-    assert "as with nesterov True instead of False" in cause.sentence
+    assert "has nesterov True instead of False" in cause.sentence
 
 
 def test_a_learning_rate_of_0_is_part_of_a_shifted_schedule(compare_runs: Any) -> None:

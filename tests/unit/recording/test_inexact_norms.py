@@ -56,7 +56,10 @@ def test_an_unknown_coefficient_is_reported_in_words(compare_runs: Any) -> None:
         comparison = compare_runs(*pair, max_ulp=1e9)
         assert (comparison.first.stage, comparison.findings) == ("coefficient", [])
         text = "\n".join(sentences.report_lines(comparison))
-        assert f"no coefficient explains the clipped gradients of the {side} run. The coefficient of the " in text
+        assert (
+            f"in the {side} run, the clipped gradients are not a multiple of the gradients. The coefficient of the "
+            in text
+        )
         assert "Unexplained: " in text
         assert "NaN" not in text
         assert "nan" not in text
@@ -67,7 +70,7 @@ def test_unknown_coefficients_are_not_called_equal(compare_runs: Any) -> None:
         [clip_line(1), {**clip_line(2), **NO_FACTOR}], [clip_line(1), {**clip_line(2), **NO_FACTOR}]
     )
     assert comparison.first is None
-    note = "Not all coefficients were compared in 1 of 2 calls: in at least one run, no factor explains"
+    note = "Not all coefficients were compared in 1 of 2 calls: in one run, the clipped gradients are not"
     assert any(each.startswith(note) for each in sentences.report_lines(comparison))
     (agreement,) = [each for each in comparison.agreements if each.stage == "coefficient"]
     assert agreement.compared == 1

@@ -20,7 +20,7 @@ MANUAL_CLIPS = {
     "another eps of the clip": (
         SMALL_LINE,
         manual_clip(SMALL_LINE, 0.1 / (0.5 + 1e-5)),
-        "as with eps 1e-05 instead of 0",
+        "as if eps were 1e-05 instead of 0",
     ),
     "left out": (clip_line(1), manual_clip(clip_line(1), 1 / math.hypot(3, 12)), "as if 'b' were left out of the norm"),
     "16 bits": (ONE_GRADIENT, manual_clip(ONE_GRADIENT, 1 / 3.0), "as if the norm were rounded to bfloat16"),
@@ -33,7 +33,7 @@ MANUAL_CLIPS = {
     "another threshold": (
         per_tensor_line(1),
         manual_clip(per_tensor_line(1), [0.5 / norm for norm in NORMS.values()]),
-        "as with a threshold of 0.5 instead of 1",
+        "as if the threshold were 0.5 instead of 1",
     ),
 }
 """A clip by unified_clip, the same clip by hand with a mistake, and the cause."""

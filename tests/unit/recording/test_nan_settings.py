@@ -33,7 +33,7 @@ def test_a_nan_threshold_differs_from_a_number(compare_runs: Any) -> None:
     assert comparison.first.stage == "threshold"
     assert (math.isnan(comparison.first.a), comparison.first.b) == (True, 1.0)
     assert [each.sentence for each in comparison.findings] == [
-        "b.jsonl differs from a.jsonl as with a threshold of 1.0 instead of nan"
+        "b.jsonl differs from a.jsonl as if the threshold were 1.0 instead of nan"
     ]
 
 

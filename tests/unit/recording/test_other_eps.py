@@ -22,7 +22,7 @@ WITH_EPS = (
     "tensor, and adds 1e-06 to the norm."
 )
 GLOBAL = "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(model.parameters())` clips by the total norm"
-EPS = "Another eps of the clip: b.jsonl differs from a.jsonl as with eps 1e-06 instead of 0."
+EPS = "Another eps of the clip: b.jsonl differs from a.jsonl as if eps were 1e-06 instead of 0."
 
 Norms = dict[str, float]
 Compared = Callable[..., RecordingComparison]
@@ -79,13 +79,13 @@ def test_the_remedy_of_another_eps_keeps_the_rule(compare_runs: Compared, swap: 
     (advice,) = [
         line
         for line in sentences.report_lines(compare_runs(*runs))
-        if line.startswith("To have the same eps of the clip")
+        if line.startswith("To use the same eps in both clips")
     ]
     assert (WITH_EPS if swap else PER_TENSOR) in advice
     by_total_norm = [call(1, NORMS[0], eps, "global") for eps in (0.0, 1e-6)]
     comparison = compare_runs(*([each] for each in by_total_norm))
     (advice,) = [
-        line for line in sentences.report_lines(comparison) if line.startswith("To have the same eps of the clip")
+        line for line in sentences.report_lines(comparison) if line.startswith("To use the same eps in both clips")
     ]
     assert GLOBAL in advice
     assert "GradientClipByNorm" not in advice
@@ -97,10 +97,10 @@ def test_each_remedy_is_below_its_cause(compare_runs: Compared) -> None:
     kinds = ("Another eps of the clip: ", "Per tensor for global: ")
     below = [printed[number + 1] for number, line in enumerate(printed) if line.startswith(kinds)]
     assert [line.partition(",")[0] for line in below] == [
-        "To have the same eps of the clip",
-        "To have the same rule",
+        "To use the same eps in both clips",
+        "To use the same rule in both runs",
     ]
-    assert sum(line.startswith("To have the same") for line in printed) == 2
+    assert sum(line.startswith("To use the same") for line in printed) == 2
 
 
 def test_two_loops_get_the_remedy_of_per_tensor(compare_runs: Compared) -> None:
@@ -118,8 +118,9 @@ def test_an_eps_within_max_ulp_is_reported_with_its_remedy(compare_runs: Compare
     assert any(PER_TENSOR in line for line in printed)
     report = model.build(comparison)
     assert [each.mistake for each in report.unreported] == ["another eps of the clip"]
-    assert "<b>Another eps of the clip</b>: b.jsonl differs from a.jsonl as with eps 1e-06 instead of 0" in page.render(
-        report
+    assert (
+        "<b>Another eps of the clip</b>: b.jsonl differs from a.jsonl as if eps were 1e-06 instead of 0"
+        in page.render(report)
     )
 
 
@@ -205,17 +206,18 @@ def test_a_loss_that_first_differs_by_rounding_has_two_steps(compare_runs: Compa
     old, jump = with_losses(OLD, 2.0, 1.0), with_losses(OLD, add_ulps(2.0, 1), 1.5)
     (text,) = [line for line in sentences.report_lines(compare_runs(old, jump)) if line.startswith("loss")]
     assert text == (
-        f"loss differs from step 1 on: 2.0 and {add_ulps(2.0, 1)}, by 1 ULP, which can be rounding. From step 2 on, it "
-        "differs by more than 64 ULP: 1.0 and 1.5. The difference is at most 33 %."
+        f"loss differs from step 1 on: 2.0 and {add_ulps(2.0, 1)} at this step. This difference is 1 ULP, which can be "
+        "rounding. From step 2 on, loss differs by more than 64 ULP: 1.0 and 1.5 at this step. The values differ by "
+        "at most 33 %."
     )
     close = with_losses(OLD, add_ulps(2.0, 1), add_ulps(1.0, 5))
     (text,) = [line for line in sentences.report_lines(compare_runs(old, close)) if line.startswith("loss")]
-    end = ", by at most 6e-07 relatively, which can be rounding"
+    end = ". The values differ by at most 6e-07 relatively, which can be rounding"
     assert text.endswith(f"{end}. A small mistake has the same effect. To find out, run both scripts in float64.")
     close = with_losses(OLD, 2.0 + 2.0**-51, 1.0)
     wide = [[{**each, "dtype": "float64"} if "call" in each else each for each in run] for run in (old, close)]
     (text,) = [line for line in sentences.report_lines(compare_runs(*wide)) if line.startswith("loss")]
-    assert text.endswith(", by at most 2.2e-16 relatively, which can be rounding.")
+    assert text.endswith(". The values differ by at most 2.2e-16 relatively, which can be rounding.")
 
 
 def test_norms_that_first_differ_by_rounding_have_two_steps(compare_runs: Compared) -> None:

@@ -81,7 +81,7 @@ def test_a_packed_parameter_has_one_norm_in_a_clip_per_tensor(compare_runs: Any,
     sentence = comparison.findings[0].sentence
     parts = "'q.weight', 'k.weight' and 'v.weight'"
     assert sentence.startswith(f"b.jsonl clips 'qkv.weight' as one tensor. a.jsonl splits this tensor into {parts}")
-    assert sentence.endswith("Clip every other tensor by its own norm. Do the same for the parts of 'qkv.b'")
+    assert sentence.endswith("Clip each of the remaining tensors by its own norm. Do the same for the parts of 'qkv.b'")
     assert not any("Clipping is the same" in line for line in sentences.report_lines(comparison))
 
 

@@ -99,7 +99,7 @@ def test_a_map_with_an_unknown_name_is_rejected(compare_runs: Any) -> None:
 def test_a_map_in_both_directions_is_rejected(compare_runs: Any) -> None:
     new = rename_parameters(clip_line(1), {"a": "x", "b": "y", "c": "z"})
     with pytest.raises(
-        runs.RunError, match=r"has 'y', .* The other run has this parameter. Write the names of the same run"
+        runs.RunError, match=r"has 'y', .* The other run has this parameter. On every line, write the name from one run"
     ):
         compare_runs([clip_line(1)], [new], names={"a": "x", "y": "b"})
     with pytest.raises(runs.RunError, match=r"has 'bb', .* of .*a.jsonl\. This run has parameters such as b"):

@@ -50,7 +50,7 @@ def test_an_incomplete_last_line_is_not_read(tmp_path: Path) -> None:
         ("", "has no complete line. If a run still writes the file"),
         (
             "{}\n",
-            "line 1, unified_clip: Field required. Pass a file that unified-clip record or unified_clip.record wrote",
+            "line 1, unified_clip: Field required. Pass a file from the command `unified-clip record`",
         ),
         (json.dumps({**HEADER, "schema": 3}) + "\n", r"format version \(schema\) 3, .* install unified_clip 0"),
         (

@@ -366,7 +366,7 @@ def test_logged_numbers_are_compared(path: Path) -> None:
         {"loss": 1.5, "accuracy": 1},
     ]
     printed = sentences.report_lines(compare.compare(path, new_path))
-    assert "loss differs from step 2 on: 1.5 and 1.25, by at most 17 %." in printed
+    assert "loss differs from step 2 on: 1.5 and 1.25 at this step. The values differ by at most 17 %." in printed
     assert "accuracy is equal at all 2 steps." in printed
 
 

@@ -63,5 +63,5 @@ def test_the_advice_gives_the_second_run_the_rule_and_the_eps_of_the_first(
     compare_runs: Any, old: list[dict[str, Any]], new: list[dict[str, Any]], code: str, effect: str, rest: str
 ) -> None:
     printed = sentences.report_lines(compare_runs(old, new))
-    (advice,) = [line for line in printed if line.startswith("To have the same rule")]
-    assert advice == f"To have the same rule, change the clip of b.jsonl: `{code}` {effect}, {rest}"
+    (advice,) = [line for line in printed if line.startswith("To use the same rule")]
+    assert advice == f"To use the same rule in both runs, change the clip of b.jsonl: `{code}` {effect}, {rest}"

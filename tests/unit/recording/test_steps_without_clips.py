@@ -139,7 +139,7 @@ def test_several_clips_before_a_step_are_not_called_other_parameters(tmp_path: P
     ]
     text = printed_text(write_and_compare(tmp_path, CLIPPED, lines))
     assert "Several clips before a step: " in text
-    assert "Other parameters" not in text
+    assert "The runs clip different parameters" not in text
 
 
 def test_one_clip_that_gets_no_gradient_is_named_at_its_step(tmp_path: Path) -> None:

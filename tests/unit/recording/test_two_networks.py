@@ -238,7 +238,9 @@ def test_a_clip_that_also_gets_the_gradients_of_a_twin_network_is_named(
     text = f"which {'b' if is_old else 'a'}.jsonl clips at step 2"
     assert (text in comparison.findings[0].sentence) == is_twin
     if is_twin:
-        assert not any(line.startswith("Other parameters") for line in sentences.report_lines(comparison))
+        assert not any(
+            line.startswith("The runs clip different parameters") for line in sentences.report_lines(comparison)
+        )
 
 
 # -- networks that are trained in another order
@@ -265,7 +267,7 @@ def test_settings_of_different_networks_are_not_compared(tmp_path: Path, is_old:
     assert comparison.first is not None
     assert comparison.first.step == 2
     sizes = ["8 elements", "16 elements"] if has_norms else ["2 gradients", "5 gradients"]
-    text = "at step 2, a.jsonl clips {}, and b.jsonl clips {}. Both runs".format(*sizes[:: -1 if is_old else 1])
+    text = "at step 2, a.jsonl clips {}, and b.jsonl clips {}. Each run".format(*sizes[:: -1 if is_old else 1])
     assert text in comparison.findings[0].sentence
 
 

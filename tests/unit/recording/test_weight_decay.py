@@ -49,7 +49,7 @@ def test_a_regularizer_in_the_loss_of_one_run_is_named(
     assert cause.kind == "weight decay before the clip"
     name, other_name = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
     assert cause.sentence.startswith(f"{name} adds 0.25 times the weight to the gradients of {names} before the clip")
-    assert f"{other_name} does not. Weight decay" in cause.sentence
+    assert f"{other_name} does not. An optimizer adds" in cause.sentence
     advice = "add 0.125 times the sum of the squares of these weights to the loss, and set the weight decay of the "
     advice = (
         f"{advice}optimizer to 0"
@@ -73,7 +73,7 @@ def test_a_regularizer_that_is_twice_or_half_the_weight_decay_is_named(
     assert cause.sentence.startswith(f"{name} adds {factor * DECAY} times the weight to the gradients of 'kernel' and")
     assert cause.sentence.endswith(
         f"optimizer to {0 if is_old else DECAY}. Here, the optimizer of {other_name} has a weight decay of {DECAY}. "
-        "Adding 0.01 times the sum of the squares to the loss is like a weight decay of 0.02"
+        "For example, a weight decay of 0.02 is like adding 0.01 times the sum of the squared weights to the loss"
     )
 
 
@@ -108,7 +108,10 @@ def test_a_weight_that_is_0_shows_nothing_and_is_not_called_regularized(tmp_path
     comparison = write_and_compare(tmp_path, regularized, zero_bias(run_lines(PLAIN, 2.0, DECAY)))
     (cause,) = next(iter(comparison.divergences.values()))
     assert "the gradients of 'kernel' and 'out' before the clip" in cause.sentence
-    assert f"{UNKNOWN}. Check the loss of a.jsonl. Weight decay" in cause.sentence
+    assert (
+        f"{UNKNOWN}. Check whether the loss of a.jsonl has a regularizer of this weight. An optimizer adds"
+        in cause.sentence
+    )
 
 
 def test_the_losses_of_the_micro_batches_of_a_step_are_summed(tmp_path: Path) -> None:
@@ -166,4 +169,4 @@ def test_a_regularizer_that_the_other_run_lacks_is_named(tmp_path: Path, factor:
         text = str(comparison.findings[0])
         assert "a.jsonl adds 0.25 times the weight to the gradients of 'kernel' and 'out'" in text
         assert text.endswith("In b.jsonl, add 0.125 times the sum of the squares of these weights to the loss.")
-        assert "acts after the clip" not in text
+        assert "weight decay after the clip" not in text

@@ -95,7 +95,10 @@ def test_calls_of_a_loop_are_counted_one_by_one(tmp_path: Path, capsys: pytest.C
     run_verify(tmp_path, GLOBAL, PER_TENSOR)
     printed = capsys.readouterr().out
     assert f"with the clip calls clip_by_norm ({2 * STEPS})." in printed
-    assert "new.py:step clips by 2 norms, and old.py:step clips all gradients by their total norm." in printed
+    assert (
+        "new.py:step clips 2 parts of the gradients by their own norms, and old.py:step clips all gradients by their "
+        "total norm." in printed
+    )
 
 
 @needs_torch
@@ -114,7 +117,7 @@ def test_each_step_shows_that_one_side_clips_after_the_optimizer(
 def test_another_eps_that_max_ulp_hides_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verify(tmp_path, GLOBAL, NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)"), "--max-ulp", "64") == 0
     printed = capsys.readouterr().out
-    assert "Another eps of the clip: new.py:step differs from old.py:step as with eps 1e-06 instead of 0." in printed
+    assert "Another eps of the clip: new.py:step differs from old.py:step as if eps were 1e-06 instead of 0." in printed
     assert "which --max-ulp 64 allows." in printed
 
 

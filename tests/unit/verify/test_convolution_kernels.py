@@ -42,7 +42,7 @@ TORCH = STEP.replace("TO_OIHW", "(0, 1, 2, 3)") + (
 
 LOADS = {
     "kernel.transpose(3, 2, 0, 1)": None,
-    "kernel.reshape(4, 2, 3, 3)": "'kernel' have transposed shapes, but the same order of elements. Transpose them, "
+    "kernel.reshape(4, 2, 3, 3)": "'kernel' are transposed, but not the order of elements. Transpose them, "
     "do not reshape them. From Keras or TensorFlow to PyTorch, 'kernel' needs transpose(3, 2, 0, 1)",
     "kernel.transpose(3, 2, 1, 0)": "'kernel' have their axes in an order that no framework uses. Correct the "
     "transpose. From Keras or TensorFlow to PyTorch, 'kernel' needs transpose(3, 2, 0, 1)",

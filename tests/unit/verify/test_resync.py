@@ -64,7 +64,7 @@ def test_a_wrong_threshold_from_step_201_is_found_although_the_optimizers_differ
     *_, divergence = data["clips"]["divergences"]
     assert (divergence["step"], divergence["stage"]) == (LATE + 1, "coefficient")
     (cause,) = divergence["findings"]
-    assert "as with a threshold of 0.4 instead of 0.5" in cause["text"]
+    assert "as if the threshold were 0.4 instead of 0.5" in cause["text"]
 
 
 def test_equal_steps_agree_with_resync(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

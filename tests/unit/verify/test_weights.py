@@ -92,7 +92,7 @@ def test_a_port_that_loads_its_weights_correctly_is_the_same(tmp_path: Path, opt
         (
             "stored['in'] = weights['in'].reshape(5, 6)",
             "untransposed weight",
-            "'in' have transposed shapes, but the same order of elements. Transpose them, do not reshape them",
+            "'in' are transposed, but not the order of elements. Transpose them, do not reshape them",
         ),
         (
             "stored['bias'] = np.ones(5)",

@@ -148,7 +148,7 @@ def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> s
     return ", ".join(filter(None, (change.framework, what, change.case if with_case else "")))
 
 
-NUMBERS = re.compile(r"(?<=by )[\d.e+-]+( %| times)?|(?<=a threshold of )[\d.e+-]+|(?<=instead of )[\d.e+-]+")
+NUMBERS = re.compile(r"(?<=by )[\d.e+-]+( %| times)?|(?<=the threshold were )[\d.e+-]+|(?<=instead of )[\d.e+-]+")
 NAMES = re.compile(r"'[^']*'(, '[^']*')*( and ('[^']*'|\d+ others))?( (is|are)\b)?")
 
 

@@ -161,7 +161,7 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
     """A port might transpose only the weights that are not square. No framework uses the order "permuted"."""
     if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
-        sentence = f"the weights of {names_text(reshaped)} have transposed shapes, but the same order of elements"
+        sentence = f"the shapes of the weights {names_text(reshaped)} are transposed, but not the order of elements"
         hint = _kernel_hint(reshaped, shapes)
         return Cause("untransposed weight", joined(sentence, "Transpose them, do not reshape them", hint))
     if permuted := [name for name, order in orders.items() if order == "permuted"]:
@@ -367,7 +367,7 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
         return ""
     return (
         "Equal settings can differ in precision: Paddle's optimizers can store momentum and weight decay "
-        "as float32. In the run without Paddle, pass float(np.float32(0.9)) instead of 0.9"
+        "as float32. In the run without Paddle, round them too: instead of 0.9, pass float(np.float32(0.9))"
     )
 
 

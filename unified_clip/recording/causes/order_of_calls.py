@@ -82,8 +82,8 @@ def shifted_steps(point: DivergencePoint) -> Cause | None:
                 return Cause(
                     "shifted step",
                     f"{run.name} is {shift} step{'s' * (shift != 1)} ahead of {other.name}: {len(norms)} norms agree "
-                    f"with later norms of {other.name}. {run.name} leaves out steps that {other.name} makes, for "
-                    "example with the first batch",
+                    f"with later norms of {other.name}. {run.name} skips steps that {other.name} makes, for "
+                    "example the step with the first batch",
                 )
     return None
 
@@ -98,8 +98,8 @@ def other_networks(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) ->
             sizes = [f"{count(line):.0f}" for line in (pair.a, pair.b)]
             sentence = (
                 f"at step {pair.a.step}, {a.name} clips {sizes[0]} {unit}, and {b.name} clips {sizes[1]} {unit}. "
-                "Both runs clip both lists of gradients, but at different steps. Compare the order of the steps, the "
-                "first step of each network, and how often each network is trained. Later steps were not compared"
+                "Each run makes both of these clips, but at different steps. Probably, the clips are for two networks. "
+                "Compare at which steps each run trains each network. Later steps were not compared"
             )
             cause = Cause("another order of networks", sentence)
             yield StepDifference(
@@ -206,8 +206,9 @@ def per_tensor_for_global(point: DivergencePoint) -> Cause | None:
         if len(norms) > 1 and math.isclose(combined, total, rel_tol=PRODUCT):
             return Cause(
                 "per group for global" if _are_groups(rest[:calls]) else "per tensor for global",
-                f"{other.name} clips by {len(norms)} norms, and {run.name} clips all gradients by their total norm. At "
-                f"this step, the gradients agree up to rounding: their total norms are {combined:.9g} and {total:.9g}",
+                f"{other.name} clips {len(norms)} parts of the gradients by their own norms, and {run.name} clips all "
+                "gradients by their total norm. At this step, the gradients agree up to rounding: their total norms "
+                f"are {combined:.9g} and {total:.9g}",
             )
     return _split_by_counts(point)
 
@@ -262,8 +263,8 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 
 
 def with_rule_divergence(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
-    """Report the clip rule as the divergence. In a loop over parameters, each call has the rule "global", so the
-    recorded rules can be equal."""
+    """Report the clip rule as the divergence. A loop that clips each parameter alone clips per tensor, but records the
+    rule "global"."""
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if rule is None or point.first.stage == "rule":
         return point

@@ -47,7 +47,8 @@ def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
     sentence = (
         f"{run.name} clips {whole[0]!r} as one tensor. {other.name} splits this tensor into {names}, and "
         f"clips each part by its own norm. For the same clip in {other.name}, clip {names} together by their "
-        "total norm, as GradientClipByGlobalNorm(c).clip_([...]) does. Clip every other tensor by its own norm"
+        "total norm, as GradientClipByGlobalNorm(c).clip_([...]) does. Clip each of the remaining tensors by its own "
+        "norm"
     )
     if more := [name for block in blocks[1:] for name in min(block, key=len)]:
         sentence += f". Do the same for the parts of {enumeration(list(map(repr, more)))}"

@@ -27,7 +27,7 @@ from .after_clips import unscaled_after_clip
 from .eps_causes import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
 
 FACTORS = 2**24
-"""The largest loss scale, or the largest number of summed batches."""
+"""The largest factor of gradients that is tested as a loss scale or a number of summed batches."""
 
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
@@ -145,7 +145,7 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
-    """`floors` contains the largest norm of rounding noise in each run."""
+    """`floors` contains a norm for each run. Gradients with smaller norms are rounding noise."""
     expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
     observed = [0.0 if norm <= floors[1] else norm for norm in observed]
     if len(expected) != len(observed):  # it is unknown which noise is missing
@@ -210,7 +210,7 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
     is_shown = follow or a.rule == "value" or old != old or new != new  # with NaN, no number can show the effect
     is_other = a.rule == b.rule and not have_one_threshold(a, b)
     if is_shown and is_other and old is not None and new is not None:
-        what = "bounds of" if a.rule == "value" else "a threshold of"
+        what = "the bounds" if a.rule == "value" else "the threshold"
         yield point.cause("another threshold", instead(what, new, old, ""))
     if not same(a.norm_type, b.norm_type) and a.rule == b.rule == "global" and _can_be_of_one_list(a, b):
         values = f"{b.norms()[0]:.9g} and {a.norms()[0]:.9g}"
@@ -237,8 +237,8 @@ def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)
     if isinstance(line.threshold, float) and max(line.norms()) > line.threshold:
-        return point.cause("not clipped", f"{NOT_CLIPPED}. Both norms are above {line.threshold}", unclipped)
-    sentence = f"{clips.name} changes gradients, although both norms are below {line.threshold}"
+        return point.cause("not clipped", f"{NOT_CLIPPED}. In both runs, the norm is above {line.threshold}", unclipped)
+    sentence = f"{clips.name} changes gradients, although the norm is below {line.threshold} in both runs"
     return point.cause("clipped below the threshold", sentence, clips)
 
 
@@ -292,9 +292,9 @@ def _noise(point: DivergencePoint) -> Cause:
     names = names_text(noise(point.pairs, 0.0))
     sentence = (
         f"only rounding noise in {names} differs. These gradients, or parts of them, have norms of at most {ROUNDING} "
-        "ULP of the total norm. Their true value might be 0. Two examples are a bias before BatchNorm and the bias of "
-        "attention keys. Adam divides each gradient by its own size, so noise changes these weights by up to the "
-        f"learning rate. To ignore noise, pass --max-ulp {ROUNDING}"
+        "ULP of the total norm. Their true value might be 0, as for the bias before BatchNorm or the bias of attention "
+        "keys. Adam divides each gradient by its own size, so noise changes the weights of these gradients by up to "
+        f"the learning rate. To ignore noise, pass --max-ulp {ROUNDING}"
     )
     return Cause("rounding noise", sentence)
 

@@ -51,7 +51,7 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 Evidence = tuple[Sequence[str], Sequence[str], str]
-"""(weights with weight decay, weights without a clear result, evidence as text)."""
+"""(weights with weight decay, weights for which this is unknown, evidence as text)."""
 
 
 def _regularizer(
@@ -93,7 +93,7 @@ def _regularized(pair: CallPair, norms: Norms) -> Iterator[Sequence[str]]:
 
 
 def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms: Norms) -> Iterator[float]:
-    """Yield only round weight decays, such as 0.01. Other results are probably an effect of other data."""
+    """Yield only round weight decays, such as 0.01. Other numbers probably come from different data."""
     added = math.fsum(own.losses) - math.fsum(step.losses)
     error = max(EXACT, LOSS_ERROR * abs(math.fsum(own.losses)) / added) if added > 0 else 0.0
     for names in _regularized(pair, norms):
@@ -143,13 +143,13 @@ def regularizer_cause(
         f"regularizer in the loss does ({evidence}). {other} does not"
     ]
     if unknown:
-        are = "these weights are" if len(unknown) > 1 else "this weight is"
+        these, are = ("these weights", "are") if len(unknown) > 1 else ("this weight", "is")
         sentences.append(
             f"It is unknown whether {run} also adds weight decay to the gradients of {names_text(unknown)}, because "
-            f"{are} about 0 at this step. Check the loss of {run}"
+            f"{these} {are} about 0 at this step. Check whether the loss of {run} has a regularizer of {these}"
         )
     if any(each is None or each > 0 for each in decays):
-        sentences.append("Weight decay of an optimizer acts after the clip")
+        sentences.append("An optimizer adds its weight decay after the clip")
     change = "remove this regularizer from the loss"
     if is_first:
         change = f"add {decay / 2:.6g} times the sum of the squares of these weights to the loss"
@@ -161,8 +161,8 @@ def regularizer_cause(
     of_run, of_other = decays[not is_first], decays[is_first]
     if of_other and not of_run and not math.isclose(of_other, decay, rel_tol=FACTOR_ERROR):
         sentences.append(
-            f"Here, the optimizer of {other} has a weight decay of {of_other:.6g}. Adding 0.01 times the "
-            "sum of the squares to the loss is like a weight decay of 0.02"
+            f"Here, the optimizer of {other} has a weight decay of {of_other:.6g}. For example, a weight "
+            "decay of 0.02 is like adding 0.01 times the sum of the squared weights to the loss"
         )
     return Cause("weight decay before the clip", ". ".join(sentences))
 

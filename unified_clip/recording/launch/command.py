@@ -61,7 +61,7 @@ def _create(file: Path, parts: Path) -> None:
         removal = ", or remove this one" if file.is_symlink() or os.path.isfile(file) else ""  # noqa: PTH113
         raise UsageError(f"{file} exists. Pass another file{removal}: a recording needs a new file.", "UC206")
     if os.path.lexists(parts):
-        problem = f"{parts} exists. Another run writes to this directory, or was killed"
+        problem = f"{parts} exists. Another run writes to this directory, or a killed run left it behind"
         raise UsageError(
             f"{problem}. Remove the directory if no run writes to it. Otherwise, pass another file.", "UC206"
         )
@@ -95,7 +95,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSErro
 
 @contextmanager
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Pass signals on to the processes in the list. A terminal itself sends Ctrl-C to all its processes."""
+    """Pass signals on to the processes in the yielded list. A terminal itself sends Ctrl-C to all its processes."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, _: FrameType | None) -> None:

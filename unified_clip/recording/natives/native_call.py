@@ -18,14 +18,14 @@ from ...tensors.types import PARTS, Dense, densify, from_numpy
 from ..clip_event import unique_name
 
 SLACK = 2.0**-50
-"""A bound on the relative rounding errors of `low` and `high` in `coefficient`."""
+"""The largest relative rounding error of `low` and `high` in the function `coefficient`."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
 """Possible errors of an element, in ULP. One multiplication causes 0.5 ULP, and several operations cause more."""
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
-"""The function clips by the first of these norms that is recorded."""
+"""The first of these fields that is recorded is the norm from which the function computed its coefficient."""
 
 
 @dataclass(frozen=True)

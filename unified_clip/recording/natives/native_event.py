@@ -87,7 +87,7 @@ class NativeEvent:
         ]
         gradients = GradientList(backend, leaves, writer=None)  # type: ignore[arg-type]  # nothing is written
         if gradients.shards is not None:
-            raise ValueError("several ranks own the gradients. Clip with a function of unified_clip to record the call")
+            raise ValueError("the gradients are sharded over ranks. To record the call, clip with unified_clip")
         group = range(len(leaves))
         path, p = gradients.path(group), call.norm_type or 2.0
         threshold = call.threshold if call.threshold is not None else math.nan

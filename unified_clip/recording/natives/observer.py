@@ -142,7 +142,7 @@ def _warn_on_error(recording: Recording, call: NativeCall) -> Iterator[None]:
 
 
 def _array(dense: Dense) -> Any:
-    """NumPy has no bfloat16, so it becomes float32."""
+    """Convert bfloat16 to float32, because NumPy has no bfloat16."""
     return dense.values().astype(np.float32) if dense.dtype == "bfloat16" else dense.array
 
 

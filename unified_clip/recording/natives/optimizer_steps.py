@@ -144,7 +144,8 @@ def rates_by_name(rates: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value for JSON, or None. NaN in a tensor becomes None, and NaN as a Python float stays NaN."""
+    """Convert a value for JSON. If this is not possible, return None. NaN in a tensor becomes None, and NaN as a
+    Python float stays NaN."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):

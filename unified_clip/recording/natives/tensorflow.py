@@ -111,7 +111,7 @@ def _after(report: Any, gradients: Any) -> Any:
 
 
 def _describe_sources(sources: Any) -> list[GradientSource | None]:
-    """Return None for a source that is not a variable."""
+    """Describe each source. For a source that is not a variable, the list contains None."""
     variables = tf.nest.flatten(sources)
     if not tf.executing_eagerly():  # TensorFlow 1's optimizers pass the tensors of the variables
         known = tf.compat.v1.global_variables()

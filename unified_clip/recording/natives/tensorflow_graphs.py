@@ -39,8 +39,8 @@ def not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -
 
 
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
-    """Pass the numbers to `receive`. In a graph, return an operation that passes the numbers after the
-    variables in `after` are written."""
+    """Pass the numbers to `receive`. In a graph, return an operation that waits until the variables in `after` are
+    written, and then passes the numbers."""
     if tf.executing_eagerly():
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
     elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:

@@ -72,7 +72,7 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
 MOST_SEARCHES = 8
-"""Stop after this number of searches without a new name. A search is slow in a large program."""
+"""Stop after this number of consecutive searches that found no new name. A search is slow in a large program."""
 
 
 class ModelNames:

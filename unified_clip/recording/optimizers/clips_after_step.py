@@ -65,7 +65,7 @@ def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> str:
-    """Return the name of the run whose weights have already changed, or "one of the two runs".
+    """Return the name of the run whose weights changed before the clip. If unknown, return "one of the two runs".
 
     Before the next clip, the weights of the other run move towards these changed weights.
     """

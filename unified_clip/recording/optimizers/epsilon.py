@@ -58,7 +58,7 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """The first step of training must have the number 1."""
+    """Return the eps that has the same effect after the bias correction. `step.step` must count from the first step."""
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:
         return eps
@@ -74,7 +74,7 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 
 
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
-    """Return (left value, right value, cause), or None if both eps have the same effect."""
+    """Return (value of left, value of right, cause), or None if the eps of both optimizers have the same effect."""
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
         return None
@@ -115,7 +115,7 @@ def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
 
 
 def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
-    """Keras computes its bias correction with betas in float32."""
+    """Allow for the error of Keras, which computes its bias correction with betas in float32."""
     is_before = [place_of(step) == BEFORE for step in (left, right)]
     if is_before[0] == is_before[1]:
         return EQUAL
@@ -130,10 +130,10 @@ def _advice(before: OptimizerStep, after: OptimizerStep) -> str:
     formula = f"{own} / (1 - {_beta2(before)!r}**t) ** 0.5"
     if after.optimizer.startswith("torch."):
         return (
-            f"Before each optimizer.step() of {after.run}, with t = 1, 2, 3 and so on, type "
-            f'`for group in optimizer.param_groups: group["eps"] = {formula}`'
+            f"Before each optimizer.step() of {after.run}, insert "
+            f'`for group in optimizer.param_groups: group["eps"] = {formula}`, where t counts the steps from 1'
         )
-    return f"For the same effect, set the eps of {after.run} to {formula} at each step t = 1, 2, 3 and so on"
+    return f"For the same effect, set the eps of {after.run} to {formula} at each step, where t counts the steps from 1"
 
 
 def _beta2(step: OptimizerStep) -> float:

@@ -22,13 +22,13 @@ MOMENTUM = "rule for momentum"
 INITIAL = "initial_accumulator_value"
 """The value at which the sum or mean of the squared gradients starts, in Adagrad and RMSprop."""
 
-SETTING_TEXTS = {"eps": "the optimizer's eps", INITIAL: "squared gradients that start at"}
+SETTING_TEXTS = {"eps": "the optimizer's eps", INITIAL: "an initial mean or sum of squared gradients of"}
 
 
 def compare_settings(
     left: OptimizerStep, right: OptimizerStep, rounding: float, names: Names, pace: str
 ) -> Iterator[StepDifference]:
-    differs, is_one_kind = f"{right.run} differs from {left.run} as with", are_one_kind(left, right)
+    differs, is_one_kind = f"Unlike {left.run}, {right.run} has", are_one_kind(left, right)
     is_moved = is_one_kind and places_differ(left, right)
     rates = _other_rates(left, right, names, rounding)
     for name in {**left.settings, **right.settings}:
@@ -101,9 +101,9 @@ def _initial_advice(step: OptimizerStep, initial: Setting) -> str:
     if step.optimizer == "torch.optim.RMSprop":
         advice = f"In {step.run}, use the class in docs/my-loss-curve-differs.md#rmsprop-and-adagrad"
     elif step.optimizer.lower().endswith(".rmsprop") and not step.optimizer.startswith("optax."):
-        advice = "docs/my-loss-curve-differs.md#rmsprop-and-adagrad lists where the squared gradients of RMSprop start"
+        advice = "docs/my-loss-curve-differs.md#rmsprop-and-adagrad lists the initial mean of each RMSprop"
     else:
-        advice = f"In {step.run}, set this value to {setting_text(initial)}"
+        advice = f"In {step.run}, set the initial value to {setting_text(initial)}"
     return joined(advice, "Ignore this cause if a run resumes from a checkpoint, or sets the state of its optimizer")
 
 

@@ -21,7 +21,7 @@ Order = Sequence[int]
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 
 MOST_OPTIMIZERS = 6
-"""The largest number of optimizers that can correspond to one optimizer of the other run."""
+"""The largest number of optimizers in one run that can correspond to one optimizer in the other run."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "rates", "repeated_rows")
 
@@ -113,7 +113,7 @@ def _is_direct(iteration: Iteration) -> bool:
 
 
 def _owners(iteration: Iteration) -> list[int]:
-    """For each clip call, return the index of its optimizer step in the iteration. Return [] if this is unknown."""
+    """For each clip call, return the index of the optimizer step that uses the gradients, or [] if this is unknown."""
     steps, lines = iteration
     if _is_direct(iteration):
         return [line.step - steps[0].step for line in lines]
@@ -340,7 +340,7 @@ def _splits_calls(run: RecordedRun, other: RecordedRun) -> bool:
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """Remove all optimizer steps if the last ones are missing, for example because of `torch.compile`."""
+    """If the last optimizer steps were not recorded, for example because of `torch.compile`, remove all steps."""
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
     is_partial = len(run.lines) - ends[-1] > max(1, most)

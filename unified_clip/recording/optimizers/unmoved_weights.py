@@ -1,4 +1,4 @@
-"""Find optimizer steps that change no clipped weight."""
+"""Find optimizer steps that change no weight whose gradient was clipped."""
 
 from __future__ import annotations
 

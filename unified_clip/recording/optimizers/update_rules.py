@@ -99,10 +99,10 @@ def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, st
         return None
     step, other = (left, right) if contain[0] else (right, left)
     sentence = (
-        f"the learning rate changes at step {step.step}. {step.optimizer} of {step.run} multiplies each gradient by "
-        f"the learning rate of its step, and adds the product to the momentum. {other.run} multiplies the momentum by "
+        f"the learning rate changes at step {step.step}. {step.optimizer} of {step.run} adds learning rate times "
+        f"gradient to the momentum. {other.optimizer} of {other.run} adds the gradient, and multiplies the momentum by "
         "the current learning rate. If the learning rate changes from last_lr to new_lr, multiply the momentum by "
-        "last_lr / new_lr before the step. In PyTorch, type `for state in "
+        "last_lr / new_lr before the step. In PyTorch, insert `for state in "
         'optimizer.state.values(): state["momentum_buffer"] *= last_lr / new_lr`. If new_lr is 0, train with 1e-20 '
         "instead"
     )

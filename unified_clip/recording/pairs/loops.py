@@ -79,7 +79,7 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCall], object] = _is_single) -> int:
-    """Count the calls before the first call that has other settings or repeats a gradient."""
+    """Count the calls before the first call whose settings differ from lines[0], or that repeats a gradient."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}

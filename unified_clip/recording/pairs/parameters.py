@@ -23,7 +23,8 @@ Names = Mapping[str, str]
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Pair parameters by `names`, then by equal names. Without common names, pair equal shapes in order."""
+    """Pair parameters by `names`, then by equal names. If no names are equal, pair parameters of equal
+    shape in their order."""
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
     common = {name: name for name in a if name in b and name not in taken and not name.isdecimal()}
@@ -147,6 +148,7 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     if not known:
         remedy = "This run has no norms of parameters. Record this run with --norms, or with norms=True in Python."
     elif name in in_a | in_b:
-        remedy = "The other run has this parameter. Write the names of the same run on the left of every line."
+        remedy = "The other run has this parameter. On every line, write the name from one run on the "
+        remedy += "left, and the name from the other run on the right."
     problem = f"The map of names (--map) has {name!r}, which is not a parameter of {run.path}."
     raise RunError(f"{problem} {remedy}", "UC503")

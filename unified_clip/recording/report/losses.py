@@ -94,19 +94,19 @@ def _format_logged(name: str, pairs: Sequence[NumberPair], comparison: Recording
         return f"{name} is equal {where}{format_greatest(most, step, comparison)}"
     (step, a), (_, b) = pairs[differing]
     beyond = next((n for n, each in enumerate(distances) if each.ulps > ROUNDING), None)
-    start, at_most = f"from step {step} on: {a} and {b}", f"by at most {format_relative(most.relative)}"
+    start = f"from step {step} on: {a} and {b} at this step"
+    largest = f"The values differ by at most {format_relative(most.relative)}"
     if beyond is None:
-        text = f"{name} differs {start}, {at_most}, which can be rounding."
+        text = f"{name} differs {start}. {largest}, which can be rounding."
         if not any("float64" in (pair.a.dtype, pair.b.dtype) for pair in comparison.pairs):
             text += " A small mistake has the same effect. To find out, run both scripts in float64."
         return text
     if beyond > differing:
         (later, c), (_, d) = pairs[beyond]
         return (
-            f"{name} differs {start}, by {distances[differing].ulps:g} ULP, which can be rounding. From step {later} "
-            f"on, it differs by more than {ROUNDING} ULP: {c} and {d}. "
-            f"The difference is at most {format_relative(most.relative)}."
+            f"{name} differs {start}. This difference is {distances[differing].ulps:g} ULP, which can be rounding. "
+            f"From step {later} on, {name} differs by more than {ROUNDING} ULP: {c} and {d} at this step. {largest}."
         )
     if beyond < differing:
-        return f"{name} differs by more than {comparison.max_ulp:g} ULP {start}, {at_most}."
-    return f"{name} differs {start}, {at_most}."
+        return f"{name} differs by more than {comparison.max_ulp:g} ULP {start}. {largest}."
+    return f"{name} differs {start}. {largest}."

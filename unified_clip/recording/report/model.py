@@ -36,7 +36,7 @@ class ReportedDivergence(ReportModel):
 
     step: int
     stage: str
-    """What differs: a setting, a number, or a step of the optimizers."""
+    """What differs: for example, a setting of the clip, the norm, or a setting of the optimizer."""
 
     parameter: str | None
     """The parameter's name in run a, or the name of an optimizer's setting. Otherwise null."""
@@ -48,8 +48,8 @@ class ReportedDivergence(ReportModel):
     """The relative distance between the two values, or null if they are not numbers."""
 
     ulps_at_its_size: Real | None
-    """The difference in ULP of the total norm. For a weight, in ULP of the largest norm of this weight. For a
-    coefficient, equals `ulps`. Null if `ulps` is null."""
+    """The difference, measured in ULP of the total norm. For a weight, measured in ULP of the largest norm of this
+    weight. For a coefficient, equals `ulps`. Null if `ulps` is null."""
 
     findings: list[Finding]
     """The causes that agree with the recorded numbers."""
@@ -78,7 +78,8 @@ class Run(ReportModel):
 
     frameworks: list[str]
     functions: dict[str, int]
-    """The number of calls of each function in the first process. The calls of a loop can be merged into one call."""
+    """The number of calls of each function in the first process. The calls in a loop over parameters can count as one
+    call."""
 
     optimizers: list[str]
     steps: int

@@ -8,9 +8,8 @@ from ..compare import RecordingComparison
 from ..recorded_run import RecordedCall
 
 OTHER_THRESHOLD = (
-    "To have the same threshold, change the number in {new}. One run might multiply its threshold by a factor, such as "
-    "a loss scale or a learning rate. If the gradients of the other run are multiplied by this factor, multiply its "
-    "threshold, too."
+    "To use the same threshold in both runs, change the threshold in {new}. If only one run multiplies its gradients "
+    "by a factor, such as a loss scale or a learning rate, multiply the threshold of this run by the same factor."
 )
 
 EFFECTS = {
@@ -30,11 +29,11 @@ def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
         for kind in {cause.kind for cause in causes} & (RULES_FOR_GLOBAL.keys() - advice):
             rule = "global" if divergence.a == "global" else RULES_FOR_GLOBAL[kind]
             clip = _clip_text(comparison, divergence.step, rule)
-            advice[kind] = [f"To have the same rule, change the clip of {new}: {clip}."]
+            advice[kind] = [f"To use the same rule in both runs, change the clip of {new}: {clip}."]
     if (step := step_of_other_eps(comparison)) is not None:
         clips = [_clip_text(comparison, step, rule) for rule in sorted(_rules_at(comparison, step), reverse=True)]
         advice["another eps of the clip"] = [
-            f"To have the same eps of the clip, change the clip of {new}: {clip}." for clip in clips
+            f"To use the same eps in both clips, change the clip of {new}: {clip}." for clip in clips
         ]
     return advice
 

@@ -72,7 +72,7 @@ def describe_run(run: RecordedRun) -> str:
     if run.incomplete_line:
         text += " The last line is incomplete."
     if run.recorded > len(run.lines):
-        text += f" Compared: {counted(len(run.lines), 'call')}. Calls in a loop over parameters are merged. "
+        text += f" Compared: {counted(len(run.lines), 'call')}. The calls in a loop over parameters count as one. "
         text += "Calls without gradients, and steps that one run skips, are left out."
     return f"{text} {_about_ranks(run)}" if run.others else text
 
@@ -110,7 +110,9 @@ def explanations(comparison: RecordingComparison) -> Iterator[DivergenceText]:
     steps_of = [divergence.step for divergence in comparison.divergences]
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
         what = f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence, comparison)}."
-        why = [f"{each.title}, as at step {steps[each]}." if each in steps else str(each) for each in findings]
+        why = [
+            f"Same cause as at step {steps[each]}: {each.title}." if each in steps else str(each) for each in findings
+        ]
         why = why or [without_cause(comparison, divergence)]
         if not number and len(steps_of) > 1 and divergence.ulps is not None and divergence.ulps <= ROUNDING:
             why.insert(
@@ -146,10 +148,10 @@ def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
     has_adam = any("adam" in step.optimizer.lower() for run in comparison.runs for step in run.optimizer_steps)
     is_possible = has_adam or not all(run.optimizer_steps for run in comparison.runs)
     text = (
-        f"Not compared: rounding noise of {names_text(names)}. These gradients, or parts of them, have norms of "
-        f"at most {ROUNDING} ULP of the total norm."
+        f"Not compared: the gradients of {names_text(names)}. These gradients, or parts of them, are only rounding "
+        f"noise: their norms are at most {ROUNDING} ULP of the total norm."
     )
-    effect = " Rounding noise also changes weights. Adam changes these weights by up to the learning rate."
+    effect = " This noise changes the weights, with Adam by up to the learning rate."
     return [f"{text}{effect}" if is_possible else text]
 
 
@@ -202,7 +204,7 @@ def _unknown_coefficients(comparison: RecordingComparison) -> list[str]:
     pairs = comparison.pairs
     count = sum(any(None in line.coefs() for line in (pair.a, pair.b)) for pair in pairs)
     where = f"{count} of {counted(len(pairs), 'call')}"
-    reason = "in at least one run, no factor explains the clipped gradients, or the threshold is not a single number"
+    reason = "in one run, the clipped gradients are not a multiple of the gradients, or the threshold is an array"
     return [f"Not all coefficients were compared in {where}: {reason}."] if count else []
 
 
@@ -229,8 +231,8 @@ def _format_divergence(divergence: Divergence, comparison: RecordingComparison) 
         side, known = ("first", divergence.b) if divergence.a is None else ("second", divergence.a)
         other = "second" if side == "first" else "first"
         return (
-            f"no coefficient{whose} explains the clipped gradients of the {side} run. The coefficient of the {other} "
-            f"run is {known}"
+            f"in the {side} run, the clipped gradients{whose} are not a multiple of the gradients. The coefficient of "
+            f"the {other} run is {known}"
         )
     text = f"{names.get(divergence.stage, divergence.stage)}{whose} is {divergence.a} and {divergence.b}"
     return text if divergence.ulps is None else f"{text}, {format_distance(divergence.ulps, divergence.relative)}"

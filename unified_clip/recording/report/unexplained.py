@@ -22,7 +22,7 @@ from .remedies import step_of_other_eps
 
 ROUNDED: frozenset[CauseKind] = frozenset({"rounding", "rounding noise", "rounding that has grown"})
 
-UNEXPLAINED = "Unexplained: these numbers fit no known cause, or they fit several causes."
+UNEXPLAINED = "Unexplained: the differing numbers fit no known cause, or more than one."
 
 FOLLOWS_EPS = "This difference might follow from the different eps of the clips at step"
 
@@ -86,7 +86,8 @@ def other_parameters(comparison: RecordingComparison) -> str | None:
         f"{run.name} clips {counted(sum(map(count_of, lines)), 'gradient')} with {size:.0f} elements"
         for run, lines, size in zip(comparison.runs, calls, sizes, strict=True)
     ]
-    return f"Other parameters: at step {step}, {', and '.join(facts)}. Compare recordings of the same model."
+    different = f"The runs clip different parameters: at step {step}, {', and '.join(facts)}"
+    return f"{different}. Compare recordings of the same model."
 
 
 def _first(comparison: RecordingComparison) -> Divergence | None:
