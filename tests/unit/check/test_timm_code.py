@@ -66,3 +66,8 @@ def test_the_second_clip_of_lamb_in_a_script_is_compared(check: Check, options: 
     report = check({"a.sh": f"python train.py --clip-grad 1.0 --clip-mode norm {options}\n"})
     findings = [each for each in report.findings if each.clip.startswith("timm")]
     assert [each.differences[0].found for each in findings] == [second] * bool(second)
+
+
+def test_a_file_of_timm_without_keys_is_unknown(check: Check) -> None:
+    clip = CLIP_CONFIG + '[check.formats]\n"a.yaml" = "timm"\n'
+    assert only_finding(check({"a.yaml": "text\n"}, clip)).kind == "unknown"

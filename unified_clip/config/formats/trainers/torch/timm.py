@@ -77,13 +77,14 @@ class Timm(OwnFormat):
         return Imported(self.settings("value" if mode == "value" else "global_norm", threshold), notes)
 
     def second_clip(self, document: Document) -> tuple[str, Any]:
-        kwargs = document.data.get("opt_kwargs")
+        keys = document.data if isinstance(document.data, dict) else {}
+        kwargs = keys.get("opt_kwargs")
         passed = LAMB.search(script_options.without_comments(document.text)) if document.kind == "args" else None
         own = script_options.option_value(passed[1], {}) if passed else 1.0
         has_argument = passed is not None or document.shows(
             "opt_kwargs", "max_grad_norm"
         )  # only Lamb has this argument
-        optimizer = str(document.data.get("opt") or ("lamb" if has_argument else "sgd"))
+        optimizer = str(keys.get("opt") or ("lamb" if has_argument else "sgd"))
         threshold = kwargs.get("max_grad_norm", own) if isinstance(kwargs, dict) else own
         is_off = threshold in (None, "None") or "lamb" not in optimizer.lower()
         return optimizer, None if is_off else threshold
