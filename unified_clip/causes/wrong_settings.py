@@ -27,11 +27,11 @@ MIN_LISTS = 2
 MIN_CALLS = 2
 
 NARROW = 0.05
-"""An interval of possible values of a setting is narrow if its relative width is smaller."""
+"""An interval of possible values of a setting is narrow if its relative width is below this number."""
 
 ONE_DIGIT = 0.005
-"""In an interval whose relative width is smaller, a number of one digit, such as 0.5, is taken as the setting. By
-chance, 2 % of all intervals of this width contain a number of one digit."""
+"""In an interval whose relative width is below this number, a number of one digit, such as 0.5, is taken as the
+setting. By chance, 2 % of all intervals of this width contain a number of one digit."""
 
 DIGITS = (1, 2, 3, 6, 17)
 

@@ -142,7 +142,7 @@ def test_an_unknown_effect_of_epsilon_is_not_called_impossible(
 ) -> None:
     comparison = compare_steps(("optax.radam", [1e-7] * 3), ("torch.optim.RAdam", [1e-7] * 3), betas=betas)
     (cause,) = [each for each in comparison.findings if each.kind == PLACE]
-    sentence = f"adds eps 1e-07 before the bias correction. The effects of both eps were not compared, because {reason}"
+    sentence = f"adds eps 1e-07 before the bias correction. The effects of eps were not compared, because {reason}"
     assert cause.sentence.endswith(sentence)
 
 

@@ -292,7 +292,7 @@ def _noise(point: DivergencePoint) -> Cause:
     names = names_text(noise(point.pairs, 0.0))
     sentence = (
         f"only rounding noise in {names} differs. These gradients, or parts of them, have norms of at most {ROUNDING} "
-        "ULP of the total norm. Their true value might be 0, as for the bias before BatchNorm or the bias of attention "
+        "ULP of the total norm. Their true value might be 0, for example for a bias before BatchNorm or of attention "
         "keys. Adam divides each gradient by its own size, so noise changes the weights of these gradients by up to "
         f"the learning rate. To ignore noise, pass --max-ulp {ROUNDING}"
     )

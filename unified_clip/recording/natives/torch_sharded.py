@@ -14,8 +14,8 @@ class ShardedNorm:
         self._thread = threading.local()
 
     def around_clip(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that clips by the total norm of all ranks. Like PyTorch, it returns the norm of this rank's
-        shards."""
+        """Return a function that clips by the total norm of all ranks. The function returns the norm of this rank's
+        shards, as PyTorch does."""
 
         @functools.wraps(function)
         def clip(*args: Any, **kwargs: Any) -> Any:

@@ -85,7 +85,7 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
         unknown = [step for step in (left, right) if place_of(step) == BEFORE and math.isnan(_beta2(step))]
         if unknown:
             sentence += (
-                f"The effects of both eps were not compared, because the betas of {unknown[0].run} are unknown, or "
+                f"The effects of eps were not compared, because the betas of {unknown[0].run} are unknown, or "
                 "differ between parameter groups"
             )
         else:

@@ -14,7 +14,7 @@ FASTEST = 64
 
 
 def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
-    """Return the allowed error of all rates. Schedules subtract from the largest rate, so its rounding error counts."""
+    """Return the rounding error of the largest learning rate, from which a schedule can subtract."""
     rates = [step.settings.get("lr", 0.0) for run in (a, b) for step in run.optimizer_steps]
     numbers = [abs(rate) for rate in rates if not isinstance(rate, tuple)]
     return max(TINY, 2.0**-22 * max(numbers)) if numbers and len(numbers) == len(rates) else TINY

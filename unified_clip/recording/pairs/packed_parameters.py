@@ -152,7 +152,7 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Use the norms over stored rows where TensorFlow computes the norm of a sparse gradient from its stored rows."""
+    """Where TensorFlow clips a sparse gradient by the norm over its stored rows, use this norm."""
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
 

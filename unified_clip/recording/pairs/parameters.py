@@ -64,7 +64,7 @@ def match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
 
 
 def match_by_norm(a: RecordedCall, b: RecordedCall, matched: Names) -> Names:
-    """Without common names, pair the remaining parameters of a shape by the norms of their gradients."""
+    """If no names are equal, pair the remaining parameters of a shape by the norms of their gradients."""
     rest_a = [name for name in a.parameters if name not in matched]
     rest_b = [name for name in b.parameters if name not in matched.values()]
     is_named = any(name == other for name, other in matched.items())
@@ -148,7 +148,9 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     if not known:
         remedy = "This run has no norms of parameters. Record this run with --norms, or with norms=True in Python."
     elif name in in_a | in_b:
-        remedy = "The other run has this parameter. On every line, write the name from one run on the "
-        remedy += "left, and the name from the other run on the right."
+        remedy = (
+            "The other run has this parameter. On every line, write the name from one run on the left, and the name "
+            "from the other run on the right."
+        )
     problem = f"The map of names (--map) has {name!r}, which is not a parameter of {run.path}."
     raise RunError(f"{problem} {remedy}", "UC503")
