@@ -67,7 +67,7 @@ def native_available(in_graphs_of: str | None = None) -> bool:
 
     Without kernels, eager clips use NumPy, which is slower and computes the same bits. Compiled graphs then compute the
     norm by operations of the framework, and the last bit of the norm can differ. `docs/contract.md` lists the compiled
-    graphs that use kernels. For Paddle, the result is for static programs. Graphs of `to_static` use kernels only with
+    graphs that use kernels. On Paddle, the function checks static programs. Graphs of `to_static` use kernels only with
     UNIFIED_CLIP_GRAPH=kernels.
 
     Args:

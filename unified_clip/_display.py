@@ -88,7 +88,7 @@ def _print(text: str) -> None:
 
 
 def flush_or_discard() -> None:
-    """Flush stdout and stderr, or discard the output. Otherwise, Python would exit with status 120."""
+    """Flush stdout and stderr. Discard output that cannot be written, or Python would exit with status 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

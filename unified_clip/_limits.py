@@ -28,7 +28,7 @@ DEFAULT_ENTRIES = 1_000_000
 LONGEST_NAME = 10_000
 
 MOST_AXES = 32
-"""NumPy 1 supports no more axes."""
+"""NumPy 1 supports at most 32 axes."""
 
 MOST_ELEMENTS = 2**59
 """With at most 16 bytes per element, a tensor below this size has fewer than 2**63 bytes."""
@@ -104,7 +104,7 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Count and limit the entries of nested data. A list that contains itself would never end."""
+    """Count and limit the entries of nested data. The limits also end the count of a list that contains itself."""
 
     def __init__(self, file_size: int = 0) -> None:
         """A file of n bytes has at most n entries, unless the file refers to one object several times."""

@@ -175,7 +175,7 @@ def _calls_of_fatal_error(report: Sequence[str]) -> str:
 
 def _shown_calls(frames: Sequence[tuple[str, str, str]]) -> str:
     calls = [f"{name} ({Path(file).name}, line {line})" for file, line, name in frames[:CALLS_SHOWN]]
-    return f"it was in {', called by '.join(calls)}" if calls else ""
+    return f"the process was in {', called by '.join(calls)}" if calls else ""
 
 
 def prepare() -> None:
@@ -186,7 +186,7 @@ def prepare() -> None:
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """End this process when its parent has ended, even if its main thread hangs."""
+    """End this process after its parent has ended, even if the main thread of this process hangs."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK)
     os._exit(1)

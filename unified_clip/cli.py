@@ -137,7 +137,7 @@ def _end_unread() -> int:
 
 
 def not_installed(command: str) -> str:
-    """Return an error message if packages of a command's extra are missing, or ''."""
+    """Return an error message if packages that the command needs are missing, and '' otherwise."""
     extra, modules = EXTRAS[command]
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return (

@@ -120,7 +120,7 @@ def get_total_norm(
     Source: `torch.nn.utils.get_total_norm`.
 
     Args:
-        tensors: The gradients, not the parameters: one array, or any container of arrays and None.
+        tensors: The gradients (not the parameters): one array, or any container of arrays and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `mx.compile`, True raises
             TypeError.
@@ -156,7 +156,7 @@ def get_total_norm(
 def clip_grads_with_norm_(
     parameters: Any, max_norm: float | mx.array, total_norm: float | mx.array, foreach: bool | None = None,
 ) -> None:
-    """Clip the gradients by the norm `total_norm`, in place.
+    """Clip the gradients to `max_norm`, given their norm `total_norm`, in place.
 
     `get_total_norm` followed by this function gives the same bits as `clip_grad_norm_`. Source:
     `torch.nn.utils.clip_grads_with_norm_`.
@@ -209,8 +209,8 @@ def clip_by_global_norm(
 
     Returns:
         (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
-        in a list. For one array, the result is one array. Any other container keeps its structure. None entries stay
-        None. The norm is a scalar.
+        in a list. If you pass one array, the clipped gradient is one array. Any other container keeps its structure.
+        None entries stay None. The norm is a scalar.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is neither an array nor None. clip_norm or
@@ -237,15 +237,15 @@ def clip_by_norm(
     t: Any, clip_norm: float | mx.array, axes: int | Sequence[int] | None = None, name: str | None = None, *,
     process_group: Any = "auto",
 ) -> Any:
-    """Return one array clipped by its own norm. With `axes`, clip each slice over these axes by its own norm.
+    """Return one array clipped by its own norm. With `axes`, clip each slice that spans these axes by its own norm.
 
     Let n be the 2-norm. The array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
         t: An array of any shape. For None, the result is None.
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
-        axes: The axes over which each norm is computed, as in `tf.norm`: an int or a list of ints. Negative ints count
-            from the end. None means all axes.
+        axes: The axes that each slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the
+            end. None means all axes.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on MLX. Keep the default.
 
@@ -403,7 +403,7 @@ class GradientClipByValue(classes.GradientClipByValue):
             `need_clip = False` of a parameter has the same effect.
 
     Raises:
-        TypeError: A bound is not a number, or is an array inside `mx.compile`. need_clip is not a function.
+        TypeError: A bound is not a number. A bound is an array inside `mx.compile`. need_clip is not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
@@ -432,7 +432,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
         process_group: Not supported on MLX. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array inside `mx.compile`. need_clip is not a function.
+        TypeError: clip_norm is not a number. clip_norm is an array inside `mx.compile`. need_clip is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -467,7 +467,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         check_replicas: Not supported on MLX. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array inside `mx.compile`. need_clip is not a function.
+        TypeError: clip_norm is not a number. clip_norm is an array inside `mx.compile`. need_clip is not a function.
             group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
@@ -494,7 +494,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is an array inside `mx.compile`.
+        TypeError: A bound is not a number. A bound is an array inside `mx.compile`.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:

@@ -57,7 +57,7 @@ class Monitor:
 
     Args:
         clip: A `ClipConfig`, or the result of its method `clipper` or `attach_to`.
-        log: A function that gets a dict of the metrics and the number of the step.
+        log: A function with two arguments: a dict of the metrics, and the step number.
         every: Log at every n-th call. Other calls do not wait for the device.
         prefix: The prefix of each metric's name, such as "train/".
 

@@ -37,8 +37,8 @@ def clip_grad_norm_(
     difficulty of training recurrent neural networks", 2013.
 
     Args:
-        parameters: The gradients: one array, a dict, or an iterable of arrays, None and (name, array) tuples. The clip
-            overwrites the gradients.
+        parameters: The gradients: one array, a dict, or an iterable. An entry is an array, None or a (name, array)
+            tuple. The clip overwrites the gradients.
         max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf.
@@ -84,8 +84,8 @@ def clip_grad_value_(
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
     Args:
-        parameters: The gradients: one array, a dict, or an iterable of arrays, None and (name, array) tuples. The clip
-            overwrites the gradients.
+        parameters: The gradients: one array, a dict, or an iterable. An entry is an array, None or a (name, array)
+            tuple. The clip overwrites the gradients.
         clip_value: The largest magnitude of a clipped element: a number of at least 0, or an array with one element.
             The number is rounded to the dtype of each gradient. inf means no limit.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
@@ -117,7 +117,7 @@ def get_total_norm(
     Source: `torch.nn.utils.get_total_norm`.
 
     Args:
-        tensors: The gradients, not the parameters: one array, or any container of arrays and None.
+        tensors: The gradients (not the parameters): one array, or any container of arrays and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
@@ -153,14 +153,14 @@ def clip_grads_with_norm_(
     parameters: Any, max_norm: float | np.generic | np.ndarray[Any, Any],
     total_norm: float | np.generic | np.ndarray[Any, Any], foreach: bool | None = None,
 ) -> None:
-    """Clip the gradients by the norm `total_norm`, in place.
+    """Clip the gradients to `max_norm`, given their norm `total_norm`, in place.
 
     `get_total_norm` followed by this function gives the same bits as `clip_grad_norm_`. Source:
     `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
-        parameters: The gradients: one array, a dict, or an iterable of arrays, None and (name, array) tuples. The clip
-            overwrites the gradients.
+        parameters: The gradients: one array, a dict, or an iterable. An entry is an array, None or a (name, array)
+            tuple. The clip overwrites the gradients.
         max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         total_norm: The total norm: a number, or an array with one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
@@ -207,8 +207,8 @@ def clip_by_global_norm(
 
     Returns:
         (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
-        in a list. For one array, the result is one array. Any other container keeps its structure. None entries stay
-        None. The norm is a scalar.
+        in a list. If you pass one array, the clipped gradient is one array. Any other container keeps its structure.
+        None entries stay None. The norm is a scalar.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is neither an array nor None. clip_norm or
@@ -235,15 +235,15 @@ def clip_by_norm(
     t: Any, clip_norm: float | np.generic | np.ndarray[Any, Any], axes: int | Sequence[int] | None = None,
     name: str | None = None, *, process_group: Any = "auto",
 ) -> Any:
-    """Return one array clipped by its own norm. With `axes`, clip each slice over these axes by its own norm.
+    """Return one array clipped by its own norm. With `axes`, clip each slice that spans these axes by its own norm.
 
     Let n be the 2-norm. The array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
         t: An array of any shape. For None, the result is None.
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
-        axes: The axes over which each norm is computed, as in `tf.norm`: an int or a list of ints. Negative ints count
-            from the end. None means all axes.
+        axes: The axes that each slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the
+            end. None means all axes.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on NumPy. Keep the default.
 

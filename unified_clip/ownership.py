@@ -66,8 +66,9 @@ class _StagedOwnership:
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
     """Decide whether this rank owns a parameter that is on a part of a device mesh, or on no mesh.
 
-    The mesh of a parameter can have fewer dimensions than `root`. Along a missing dimension, the ranks have copies of
-    the parameter, and the rank at index 0 owns it. Along a dimension in `distinct`, every rank owns its parameters.
+    The mesh of a parameter can have fewer dimensions than `root`. Along a dimension that is only in `root`, the ranks
+    have copies of the parameter, and the rank at index 0 owns it. But along a
+    dimension in `distinct`, every rank owns its parameters.
 
     Args:
         root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.
@@ -86,7 +87,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             the ranks along a dimension of `root`. The clip does not include a parameter of the list `also_elsewhere`.
 
     Example:
-        Two pipeline stages, with FSDP2 on `mesh["dp"]`. The last stage reuses the embedding::
+        Two pipeline stages, with FSDP2 on `mesh["dp"]`. The last stage has a copy of the first stage's embedding::
 
             mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("pp", "dp"))
             tied = [] if mesh.get_local_rank("pp") == 0 else [stage.head.weight]
@@ -130,7 +131,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return not self.counts_elsewhere(parameter) and counts
 
     def ranks_with_copies(self, mesh: Ranks, ranks: Ranks) -> Ranks:
-        """Return `ranks`, and all ranks outside the parameter's `mesh` that have a copy of the same local tensor."""
+        """Return `ranks`, and all ranks outside `mesh` that have copies of the local tensors on `ranks`."""
         return self._copies.get(ranks, lambda _: self._everywhere(mesh, ranks))
 
     def _everywhere(self, mesh: Ranks, ranks: Ranks) -> Ranks:
@@ -214,7 +215,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
         if not own >= ranks or (handle.uses_sharded_strategy and own != ranks):
             raise ValueError(
                 f"A nested FSDP1 module is on the ranks {sorted(own)}, and the model is on {sorted(ranks)}. Cannot "
-                "infer the parameters of the other ranks. As ownership, pass a function of your own that gets "
+                "infer which rank owns each parameter. As ownership, pass a function of your own that gets "
                 "a parameter and returns True if this rank owns the parameter"
             )
         for parameter, is_counted in _counted_of_handle(handle, tensor_rank):
@@ -283,8 +284,8 @@ def megatron_ownership(
         tensor_rank: The number of this rank in its tensor-parallel group.
         expert_tensor_rank: The number of this rank in its expert-tensor-parallel group. The default is `tensor_rank`.
         data_rank: The number of this rank in its data-parallel group. Pass `data_rank` if data-parallel ranks of the
-            process group have copies of the gradients. Data-parallel rank 0 then owns the parameters. Leave out
-            `data_rank` with the distributed optimizer, which shards the gradients.
+            process group have copies of the gradients. Data-parallel rank 0 then owns the parameters. With the
+            distributed optimizer, which shards the gradients, do not pass `data_rank`.
         expert_data_rank: The number of this rank in its expert-data-parallel group. With `data_rank`, a model with
             experts needs this number, too.
 

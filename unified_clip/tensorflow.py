@@ -120,7 +120,7 @@ def get_total_norm(
     Source: `torch.nn.utils.get_total_norm`.
 
     Args:
-        tensors: The gradients, not the parameters: one tensor, or any container of tensors and None.
+        tensors: The gradients (not the parameters): one tensor, or any container of tensors and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `tf.function`, True raises
             TypeError.
@@ -156,7 +156,7 @@ def get_total_norm(
 def clip_grads_with_norm_(
     parameters: Any, max_norm: float | tf.Tensor, total_norm: float | tf.Tensor, foreach: bool | None = None,
 ) -> None:
-    """Clip the gradients by the norm `total_norm`, and replace them in their list or dict.
+    """Clip the gradients to `max_norm`, given their norm `total_norm`, and replace them in their list or dict.
 
     `get_total_norm` followed by this function gives the same bits as `clip_grad_norm_`. Source:
     `torch.nn.utils.clip_grads_with_norm_`.
@@ -211,8 +211,8 @@ def clip_by_global_norm(
 
     Returns:
         (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
-        in a list. For one tensor, the result is one tensor. Any other container keeps its structure. None entries stay
-        None. The norm is a scalar.
+        in a list. If you pass one tensor, the clipped gradient is one tensor. Any other container keeps its structure.
+        None entries stay None. The norm is a scalar.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. clip_norm or
@@ -239,7 +239,7 @@ def clip_by_norm(
     t: Any, clip_norm: float | tf.Tensor, axes: int | Sequence[int] | None = None, name: str | None = None, *,
     process_group: Any = "auto",
 ) -> Any:
-    """Return one tensor clipped by its own norm. With `axes`, clip each slice over these axes by its own norm.
+    """Return one tensor clipped by its own norm. With `axes`, clip each slice that spans these axes by its own norm.
 
     Let n be the 2-norm. The tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
@@ -247,8 +247,8 @@ def clip_by_norm(
         t: A tensor of any shape. A sparse tensor is clipped like its dense form, and stays sparse. For None, the result
             is None.
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
-        axes: The axes over which each norm is computed, as in `tf.norm`: an int or a list of ints. Negative ints count
-            from the end. None means all axes.
+        axes: The axes that each slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the
+            end. None means all axes.
         name: The name scope of the operations in a graph.
         process_group: Not supported on TensorFlow. Keep the default.
 
@@ -408,7 +408,7 @@ class GradientClipByValue(classes.GradientClipByValue):
             `need_clip = False` of a parameter has the same effect.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.
+        TypeError: A bound is not a number. A bound is a tensor on a GPU or in a graph. need_clip is not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
@@ -437,7 +437,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
         process_group: Not supported on TensorFlow. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.
+        TypeError: clip_norm is not a number. clip_norm is a tensor on a GPU or in a graph. need_clip is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -472,7 +472,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph. need_clip is not a function.
+        TypeError: clip_norm is not a number. clip_norm is a tensor on a GPU or in a graph. need_clip is not a function.
             group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
@@ -499,7 +499,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph.
+        TypeError: A bound is not a number. A bound is a tensor on a GPU or in a graph.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:

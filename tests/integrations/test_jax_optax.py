@@ -299,7 +299,7 @@ def test_a_state_without_numbers_of_its_own_is_refused() -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0).as_optax()
     grads = jnp.ones((3, 2))
     _, state = jax.vmap(clip.update)(grads, jax.vmap(clip.init)(grads))
-    with pytest.raises(ValueError, match=r"in the shape \(3,\)\. Pass one of them, such as"):
+    with pytest.raises(ValueError, match=r"into the shape \(3,\)\. Pass one of them, such as"):
         last(state)
     assert last(jax.tree.map(lambda leaf: leaf[0], state)).norm == pytest.approx(2**0.5)
     for ask in (last, rate):

@@ -20,7 +20,7 @@ SHELLS = {
 """{shell: the file for its completion script}."""
 
 FORMATS = ("--from", "--from-b", "--to")
-"""Options that take the name of a trainer's format."""
+"""The values of these options are names of configuration formats, such as lightning."""
 
 
 def add_parser(

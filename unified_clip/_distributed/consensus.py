@@ -2,7 +2,7 @@
 
 Ranks send only integers. The order of additions does not change a sum of integers, so the norm has the same bits for
 every distribution of the gradients. Ranks also send digests of the values that must match. If digests differ, the ranks
-exchange readable texts, and all ranks raise an error.
+exchange the values as text, and all ranks raise an error with this text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .replicas import ReplicaSet, contents
 from .uncounted import SharedGradients
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
-"""Tags of collectives. If two ranks send different tags, the sum differs from `tag * size`."""
+"""Tags of collectives. The sum of the tags is tag * number of ranks only if all ranks send the same tag."""
 
 CHECKED = 5 + 3 * PIECES
 """The length of the result of `_checked`."""
@@ -62,7 +62,7 @@ class Call:
 
     shared: SharedGradients = field(default_factory=SharedGradients)
     remarks: Callable[[], Mapping[str, str]] = dict
-    """Returns more text for error messages. Ranks do not compare this text."""
+    """Returns details for error messages. Ranks do not compare these details."""
 
     def digests(self) -> list[int | None]:
         arguments = sorted(
@@ -195,8 +195,8 @@ class Consensus:
         if self.max_over_ranks(2 if has_elements[0] else int(has_elements[1])) == 1:
             raise ValueError(
                 "no rank owns any gradient, because ownership returned False for every gradient. Exactly one rank of "
-                "the process group must own each element. Check the arguments of ownership, such as data_rank. "
-                "No gradient was changed."
+                "the process group must own each element. Check this function. With megatron_ownership, "
+                "check the arguments, such as data_rank. No gradient was changed."
             )
 
     def max_over_ranks(self, number: int) -> int:

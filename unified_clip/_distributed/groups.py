@@ -40,12 +40,12 @@ class ProcessGroup(ABC):
         return False
 
     def norm_on_device(self, request: NormRequest) -> NormOnDevice:
-        """The call does not wait for the device."""
-        raise NotImplementedError("bug in unified_clip: norms of this process group are computed on the CPU")
+        """Return the norm without waiting for the device."""
+        raise NotImplementedError("bug in unified_clip: norm_on_device needs a group that computes norms on the device")
 
     def join_terms(self, length: int) -> None:
-        """Send `length` zeros in the all-reduce that sums `Partial` gradients."""
-        raise NotImplementedError("bug in unified_clip: norms of this process group are computed on the CPU")
+        """Take part in the all-reduce that sums `Partial` gradients, with `length` zeros."""
+        raise NotImplementedError("bug in unified_clip: join_terms needs a group that computes norms on the device")
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         return self.all_reduce(numbers, "SUM")
@@ -71,18 +71,18 @@ class NormGroup(NamedTuple):
     """The index of the gradient, or None if this rank has no gradient of the parameter."""
 
     groups: Sequence[ProcessGroup]
-    """The process groups over which the shards are spread. The norm is summed over one group after another."""
+    """The process groups over which the gradient is sharded. One all-reduce per group, in this order, sums the norm."""
 
     leaf: Leaf
     label: str | None = None
-    """The name and shape of the parameter, which the ranks of `groups` compare. None compares nothing."""
+    """The name and shape of the parameter. The ranks of `groups` check that the labels match. None skips the check."""
 
 
 def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[ProcessGroup, list[int]]]:
     """Yield (process group, positions of the parameters whose norms are summed over this group).
 
-    The order is the same on all ranks, even if they list the parameters in different orders. Otherwise, ranks could
-    wait for each other forever.
+    The order is the same on all ranks, even if they list the parameters in different orders. With different orders
+    of the groups, ranks could wait for each other forever.
     """
     for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
         members: dict[ProcessGroup, list[int]] = {}

@@ -42,7 +42,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def elements(self, index: int) -> int:
-        """Count the elements of all shards."""
+        """Return the number of elements of one gradient over all its shards."""
 
     @abstractmethod
     def group(self) -> ProcessGroup:
@@ -71,7 +71,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted_alone(self, index: int) -> Tensor:
-        """Return the elements that this rank adds to the norm of one gradient. `Partial` gradients are first summed."""
+        """Return this rank's elements in the norm of one gradient. Sum a `Partial` gradient over its ranks first."""
 
     @abstractmethod
     def layouts(self) -> Iterable[str]: ...
@@ -99,8 +99,8 @@ class LocalShards(ABC):
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before the all-reduce of the norm. During these collectives, no rank
-        can reject a call."""
+        """Return whether other collectives come before the all-reduce of the norm. During these collectives,
+        a rank cannot send an error to the other ranks."""
         return False
 
     # -- for all frameworks

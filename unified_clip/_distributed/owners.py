@@ -38,7 +38,7 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
 
 
 def undeclared(message: str) -> ValueError:
-    """Other ranks do not get this error, because they might never start the collective that sends errors."""
+    """Return an error that only this rank raises. Other ranks might never start a collective to receive the error."""
     error = ValueError(message)
     error.raises_alone = True  # type: ignore[attr-defined]
     return error

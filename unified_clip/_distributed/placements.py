@@ -82,14 +82,15 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[ProcessGroup] | None:
-        """Return the process groups over which a gradient is sharded. The norm is summed over the groups in this order.
+        """Return the process groups over which a gradient is sharded. One all-reduce per group, in this order, sums
+        the norm.
 
         Return [] if the norm needs no sum over ranks. Return None if it is unknown whether a plain tensor is a shard.
         """
 
     @functools.cached_property
     def layout_keys(self) -> Sequence[Hashable]:
-        """For each gradient, a key or None. Gradients with equal keys have equal meshes and placements."""
+        """A key per gradient. Equal keys mean equal meshes and placements. None means that they are unknown."""
         return [None] * len(self._gradients)
 
     def tensors_by_layout(self) -> Iterable[Any]:
@@ -101,11 +102,11 @@ class DistributedGradients(LocalShards):
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Read from the parameter's attributes whether this rank owns a plain tensor. None means unknown."""
+        """Return whether this rank owns the parameter, as its attributes declare. None means unknown."""
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
-        """Read from the parameter's attributes which ranks have a copy of a plain tensor. None means unknown."""
+        """Return the ranks that have a copy of the parameter, as its attributes declare. None means unknown."""
         return None
 
     # -- for all frameworks
@@ -251,7 +252,7 @@ class DistributedGradients(LocalShards):
         return [tensor for index, tensor in tensors.items() if self._is_counted[index]]
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the indices of `Partial` gradients. Ranks compare layouts before they sum these gradients."""
+        """Return the indices of `Partial` gradients that ranks sum only after they have compared the layouts."""
         return []
 
     def owned_terms(self) -> list[int]:

@@ -52,7 +52,7 @@ class Copies(NamedTuple):
 
 
 def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
-    """Return the copies that the caller's `ownership` declares, or None.
+    """Return the copies of a gradient that `ownership` declares, or None if `ownership` declares no copies.
 
     mesh: The ranks of the gradient's mesh, which lacks some ranks of the group.
     """
@@ -102,7 +102,7 @@ class SharedSet(NamedTuple):
         return digest(self.identities)
 
     def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
-        """Yield (number, place) for each gradient whose place is not None. The number is equal on all ranks."""
+        """Yield (number, place) for each gradient whose place is not None. Copies have equal numbers."""
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
             if (place := places(index)) is not None:
@@ -141,7 +141,7 @@ def _replica_set(copies: Sequence[Replica], checksum: Checksum) -> ReplicaSet:
 
 
 def summands(sets: Iterable[ReplicaSet | SharedSet]) -> list[int]:
-    """Return this rank's integers for an all-reduce. All sums are 0 if the copies of each set are equal.
+    """Return the integers that this rank sends in an all-reduce. All sums are 0 if the copies of each set are equal.
 
     The digest of a set includes its key, to detect a rank that swaps the contents of two sets.
     """
@@ -189,7 +189,10 @@ def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
 
 def describe_terms(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
     """All ranks have to call this function."""
-    remedy = "Set the same Partial gradients on each of these ranks, in the same order. Set zeros where a rank has none"
+    remedy = (
+        "Set the same Partial gradients on each of these ranks, in the same order. If a rank has no such gradient, set "
+        "a gradient of zeros"
+    )
     noun = "a Partial gradient"
     return _describe(sets, exchange, "differ in shape, dtype or placements from those", remedy, noun, remedy)
 

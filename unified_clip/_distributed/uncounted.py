@@ -1,8 +1,8 @@
 """Find gradients that have no owner rank.
 
 The first rank with a copy of a parameter owns its gradient. If the gradient is None on this rank, the norm does not
-include it. To detect this, the all-reduce of the norm also sums digests of the gradients with copies. If the sum is not
-0, the ranks compare the gradients one by one.
+include it. To detect this, the all-reduce of the norm also sums digests of the gradients that have copies.
+The sum is 0 if no copy is missing. Otherwise, the ranks compare the gradients one by one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SharedGradients(NamedTuple):
 
 
 def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
-    """Return None if each gradient has an owner. All ranks have to call this function."""
+    """Return an error message, or None if each gradient has an owner. All ranks have to call this function."""
     own = [number for each in shared.sets if each.is_first for number, _ in each.numbers(lambda index: "")]
     others = [entry for each in shared.sets if not each.is_first for entry in each.numbers(shared.needed_place)]
     counted = set(_gathered(own, exchange))

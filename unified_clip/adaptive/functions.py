@@ -23,16 +23,16 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
     Args:
         adaptive: The adaptive rule, such as `ZClip()`.
         like: A tensor, or any container of tensors, such as the gradients. The state has the framework and the device
-            of these tensors. For `AdaGC`, pass all gradients or all parameters of a clip, because the state has a
-            number for each of them.
+            of these tensors. For `AdaGC`, pass all tensors that you clip together, because the state has a number for
+            each tensor.
         data: A saved state that `read_state` returned. The default is the initial state.
 
     Returns:
         A float64 vector, or on JAX an int32 matrix, because JAX without x64 has no float64.
 
     Raises:
-        ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`, `data` is for a
-            different number of tensors.
+        ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`, `like` has more
+            or fewer tensors than `data` was saved for.
         TypeError: `adaptive` is not a rule with a state. The state grows in each step, as for `Percentile` without a
             window.
 

@@ -1,6 +1,6 @@
 """The numbers of adaptive rules: Python floats, or `Number` if a framework computes.
 
-`Number` keeps compilers from merging operations, so each result is rounded once.
+`Number` keeps compilers from merging operations, so the result of each operation is rounded.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class EmaRatio:
             first average.
 
     Raises:
-        TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
+        TypeError: A setting is not a number. `warmup_steps` is not a whole number.
         ValueError: A setting is out of its range.
 
     Example:
@@ -80,19 +80,19 @@ class ZClip:
 
     Args:
         alpha: The weight of the old mean and variance in the moving averages, from 0 to 1.
-        z_thresh: The largest z-score, above 0, of a norm that is not clipped.
+        z_thresh: The threshold for the z-score, above 0.
         warmup_steps: The number of norms in the warm-up, at least 1. These norms are not clipped, and they give the
             first mean and variance.
         mode: "percentile" clips to `mean + z_thresh * standard deviation`. "zscore" clips to the threshold that
             `clip_option` selects.
         clip_option: The threshold in the mode "zscore". "mean" is the moving average of the norms. "adaptive_scaling"
             is `mean + z_thresh**2 * standard deviation / z`, where z is the z-score of the norm.
-        clip_factor: A factor above 0 for the threshold of "adaptive_scaling".
+        clip_factor: A number above 0 by which the threshold of "adaptive_scaling" is multiplied.
         skip_update_on_spike: If True, a clipped norm does not update the mean and the variance.
         eps: A number above 0 to add to the standard deviation.
 
     Raises:
-        TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
+        TypeError: A setting is not a number. `warmup_steps` is not a whole number.
         ValueError: A setting is out of its range. A setting does not apply to the selected `mode` or `clip_option`.
 
     Example:
@@ -134,14 +134,14 @@ class Percentile:
 
     Args:
         percent: The percentile, from 0 to 100. AutoClip's authors use 10.
-        window: How many of the last norms the percentile includes. None means all norms of the run, so the state grows
-            in each step. Only `ClipConfig` supports None, in eager calls on a CPU.
-        include_current: Whether the percentile includes the current norm, as in the authors' code. If False, the first
+        window: The number of last norms from which the percentile is computed. None means all norms of the run, so the
+            state grows in each step. Only `ClipConfig` supports None, in eager calls on a CPU.
+        include_current: Whether these norms include the current norm, as in the authors' code. If False, the first
             step is not clipped.
         warmup_steps: The number of norms at the start that are not clipped, at least 0.
 
     Raises:
-        TypeError: A setting is not a number, or `window` or `warmup_steps` is not a whole number.
+        TypeError: A setting is not a number. `window` or `warmup_steps` is not a whole number.
         ValueError: A setting is out of its range.
 
     Example:
@@ -183,7 +183,7 @@ class AdaGC:
             code.
 
     Raises:
-        TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
+        TypeError: A setting is not a number. `warmup_steps` is not a whole number.
         ValueError: A setting is out of its range.
 
     Example:
@@ -215,9 +215,9 @@ class AGC:
 
     Args:
         clip_factor: A number of at least 0.
-        convention: The library that defines the units. A vector is one unit. In "timm" and "composer", each index of
-            the first axis is a unit. In "optax", each index of the last axis is a unit. For three axes, "optax" uses
-            each pair of indices of the last two axes.
+        convention: The library that defines the units. A vector is one unit. In "timm" and "composer", a unit is all
+            elements with the same index on the first axis. In "optax", it is all elements with the same index on the
+            last axis, or with three axes, on the last two axes.
         eps: A lower limit for the norm of a unit in the parameter. None means 0 for "composer", and 1e-3 for "timm" and
             "optax".
         smallest_norm: A clipped unit is multiplied by threshold / max(norm, smallest_norm). None means 0 for

@@ -18,7 +18,7 @@ from .number import Number, Real, where
 from .protocol import RULES, AdaGC, Data, Percentile, Rule
 
 STEPS = "steps"
-"""The key for the number of norms so far."""
+"""The state's key for the number of earlier norms."""
 
 LARGEST_NORM = 1e150
 """Larger norms are treated as infinite, because the square of a norm must be finite."""
@@ -69,18 +69,18 @@ def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
         numbers = value if isinstance(value, list) else [value]
         is_valid = all(_is_number(number, 0.0 if name == STEPS else low) for number in numbers)
         if isinstance(value, list) != isinstance(expected[name], list) or not is_valid:
-            raise ValueError(f"the key `{name}` of the state is {value!r:.60}. {REMEDY}")
+            raise ValueError(f"the value of `{name}` in the state is {value!r:.60}. {REMEDY}")
         if isinstance(value, list) and expected[name] and len(value) != len(expected[name]):
             raise ValueError(
-                f"the key `{name}` of the state has {len(value)} numbers, but {rule} needs {len(expected[name])}. Load "
-                "the state of the same rule with the same settings."
+                f"the list `{name}` of the state has {len(value)} numbers, but {rule} needs {len(expected[name])}. "
+                "Load the state of the same rule with the same settings."
             )
         state[name] = np.array(value, np.float64) if isinstance(value, list) else float(value)
     steps = state[STEPS]
     if isinstance(rule, Percentile) and rule.window is None and len(state["norms"]) != steps:
         raise ValueError(f"the state has {len(state['norms'])} norms, but `steps` is {steps:g}. {REMEDY}")
     if not steps.is_integer():
-        raise ValueError(f"the key `steps` of the state is {steps:g}. {REMEDY}")
+        raise ValueError(f"the value of `steps` in the state is {steps:g}, which is not a whole number. {REMEDY}")
     return state
 
 

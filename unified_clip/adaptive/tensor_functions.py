@@ -1,4 +1,4 @@
-"""Clip each tensor, or each unit of a tensor, by an adaptive threshold."""
+"""Clip each tensor, or each row or channel of a tensor, by an adaptive threshold."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def clip_by_tensor_norm(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. clip_norm is not a number.
-            `adaptive` is not an `AdaGC` rule. `state` is not a tensor from `initial_state` or a clip.
-        ValueError: clip_norm is negative or NaN. `state` is for a different number of tensors.
+            `adaptive` is not an `AdaGC` rule. `state` is not a tensor that `initial_state` or a clip returned.
+        ValueError: clip_norm is negative or NaN. `t_list` has more or fewer tensors than `state` was created for.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
 
@@ -129,9 +129,9 @@ def clip_tensor_norm_(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. max_norm is not a number.
-            `adaptive` is not an `AdaGC` rule. `state` is not a tensor from `initial_state` or a clip.
+            `adaptive` is not an `AdaGC` rule. `state` is not a tensor that `initial_state` or a clip returned.
         ValueError: max_norm is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an expanded
-            view. `state` is for a different number of tensors.
+            view. `parameters` has more or fewer tensors than `state` was created for.
 
     Example:
         >>> import numpy as np

@@ -27,9 +27,9 @@ def clip_(
     Call this function on all ranks, after every `accelerator.backward`. It does nothing while Accelerate accumulates
     gradients.
 
-    If the scaler skips the step of an optimizer, the function ignores the gradients of this optimizer. For a fused
-    optimizer on a GPU, this needs nonfinite="raise" or nonfinite="skip". With other values of nonfinite, the function
-    clips all gradients and does not wait for the GPU.
+    If the scaler skips the step of an optimizer, the function ignores the gradients of this optimizer. With a fused
+    optimizer on a GPU, the function ignores them only if nonfinite is "raise" or "skip". With other values of
+    nonfinite, the function clips them and does not wait for the GPU.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.

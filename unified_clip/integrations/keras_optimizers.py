@@ -34,8 +34,8 @@ WRAPPED = (
 ALL_REDUCE = "_all_reduce_sum_gradients"
 
 NO_STATE = (
-    "Keras files do not contain the state of the adaptive threshold. Also save the result of "
-    "handle.state_dict(). attach_to() returned this handle. After you load a Keras file, pass the result to "
+    "Keras files do not contain the state of the adaptive threshold. attach_to() returned a handle: "
+    "also save the result of handle.state_dict(). After you load a Keras file, pass the result to "
     "handle.load_state_dict()."
 )
 

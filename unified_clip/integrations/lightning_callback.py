@@ -95,8 +95,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def state_key(self) -> str:
         """The key of the state in checkpoints.
 
-        Lightning rejects two callbacks with the same key. Without an adaptive threshold, the keys differ, and `setup`
-        rejects two callbacks with a clearer error.
+        Lightning rejects two callbacks with the same key. Without an adaptive threshold, each callback has its own
+        key, and `setup` raises a clearer error for two callbacks.
         """
         key: str = type(self).__qualname__
         return key if self._config.is_adaptive else f"{key}@{id(self)}"

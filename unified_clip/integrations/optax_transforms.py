@@ -36,7 +36,7 @@ class ClipState(NamedTuple):
     """An int8 for each of the last 100 steps: 1 if a gradient changed, 0 if none changed, and -1 if unknown."""
 
     inner: Any
-    """The state of the optimizer that you passed to `as_optax`, or an empty state."""
+    """The state of the optimizer that you passed to `as_optax`, or an empty state if you passed none."""
 
     adaptive: Any = ()
     """The state of each adaptive rule. JAX without x64 has no float64, so two int32 contain the bits of a float64."""
@@ -232,7 +232,7 @@ def _clip_state(state: Any) -> ClipState:
         )
     if shape := np.shape(clip_state.step):
         raise ValueError(
-            f"vmap has stacked ClipStates in the shape {shape}. Pass one of them, such as "
+            f"vmap has stacked several ClipStates into the shape {shape}. Pass one of them, such as "
             f"jax.tree.map(lambda leaf: leaf{[0] * len(shape)}, state)."
         )
     arrays: ClipState = jax.tree.map(np.asarray, clip_state._replace(inner=()))

@@ -23,7 +23,8 @@ UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)
 
 SINGLE_GROUP = (
     "If the optimizer has a single group, the cause is that this step and the last step clip different parameters. "
-    "In this case, before each step, set clip.step to the step number. as_paddle() returns the clip."
+    "In this case, assign the result of as_paddle() to a variable `clip`, and set clip.step to the step number "
+    "before each step."
 )
 
 

@@ -1,4 +1,4 @@
-"""Store the outcome of a step in arrays, for graphs and for the states of optimizers."""
+"""Store the outcome of a step in arrays, so that compiled graphs and optimizer states can contain the outcome."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings
 
 
 def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
-    """Return whether the scaler skips the step. Code that reads a flag on a GPU waits for the GPU."""
+    """Return whether the scaler skips the step. Ignore flags on a GPU if the call must not wait for the GPU."""
     waits = waits or settings.nonfinite in ("raise", "skip")
     return any(bool(flag) for flag in flags if waits or flag.device.type == "cpu")
 

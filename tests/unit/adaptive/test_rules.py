@@ -232,7 +232,7 @@ def test_a_state_of_an_adaptive_rule_needs_one_in_the_configuration() -> None:
         ),
         (saved(state=None), "the state is None, not a dict with the keys mean, steps, var. "),
         (saved(state=3), "the state is an int, not a dict with the keys "),
-        (saved(state={"steps": 1, "mean": math.nan, "var": 1}), "the key `mean` of the state is nan"),
+        (saved(state={"steps": 1, "mean": math.nan, "var": 1}), "the value of `mean` in the state is nan"),
     ],
 )
 def test_a_state_that_does_not_fit_is_an_error_and_changes_nothing(state: Any, message: str) -> None:
@@ -248,7 +248,7 @@ def test_a_state_that_does_not_fit_is_an_error_and_changes_nothing(state: Any, m
 def test_a_window_of_another_length_is_an_error() -> None:
     short = ClipConfig(rule="global_norm", adaptive={"rule": "percentile", "window": 3})
     long = ClipConfig(rule="global_norm", adaptive={"rule": "percentile", "window": 4})
-    with pytest.raises(ValueError, match=r"the key `norms` of the state has 3 numbers, but .* needs 4"):
+    with pytest.raises(ValueError, match=r"the list `norms` of the state has 3 numbers, but .* needs 4"):
         long.load_state_dict(short.state_dict())
 
 

@@ -153,7 +153,7 @@ FAILURES = {
     "hangs": (
         clip_function("time.sleep(60)"),
         "timed out",
-        "no new result in 2 seconds (set by --timeout); it was in clip (<string>, line 8), "
+        "no new result in 2 seconds (set by --timeout); the process was in clip (<string>, line 8), "
         "called by call_public_name (invoke.py, line ",
     ),
     "garbage for a result": (

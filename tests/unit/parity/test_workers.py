@@ -113,7 +113,7 @@ CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
             "os.abort()",
             "crashed",
             f"signal {signal.SIGABRT.value} (SIGABRT); the last lines of stderr: Fatal Python error: Aborted | "
-            "it was in clip (<string>, line 7), called by call_public_name (invoke.py, line ",
+            "the process was in clip (<string>, line 7), called by call_public_name (invoke.py, line ",
         ),
         ("sys.exit('so long')", "crashed", "exit status 1; the last lines of stderr: so long"),
         (

@@ -340,7 +340,7 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
         (None, "cannot be read: No such file or directory"),
         ("{", "is not a report of `unified-clip port`: Invalid JSON"),
         ("[]", "is not a report of `unified-clip port`: Input should be"),
-        ('{"version": 2}', "is not a report of `unified-clip port`: version: Input should be 1"),
+        ('{"version": 2}', "is not a report of `unified-clip port`. At version: Input should be 1"),
     ],
 )
 def test_a_file_that_is_no_report_is_rejected(tmp_path: Path, text: str | None, message: str) -> None:

@@ -377,7 +377,7 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
         ),
         (
             "hangs",
-            r"grads\.py: the process that runs the function gave no result after 2 seconds: it was in hangs "
+            r"grads\.py: the process that runs the function gave no result after 2 seconds: the process was in hangs "
             r"\(grads\.py, line \d+\)",
         ),
         ("", r"'grads\.py:' does not end with the name of a function\. Add the name, as in grads\.py:gradients"),

@@ -255,7 +255,11 @@ def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFi
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", [], "signal 11 (SIGSEGV)"),
         ("1 / 0", [], "ZeroDivisionError"),
         ("import sys; sys.exit(0)", [], "ended its process before its last step"),
-        ("import time; time.sleep(60)", ["--timeout", "8"], "has not ended after 8 seconds: it was in step (new.py"),
+        (
+            "import time; time.sleep(60)",
+            ["--timeout", "8"],
+            "has not ended after 8 seconds: the process was in step (new.py",
+        ),
     ],
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")

@@ -117,7 +117,7 @@ def gradient_clip_by_global_norm(
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: clip_norm is not a number, or need_clip is not a function. An update has an integer or boolean dtype.
+        TypeError: clip_norm is not a number. need_clip is not a function. An update has an integer or boolean dtype.
         ValueError: clip_norm is negative or NaN, or has several elements. The value of a traced clip_norm is not
             checked.
 

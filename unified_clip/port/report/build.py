@@ -100,7 +100,7 @@ def read(path: Path) -> Report:
     except ValidationError as error:
         first = error.errors()[0]
         keys = ".".join(map(str, first["loc"]))
-        problem = f"is not a report of `unified-clip port`: {f'{keys}: ' if keys else ''}{first['msg']}"
+        problem = f"is not a report of `unified-clip port`{f'. At {keys}' if keys else ''}: {first['msg']}"
     raise ReportError(f"{path} {problem}. Pass a file that `unified-clip port PATH --report port.json` wrote.")
 
 

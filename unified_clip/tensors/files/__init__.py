@@ -156,7 +156,7 @@ def _convert(
         with Scratch("convert") as directory, _workers.Worker(command, directory) as worker:
             end = worker.wait(timeout)
     except OSError as error:
-        problem = f"{python} cannot be started: {error.strerror}"
+        problem = f"the interpreter {python} cannot be started: {error.strerror}"
         advice = _with_alternative("Install a Python interpreter at this path", alternative)
         raise UnreadableError(f"{problem}. {advice}", "UC703") from None
     if end.code is None:
