@@ -34,8 +34,8 @@ ATTACH = {
     "tf": GRADIENTS,
     "tensorflow": GRADIENTS,
     "paddle": "grad_clip=clip.as_paddle(model) for the optimizer",
-    "jax": f"{GRADIENTS}, or clip.as_optax() first in optax.chain",
-    "optax": "clip.as_optax() first in optax.chain",
+    "jax": f"{GRADIENTS}, or clip.as_optax() as the first argument of optax.chain",
+    "optax": "clip.as_optax() as the first argument of optax.chain",
     "unified_clip": f"clip.attach_to(optimizer, model), or {GRADIENTS}",
     "accelerate": FORMATS["accelerate"].instead,
     "fabric": "clip.attach_to(optimizer, model), in place of fabric.clip_gradients",
@@ -81,7 +81,7 @@ BESIDE_DEEPSPEED = (
 
 UNUSED = (
     "This configuration clips nothing now. If no clip is intended, remove the configuration. Otherwise, use the "
-    "configuration, as in clip(gradients). The new clip changes your training results."
+    "configuration, as in clip(gradients). Clipping then changes your training results."
 )
 
 UNREAD = (
@@ -90,7 +90,7 @@ UNREAD = (
 )
 
 UNUSED_CALLBACK = (
-    "Pass the callback to the trainer. The new clip changes your training results. If no clip is intended, remove the "
+    "Pass the callback to the trainer. Clipping then changes your training results. If no clip is intended, remove the "
     "callback."
 )
 
@@ -107,7 +107,9 @@ AFTER_PARSING = (
 )
 
 BY_CODE = "To clip by"
-RECOMMENDED = "{advice} This edit is recommended, because the check then compares the threshold."
+RECOMMENDED = (
+    "{advice} This edit is recommended, because the check can then compare the threshold with the clip configuration."
+)
 ANY_THRESHOLD = (
     'Or to accept every threshold, add the clip to check.ignore with rule = "{rule}" and a reason. The check then '
     "compares no threshold that this clip gets at run time."
@@ -125,7 +127,9 @@ class Advisor:
 
     def edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
         if use.config is not None and family_difference(use.config, self._config) is not None:
-            return _lines(f"To accept differences of this size, {PASS_NEAREST}", self._or_by_code(use))
+            return _lines(
+                f"To accept a difference of only the family or the eps, {PASS_NEAREST}", self._or_by_code(use)
+            )
         if use.format in FORMATS:
             return self._settings_edit(use)
         if literal := self._literal(use):

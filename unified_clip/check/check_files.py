@@ -170,7 +170,7 @@ def _add_unreadable(path: Path, problem: str, file_uses: FoundClips) -> None:
     file_uses.unread += 1
     if trainer_files.names_clip(path):
         change = "Split the file" if problem.startswith(files_to_check.TOO_LARGE) else "Make the file readable"
-        advice = "or compare the clips of the file by hand, and add the file to check.ignore with a reason."
+        advice = "or compare its clips with the clip configuration by hand, and add it to check.ignore with a reason."
         why = f"The file is not read. {problem} {change}, {advice}"
         file_uses.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
     else:

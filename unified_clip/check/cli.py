@@ -33,7 +33,7 @@ def add_parser(actions: Any) -> None:
     check.add_argument(
         "--nearest",
         action="store_true",
-        help="accept clips that differ only in family or eps, and print a note with the size of the difference",
+        help="accept clips that differ from the configuration only in family or eps, and print how much they differ",
     )
     add_format(check, *FORMATS)
     check.add_argument("--out", type=Path, metavar="FILE", help="write the report to a file, and also print it as text")

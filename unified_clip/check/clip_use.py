@@ -19,12 +19,12 @@ ACCELERATE_CLIP = f"{OWN}.integrations.accelerate_clip.clip_"
 THRESHOLD = "__threshold__"
 
 RUN_TIME_THRESHOLD = re.compile(r"The threshold, |\S+ sets \w+, so the threshold")
-"""Matches the reason why a clip is unknown, if only its threshold is unknown."""
+"""Matches the reason of a finding if only the threshold of the clip is unknown."""
 
 ONE_PER_GROUP = (
     "Paddle clips each parameter group of an optimizer by a separate norm. To clip by one norm, pass all parameters in "
-    "one list. To exclude parameters from AdamW's weight decay, pass apply_decay_param_fun=. Or add the clip to "
-    "check.ignore with a reason."
+    "one list. To exclude parameters from AdamW's weight decay, pass apply_decay_param_fun=. To accept "
+    "separate norms, add the clip to check.ignore with a reason."
 )
 
 
@@ -69,7 +69,7 @@ class ClipUse:
 
     option: str = ""
     attribute: str = ""
-    """The last name of the threshold's code: "grad_clip" for `config.grad_clip`. The text is empty for other code."""
+    """The attribute or key with the threshold, such as "grad_clip" for `config.grad_clip`, or '' for other code."""
 
     values: tuple[NamedValue, ...] = ()
     """The values of all clip keys in the file, if no known trainer reads these keys. Otherwise, the tuple is empty."""
@@ -110,8 +110,8 @@ class ClipUse:
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""
 
     unused: str = ""
-    """The name or the code of a configuration, or the name of a setting, that no code uses. The name of an attribute of
-    a configuration begins with "."."""
+    """The name of a setting or configuration that no code uses, or the code that creates this configuration. The name
+    of an attribute begins with "."."""
 
     users: tuple[Path, ...] = ()
     """The checked files that might use the clip's configuration, except `path`."""
@@ -147,7 +147,7 @@ class FoundClips:
     sources: int = 0
     bases: set[Path] = field(default_factory=set)
     repeats: set[str] = field(default_factory=set)
-    """Files that inherit a clip that `uses` already contains for another file."""
+    """Files that inherit a clip which `uses` lists with another file."""
 
     files: set[str] = field(default_factory=set)
     """The configuration files of trainers whose clip is known, and their base files."""

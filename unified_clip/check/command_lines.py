@@ -35,7 +35,7 @@ OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=(?=\\?[\"']?([^\s;'\"\\)]
 """Matches an override in Hydra's syntax, such as trainer.max_grad_norm=1.0 or ~clip_grad_norm."""
 
 YACS = re.compile(r"(?<!\S)((?:[A-Z][A-Z\d_]*\.)+[A-Z][A-Z\d_]*)\s+((?:[\d.]|\$[\w{])[^\s;'\"\\]*|True|False|None)")
-"""Matches an override of yacs, such as SOLVER.CLIP_GRADIENTS.CLIP_VALUE 1.0."""
+"""Matches an override in the syntax of yacs, such as SOLVER.CLIP_GRADIENTS.CLIP_VALUE 1.0."""
 
 WRITTEN = re.compile(
     rf"(?:^\s*(?:- )?|\b(?:echo|printf)\s+(?:-\w+\s+)?[\"']?|[{{,]\s*)"

@@ -29,7 +29,7 @@ TOO_LARGE = "It is larger than"
 UNREAD_SUFFIXES = (".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
 
 OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", ".zsh", ".bat", ".ps1", "dockerfile", "justfile")
-"""Endings of files that rarely contain clips. `notes` mentions such a file only if its text names a clip."""
+"""Endings of files that rarely contain clips. `notes` mentions such a file only if its text mentions a clip."""
 
 HIDDEN = "in hidden directories"
 TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
@@ -46,7 +46,7 @@ REPORT = re.compile(
 
 
 def files(paths: Sequence[Path], clip: Path) -> list[Path]:
-    """Return the files to check, without the clip configuration.
+    """Return all files below `paths`, except the clip configuration.
 
     A file is listed once, even if several paths or links lead to it.
     """

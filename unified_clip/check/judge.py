@@ -35,7 +35,7 @@ NO_DEFAULT = (
 OFF_HINT = (
     'If {own} clips the gradients of this training, this clip has to be off. Add "{file}" to check.off in {clip}.'
 )
-OFF_ELSEWHERE = 'Or, if other code clips these gradients with {clip}, add "{file}" to check.off in {clip}.'
+OFF_ELSEWHERE = 'Or, if your code clips these gradients with {clip}, add "{file}" to check.off in {clip}.'
 OF_ATTRIBUTE = "The check reads only attributes of self and parsed options, and only if no other code might set them."
 WITH_THRESHOLD = "With the threshold of {file}:"
 ANY_THRESHOLD = "{why} Whatever the threshold is, these settings differ: {settings}."
@@ -237,7 +237,7 @@ class Judge:
     @property
     def notes(self) -> list[str]:
         is_rule = self.config.nonfinite == "family"
-        rule = f"{self._file.name} clips in these steps." if is_rule else describe.nonfinite(self.config)
+        rule = f"With {self._file.name}, these steps are clipped." if is_rule else describe.nonfinite(self.config)
         notes = []
         for (clip, text), places in self._not_finite.items():
             others = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
@@ -268,7 +268,7 @@ class Judge:
         if this != expected:
             expected = expected if row.a.norm_clipped is None else NORM.sub("it", expected)
             return f"{row.of}: this clip {this}; {self._file.name} {expected}"
-        elements = f"elements differ by up to {row.distance:.2g} times the largest element"
+        elements = f"the results differ by up to {row.distance:.2g} times the largest element"
         return f"{row.of}: this clip {this}, as {self._file.name} does, but {elements}"
 
     def _comparison(self, config: ClipConfig) -> compare.ConfigComparison:
@@ -322,7 +322,7 @@ def make_finding(
 def headline(findings: Sequence[Finding], ignored: int, clips: Sequence[Clip], file: str) -> str:
     results: Counter[str] = Counter("same" if clip.result in ("near", "off") else clip.result for clip in clips)
     others: Counter[str] = Counter([*(each.kind for each in findings), *["ignored"] * ignored]) - results
-    rules = f"{'rule' if others['unused'] == 1 else 'rules'} without effect"
+    rules = f"{'rule' if others['unused'] == 1 else 'rules'} of [check] without effect"
     words = {"same": f"as in {file}", "drift": f"not as in {file}", "unused": rules}
     kinds = ("same", "drift", "missing", "unknown", "unused", "ignored")
     of_clips, of_others = (

@@ -54,7 +54,7 @@ class Finding(ReportModel):
     """For "drift": the effect of the clip. For "missing", "unknown" and "unused": the reason for the finding."""
 
     wanted: str
-    """The effect of the clip configuration in sentences. The text is empty if the finding is not about a clip."""
+    """A description of the clip configuration's effect. The text is empty if the finding is not about a clip."""
 
     differences: list[Difference]
     """For "drift": the settings that differ. For all other kinds, the list is empty."""
@@ -78,7 +78,7 @@ class Finding(ReportModel):
 
 
 class Clip(ReportModel):
-    """A clip that the check found, and the result of the comparison."""
+    """A clip that the check found, and the result of its comparison with the clip configuration."""
 
     path: str
     """The path of the file. The path is relative if the file is below the working directory."""
@@ -95,7 +95,8 @@ class Clip(ReportModel):
     source."""
 
     family: str
-    """The family of the clip's rule, such as "pytorch". The text is empty without a family or a known effect."""
+    """The family of the clip's rule, such as "pytorch". The text is empty if the rule has no family, or if the effect
+    of the clip is unknown."""
 
     result: Result
     """"same": the clip and the configuration have the same effect. "near": the clip differs only in the family or the

@@ -17,7 +17,7 @@ BACKSLASH = "\\"
 def matches(glob: str, path: Path, root: Path) -> bool:
     """Return whether a pattern matches the path from `root` to a file.
 
-    Symbolic links in `path` are resolved. `root` must be a path without symbolic links.
+    The function resolves symbolic links in `path`. `root` must be a path without symbolic links.
     """
     return as_regex(HERE.sub("", glob), "[^/]*").fullmatch(relative(path, root)) is not None
 
@@ -46,7 +46,7 @@ def is_near(one: Path, other: Path, root: Path) -> bool:
 
 
 def nearest(path: Path, others: Iterable[Path], root: Path) -> Path | None:
-    """Return the file that shares the most folders with `path`, or None if no file is near."""
+    """Return the file that shares the most folders with `path`, or None if `is_near` is false for all."""
     near = (other for other in others if is_near(path, other, root))
     return max(near, key=lambda other: len(os.path.commonpath(map(os.path.realpath, (path, other)))), default=None)
 
@@ -66,9 +66,8 @@ def advice(glob: str, root: Path, wrong: str = "") -> str:
     if BACKSLASH in glob:
         return f'Write / in patterns on all systems. Write "{glob.replace(BACKSLASH, "/")}", or remove the {whole}.'
     if Path(glob).is_absolute():
-        return (
-            f'Write the path relative to the clip configuration, "{relative(Path(glob), root)}", or remove the {whole}.'
-        )
+        path = relative(Path(glob), root)
+        return f'Write "{path}", the path relative to the clip configuration. Or remove the {whole}.'
     if (root / glob).is_dir():
         return f'Write "{glob.rstrip("/")}/**" for all files below this directory, or remove the {whole}.'
     return f"Remove the {whole}, or correct {correct}."

@@ -28,7 +28,10 @@ PASSED = (
     "{place} passes {argument}={value} to {function}. So the same setting in timm's files and scripts possibly has no "
     "effect."
 )
-RESTORE = "Restore timm's code. Or compare this clip by hand, and add the clip to check.ignore with a reason."
+RESTORE = (
+    "Restore timm's code. Or compare this clip with the clip configuration by hand, and add the clip to check.ignore "
+    "with a reason."
+)
 DEFAULTS = {"clip_grad": None, "clip_mode": "norm"}
 
 

@@ -70,7 +70,7 @@ BY_DEFAULT = (
 def read(path: Path, format_: str = "") -> list[ClipUse]:
     """Return the clips that a configuration file sets. Only a shell script can have several clips.
 
-    If the file names a clip and cannot be read, return one clip of unknown effect.
+    If the file mentions a clip and cannot be read, return one clip of unknown effect.
 
     format_: The format as "name" or "name@version", or '' to infer the format.
     """
@@ -87,8 +87,8 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
 
 def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
-    """Return a list with the one clip of a file. If the file fits several formats with different clips, the effect is
-    unknown."""
+    """Return the clip of a file, in a list. If the file fits several formats, and their clips differ, the effect
+    is unknown."""
     known = [use for use in uses if use.config is not None]
     meanings = [use.config.meaning for use in known if use.config is not None]
     if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
@@ -203,13 +203,13 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 
 
 def _unrecognised(path: Path) -> list[ClipUse]:
-    """Return one clip of unknown effect if the file names a clip. Otherwise, return []."""
+    """Return one clip of unknown effect if the file mentions a clip. Otherwise, return []."""
     suffix = path.suffix.lower()
     if suffix not in DOCUMENT_KINDS:
         files = f"files that end in {suffix!r}" if suffix else "files without a suffix"
         why = (
-            f"The file names a clip, but unified-clip does not read {files}. Compare the clip by hand, and add the "
-            f"file to check.ignore with a reason."
+            f"The file mentions a clip, but unified-clip does not read {files}. Compare the clip with the clip "
+            f"configuration by hand, and add the file to check.ignore with a reason."
         )
         return [_unknown(path, "file", why)] if suffix != PYTHON and names_clip(path) else []
     may_clip = all(key in _text(path) for key in TRAINING_ARGUMENTS)

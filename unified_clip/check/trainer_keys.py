@@ -1,4 +1,4 @@
-"""Find the keys that make a trainer's file clip like the shared clip configuration."""
+"""Find the keys with which a trainer clips like the shared clip configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .clip_use import ClipUse, shown
 Path = tuple[Key, ...]
 
 
-STILL_FAILS = "With these keys alone, the check still fails:"
+STILL_FAILS = "If you change only these keys, the check still fails:"
 
 
 class TrainerKeys(NamedTuple):
@@ -71,9 +71,9 @@ REMOVED = object()
 def _candidates(
     trainer: Format, document: Document, target: ClipConfig, exported: Changes, own: Path
 ) -> Iterator[tuple[Path, Changes]]:
-    """Yield (prefix, changes) for each edit to try. Edits that also remove all other clip keys come last.
+    """Yield (prefix, changes) for each possible edit. Edits that also remove all other clip keys come last.
 
-    For an edit in a base file, the prefix is the key that includes the base file. For other edits, the prefix is ().
+    If another file sets the clip, the prefix is the key that includes that file. Otherwise, the prefix is ().
 
     exported: The keys and values that `config export` writes.
     own: The path of the first clip key in the document, or the path of the clip key to add.

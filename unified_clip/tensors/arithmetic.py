@@ -106,7 +106,7 @@ LIMB = 18
 """A float64 significand is split into three limbs of LIMB bits."""
 
 CHUNK = 1 << 15
-"""A float64 sum of more than CHUNK elements could exceed 2**53 and lose bits."""
+"""The largest number of terms in a float64 sum. A sum of more terms could exceed 2**53 and lose bits."""
 
 
 def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:

@@ -1,4 +1,4 @@
-"""Compare how two weights order their elements, to detect a weight that a port should transpose."""
+"""Compare the order of the elements in two weights, to detect that one weight has to be transposed."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """Return one factor for each element: the product of one cosine per axis."""
+    """Return a factor for each element. The factor is the product of a cosine for each axis."""
     product: Float64s = np.ones(1)
     for axis, length in enumerate(shape, first):
         place = places[axis] + 1
@@ -97,7 +97,9 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
 
 
 def _cosines_and_sines(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """Element k of the flattened weight is multiplied by cos(sqrt(7) k). cos(x + y) = cos(x) cos(y) - sin(x) sin(y)."""
+    """Multiply element k of the flattened weight by cos(sqrt(7) k), computed for rows and columns separately:
+    cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
+    """
     angles = math.sqrt(7) * stride * np.arange(length)
     yield np.cos(angles)
     yield sign * np.sin(angles)

@@ -48,7 +48,7 @@ def describe(
 class _Difference(NamedTuple):
     text: str
     relative: float = math.inf
-    """The largest difference of two elements, relative to the largest element on the right side."""
+    """The largest difference between elements with the same index, divided by the largest element of `right`."""
 
     factor: float = math.nan
     """The factor between the two gradients, or NaN if elements have different factors."""

@@ -1,4 +1,4 @@
-"""Read the gradients in a container of any framework into `Dense` and `Sparse` tensors."""
+"""Read gradients of any framework from a dict, list or other container into `Dense` and `Sparse` tensors."""
 
 from __future__ import annotations
 

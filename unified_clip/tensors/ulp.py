@@ -15,7 +15,7 @@ Bits = npt.NDArray[np.unsignedinteger]
 
 
 def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
-    """Return the largest distance between two elements in ULP."""
+    """Return the largest distance between elements with the same index, in ULP."""
     pairs = zip(left, right, strict=True)
     distances = (differences(a, b)[1] for a, b in pairs if a is not None and b is not None)
     return max((float(each.max(initial=0.0)) for each in distances), default=0.0)

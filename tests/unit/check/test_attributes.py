@@ -105,4 +105,4 @@ def test_a_threshold_that_the_class_may_change_is_unknown(check: Check, old: str
 
 def test_a_default_of_0_is_unknown_and_shown(check: Check) -> None:
     finding = only_finding(check({"a.py": TRAINER.replace("= 0.5):", "= 0.0):")}))
-    assert (finding.kind, "The default is 0.0 (Trainer.max_grad_norm)." in finding.does) == ("unknown", True)
+    assert (finding.kind, "The default of Trainer.max_grad_norm is 0.0." in finding.does) == ("unknown", True)

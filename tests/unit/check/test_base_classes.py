@@ -57,8 +57,8 @@ def test_a_class_of_a_trainer_that_clips_by_default_has_a_note(
     report = check({**CLIP, "a.py": DERIVED.format(imports, base)}, EACH)
     assert report.findings == []
     keyword = setting.rpartition(" ")[2]
-    advice = f"Also check the file or script that sets {keyword}."
-    assert report.notes == [f"a.py:6 leaves its clip to {setting}. {advice}"]
+    advice = f"Also pass the file or script that sets {keyword}."
+    assert report.notes == [f"a.py:6 relies on {setting}. {advice}"]
 
 
 @pytest.mark.parametrize("code", [

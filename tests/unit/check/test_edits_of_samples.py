@@ -18,9 +18,9 @@ from unified_clip.errors import ConfigError
 SAMPLES = Path(__file__).parents[2] / "data" / "formats"
 NAMES = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
 CLIP = 'rule = "global_norm"\nthreshold = 0.75\n'
-ADVICE = ("Or", "To ", "Correct ", "If ", "The clip then differs", "With these keys alone")
+ADVICE = ("Or", "To ", "Correct ", "If ", "The clip then differs")
 
-STILL_FAILS = "With these keys alone, the check still fails:"
+STILL_FAILS = "If you change only these keys, the check still fails:"
 HYDRA = "# @package"
 WITHOUT_KEYS = ("detectron2", "mmcv", "mmengine", "optax", "paddle", "paddleclas")
 """The formats without a global norm, or with samples in Python only: their edits have no keys."""

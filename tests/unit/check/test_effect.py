@@ -30,7 +30,7 @@ ABOVE = "gradients of norm 10 (above the threshold): "
         ),
         (
             VALUE,
-            f"{AT_TEN}this clip changes the norm from 10 to 1, as clip.toml does, but elements differ by up to 0.49 "
+            f"{AT_TEN}this clip changes the norm from 10 to 1, as clip.toml does, but the results differ by up to 0.49 "
             "times the largest element",
         ),
     ],

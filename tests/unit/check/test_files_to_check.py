@@ -43,7 +43,7 @@ def test_a_file_that_leaves_the_clip_to_others_is_a_note(check: Check, name: str
     assert [note.partition(":")[0] for note in report.notes] == [f"{name} sets no clip"]
     finding = only_finding(check({name: text}, CLIP_CONFIG, name))
     assert finding.kind == "missing"
-    assert f" {name} leaves its clip to another file or to the training script" in finding.does
+    assert f" The clip of {name} is set in another file or in the training script" in finding.does
 
 
 def test_formats_that_cannot_be_inferred_are_named_in_the_configuration(check: Check) -> None:

@@ -299,5 +299,5 @@ def test_an_entry_for_an_unknown_rule_names_what_is_unknown(check: Check) -> Non
     files = {"a.py": UNKNOWN_RULE, "ds.json": DEEPSPEED % "1.0"}
     edit = only_finding(check(files, f'{CLIP_CONFIG}{IGNORE.format("a.py")}rule = "global_norm"\n')).edit
     assert "but the rule and the threshold of this clip are unknown" in edit
-    assert "new effect" not in edit
+    assert "If you intend" not in edit
     assert check(files, CLIP_CONFIG + IGNORE.format("a.py")).findings == []

@@ -124,7 +124,7 @@ def test_the_edit_does_not_name_the_code_of_another_team(check: Check) -> None:
     edit = only_finding(check(files)).edit.splitlines()
     assert edit[:3] == ["{", '  "max_grad_norm": 1.0', "}"]
     assert edit[3:] == [
-        'Or, if other code clips these gradients with clip.toml, add "nlp/args.json" to check.off in clip.toml.'
+        'Or, if your code clips these gradients with clip.toml, add "nlp/args.json" to check.off in clip.toml.'
     ]
 
 

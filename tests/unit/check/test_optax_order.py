@@ -72,7 +72,7 @@ def test_a_clip_after_another_transformation_is_unknown(check: Check, code: str)
     assert (finding.kind, finding.clip) == ("unknown", "unified_clip.ClipConfig.as_optax")
     why = f"This clip comes after {LATE[code]} in optax.chain, so the clip changes updates, "
     assert finding.does.startswith(why)
-    assert "clip.as_optax() first in optax.chain" in finding.edit
+    assert "clip.as_optax() as the first argument of optax.chain" in finding.edit
 
 
 def test_the_reason_has_no_code_that_is_cut_inside_a_name(check: Check) -> None:

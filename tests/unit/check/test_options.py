@@ -163,14 +163,14 @@ def test_a_default_is_named_if_it_may_not_be_the_threshold(check: Check, option:
     source = script(PARSER.replace("max-grad-norm", option), PARSED, f"args.{option.replace('-', '_')}")
     finding = only_finding(check({"a.py": source.format(default)}))
     assert finding.kind == "unknown"
-    assert finding.does.endswith(f"The default is {shown} (--{option}).")
+    assert finding.does.endswith(f"The default of --{option} is {shown}.")
 
 
 @pytest.mark.parametrize("names", ['"-c", "--max-grad-norm"', '"--max-grad-norm", "--clip"'])
 def test_a_default_is_named_if_one_name_of_the_option_does_not_show_a_clip(check: Check, names: str) -> None:
     finding = only_finding(check({"a.py": script(PARSER.replace('"--max-grad-norm"', names), PARSED).format("1.0")}))
     assert finding.kind == "unknown"
-    assert re.search(r"The default is 1\.0 \((-c|--clip)\)\.$", finding.does)
+    assert re.search(r"The default of (-c|--clip) is 1\.0\.$", finding.does)
 
 
 @pytest.mark.parametrize("default", ["10**399", "1" + "0" * 350])

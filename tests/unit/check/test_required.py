@@ -23,7 +23,7 @@ def test_a_path_without_a_clip_is_an_error_even_if_others_have_clips(check: Chec
     assert check(FILES, CLIP_CONFIG, "nlp", "recsys").findings == []
     report = check({**FILES, "recsys/train.py": BY_HAND}, CLIP_CONFIG, "nlp", "recsys")
     assert texts(report) == [
-        "clip.toml:1:1 PATH recsys No file has a clip (files: 1). Restore the clip, or pass other paths."
+        "clip.toml:1:1 PATH recsys No file has a clip (checked files: 1). Restore the clip, or pass other paths."
     ]
     report = check({"nlp/a.py": BY_HAND}, CLIP_CONFIG, "nlp/ds.json", "nlp/a.py", "recsys")
     assert [(each.kind, each.path) for each in report.findings] == [("missing", "clip.toml"), ("missing", "nlp/a.py")]
@@ -47,8 +47,8 @@ def test_a_required_pattern_without_a_clip_is_an_error_with_its_line(check: Chec
     assert check(FILES, clip).findings == []
     place = 'clip.toml:8:1 check.require "recsys/**"'
     without = (
-        f"{place} No file that matches 'recsys/**' has a clip (files: 1). Restore the clip, or remove the pattern "
-        "from check.require."
+        f"{place} No file that matches 'recsys/**' has a clip (matching files: 1). Restore the clip, or remove the "
+        "pattern from check.require."
     )
     assert texts(check({"recsys/train.py": BY_HAND}, clip)) == [without]
     Path("recsys/train.py").unlink()
@@ -66,7 +66,7 @@ def test_a_required_directory_advises_its_files(check: Check, glob: str) -> None
 def test_a_pattern_for_files_outside_the_paths_is_a_note(check: Check) -> None:
     clip = CLIP_CONFIG + REQUIRE.format("recsys/*.py")
     note, _ = check(FILES, clip, "nlp").notes
-    assert note == "check.require: 'recsys/*.py' is not checked, since no checked path contains it."
+    assert note == "check.require: 'recsys/*.py' is skipped, because no path that you passed contains it."
     report = check(
         {"recsys/ds.json": DEEPSPEED % "1.0"}, CLIP_CONFIG + REQUIRE.format("recsys/gone.py"), "nlp", "recsys"
     )
@@ -190,7 +190,7 @@ def test_a_file_that_calls_a_function_with_a_clip_does_not_have_to_clip(check: C
     files["research/train.py"] = "def make_optimizer(rate):\n    return Rates(rate)\n\n\nopt = get_optimizer(1)\n"
     assert only_finding(check(files, clip)).path == "research/train.py"
     files |= {"research/train.py": train, "optimizer.py": optimizer.format("") + "\n\n" + TORCH % "1.0"}
-    assert only_finding(check(files, clip)).does == "The file builds an optimizer, make_optimizer, and has no clip."
+    assert only_finding(check(files, clip)).does == "The file builds an optimizer with make_optimizer, and has no clip."
 
 
 @pytest.mark.parametrize(
@@ -240,6 +240,7 @@ def test_a_path_for_other_tools_needs_no_clip_beside_a_path_with_one(check: Chec
 def test_the_headline_counts_findings_without_a_clip_apart_from_clips(check: Check) -> None:
     clip = CLIP_CONFIG + REQUIRE.format("gone.py") + 'off = ["nothing.py"]\n'
     files = {"a.py": TORCH % "1.0", "b.py": TORCH % "args.limit", "c.py": TORCH % "2.0"}
-    headline = "3 clips: 1 as in clip.toml, 1 not as in clip.toml, 1 unknown. Also: 2 missing, 1 rule without effect."
+    unused = "1 rule of [check] without effect."
+    headline = f"3 clips: 1 as in clip.toml, 1 not as in clip.toml, 1 unknown. Also: 2 missing, {unused}"
     assert check(files, clip).headline == headline
-    assert check(dict.fromkeys(files, "x = 1\n"), clip).headline == "0 clips: 3 missing, 1 rule without effect."
+    assert check(dict.fromkeys(files, "x = 1\n"), clip).headline == f"0 clips: 3 missing, {unused}"

@@ -15,7 +15,7 @@ def test_a_function_that_never_uses_its_configuration_does_not_clip(check: Check
     finding = only_finding(check({"a.py": f"{IMPORT}def step(grads):\n    clip = {make}\n    return grads\n"}))
     assert (finding.kind, finding.line) == ("unknown", 4)
     assert finding.does.startswith("The function never uses the configuration clip, so the configuration clips")
-    assert finding.edit.endswith("clip(gradients). The new clip changes your training results.")
+    assert finding.edit.endswith("clip(gradients). Clipping then changes your training results.")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python
 FILES = ("writefile", "file", "writetemplate")
 
 WRITTEN = "_written_file"
-"""The name of the function around the code of a `%%writefile` cell. The notebook never calls this function."""
+"""The check puts the code of a `%%writefile` cell into a function of this name. No cell calls the function."""
 
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")

@@ -1,4 +1,4 @@
-"""Find clips in cells that are not Python, and convert line numbers to cells of a notebook."""
+"""Find clips in cells that are not Python, and report each clip of a notebook with its cell and line."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ LINE = re.compile(r"(?:(?P<file>[\w.-]+\.\w+), )?(?P<word>[Ll])ine (?P<line>\d+)
 """Matches a line number in the reason of a finding, such as "line 3" or "train.py, line 3"."""
 
 NOT_PYTHON = (
-    "This cell names a clip, but is not valid Python. Correct the cell, or add the cell to check.ignore with a reason."
+    "This cell mentions a clip, but is not valid Python. Correct the cell, or add the cell to check.ignore with a "
+    "reason."
 )
 NO_NOTEBOOK = (
-    "{reason} The text of the file names a clip. Save the notebook again, or add the notebook to check.ignore "
-    "with a reason."
+    "{reason} The file mentions a clip. Save the notebook again, or add the notebook to check.ignore with a reason."
 )
 
 
 def clips_outside_python(path: Path) -> list[ClipUse]:
-    """Return the clips of a notebook in command lines, and in cells that are not Python.
+    """Return the clips in the command lines of a notebook, and in its cells that are not Python.
 
     For an invalid notebook that mentions a clip, return one clip of unknown effect.
     """

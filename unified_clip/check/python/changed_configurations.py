@@ -38,7 +38,7 @@ def read(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
 
 
 def check_replaced(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if the file later runs unknown code, as in `exec(open("config.py").read())`.
+    """Raise ConfigError if the file runs unknown code after `call`, as in `exec(open("config.py").read())`.
 
     Such code can replace a configuration that `call` creates at the top level.
     """

@@ -1,4 +1,4 @@
-"""Find the parameters that a clip call changes, and find loops around the call."""
+"""Find the parameters whose gradients a clip call changes, and the loops around the call."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _is_clip(name: Any) -> bool:
 
 
 def _set_by_text(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code such as setattr(args, "max_grad_norm", value)."""
+    """Yield code such as setattr(args, "max_grad_norm", value)."""
     match node:
         case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function)) if (
             function in UPDATES and len(node.args) + len(node.keywords) > 1
@@ -112,7 +112,7 @@ def _set_by_text(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _misspelt(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for an attribute with a misspelt name, such as args.max_grad_nrom = 1.0."""
+    """Yield assignments to an attribute with a misspelt name, such as args.max_grad_nrom = 1.0."""
     match node:
         case ast.Assign(targets=[ast.Attribute(attr=name) as target], value=ast.Constant(value=value)):
             if clip_key_names.is_misspelt(name) and is_number(value):
@@ -120,9 +120,9 @@ def _misspelt(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _in_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code such as cfg.clip_grad.params.max_norm = 1.0 or cfg.optim_wrapper.clip_grad = None.
+    """Yield code such as cfg.clip_grad.params.max_norm = 1.0 or cfg.optim_wrapper.clip_grad = None.
 
-    Leave out cfg.optim_wrapper.clip_grad = dict(...), which `port` finds.
+    Leave out cfg.optim_wrapper.clip_grad = dict(...), because `unified_clip.port` finds this clip.
     """
     match node:
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target], value=value):
@@ -134,7 +134,7 @@ def _in_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _environment(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code such as os.environ["MAX_GRAD_NORM"] = value."""
+    """Yield code such as os.environ["MAX_GRAD_NORM"] = value."""
     match node:
         case ast.Assign(targets=[ast.Subscript(value=table, slice=ast.Constant(value=name) as place)]):
             is_environment = source.dotted(table) == "os.environ"
@@ -147,7 +147,7 @@ def _environment(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _excluding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code that excludes a parameter from clipping, such as `p.need_clip = False`."""
+    """Yield code that excludes a parameter from clipping, such as `p.need_clip = False`."""
     match node:
         case ast.keyword(arg="need_clip", value=value):
             place: ast.expr = value
@@ -162,7 +162,7 @@ def _excluding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _layerwise(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for an optimizer that clips per layer, as in optim="lomo"."""
+    """Yield optimizers that clip per layer, as in optim="lomo"."""
     match node:
         case ast.keyword(arg="optim", value=value):
             choice = source.followed(value)
@@ -172,7 +172,7 @@ def _layerwise(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _unpacked(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for unknown arguments of an optimizer, as in keras.optimizers.Adam(**kwargs)."""
+    """Yield calls that pass unknown arguments to an optimizer, as in keras.optimizers.Adam(**kwargs)."""
     if isinstance(node, ast.Call) and KERAS_OPTIMIZER.match(source.dotted(node.func)):
         for keyword in node.keywords:
             if keyword.arg is None and not isinstance(keyword.value, ast.Dict):
@@ -181,7 +181,7 @@ def _unpacked(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 
 
 def _deepspeed(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for code such as deepspeed={"gradient_clipping": 0.5}."""
+    """Yield code such as deepspeed={"gradient_clipping": 0.5}."""
     match node:
         case ast.keyword(arg="deepspeed", value=value):
             table = source.followed(value)
@@ -288,7 +288,7 @@ def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> 
 
 
 def _overriding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield a setting for a class that overrides Lightning's clip method, but clips nothing."""
+    """Yield classes that override Lightning's clip method, but clip nothing."""
     match source.parents.get(node), node:
         case ast.ClassDef() as owner, ast.FunctionDef(name="configure_gradient_clipping" as name):
             called = [last_name(each.func).lower() for each in ast.walk(owner) if isinstance(each, ast.Call)]

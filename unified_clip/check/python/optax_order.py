@@ -178,7 +178,7 @@ def _add_late(
     depth: int = 0,
     kind: Kind = "transformation",
 ) -> ast.expr | None:
-    """Add a reason to `reasons` for each clip in `node` that follows a transformation of the gradients.
+    """For each clip in `node` that follows a transformation of the gradients, add to `reasons` why it is reported.
 
     Return the first transformation that changes the gradients, or None.
     """

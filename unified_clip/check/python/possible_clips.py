@@ -25,8 +25,8 @@ WHY = (
     "the clip configuration by hand, and add the setting to check.ignore with a reason."
 )
 UNREAD = (
-    "This setting is named like a clip setting, but no clip reads the setting. No other checked code names the "
-    "setting, either."
+    "This setting is named like a clip setting, but no clip reads the setting. The name of the setting "
+    "occurs nowhere else in the checked code."
 )
 
 
@@ -37,7 +37,7 @@ def read(path: Path, near: Sequence[Path], clips: Sequence[ClipUse], *, is_known
     values.
 
     near: The files whose code might read the settings.
-    is_known: Whether `clips` has a clip in the file. If so, leave out the settings that no clip reads.
+    is_known: Whether `clips` contains a clip in the file `path`. If so, leave out the settings that no clip reads.
     """
     if (source := source_of(path)) is None:
         return  # `source_files` reports files that name a clip and are not Python

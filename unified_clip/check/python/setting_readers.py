@@ -29,7 +29,7 @@ def attribute(code: str) -> str:
 
 
 def clip_rule(path: Path, name: str, clips: Sequence[ClipUse], near: Sequence[Path]) -> ClipConfig | None:
-    """Return the rule of the clips that read the attribute `name`, if they agree.
+    """Return the rule of the clips that read the attribute `name`, or None if their rules differ.
 
     Such a clip is in the same file, or one of the two files imports the other.
 
@@ -45,7 +45,7 @@ def _belong_together(path: Path, other: Path, near: Sequence[Path]) -> bool:
 
 
 def _imports(path: Path, other: Path, near: Sequence[Path]) -> bool:
-    """Return whether `path` imports `other`. Without its folder, the import names the closest module of that name."""
+    """Return whether `path` imports `other`. If the import names no folder, the closest module of that name counts."""
     text, module = python_source(path).decode("utf-8", "replace"), re.escape(other.stem)
     if re.search(rf"^\s*(from|import)\b.*\b{re.escape(other.parent.name)}\b.*\b{module}\b", text, re.MULTILINE):
         return True

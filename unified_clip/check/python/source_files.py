@@ -194,7 +194,7 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
 
 
 def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
-    """Remove calls of unified_clip's methods, such as `clip_`, from the frameworks' clips."""
+    """Leave out calls of unified_clip's methods, such as `clip_`, which only look like clips of a framework."""
     places = {path: _own_calls(known, config_calls.METHOD_KINDS) for path, known in known_own.items()}
     return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
 
@@ -355,7 +355,7 @@ def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse,
         config = ClipConfig(**{**rule.data(), "threshold": default})
         clip = f"{use.clip} by default: {name} is not passed" if name else use.clip
         return replace(use, config=config, rule=None, why_unknown="", clip=clip)
-    return replace(use, why_unknown=f"{use.why_unknown} The default is {format_value(default)} ({name or code}).")
+    return replace(use, why_unknown=f"{use.why_unknown} The default of {name or code} is {format_value(default)}.")
 
 
 def _passes_class(source: Source, call: ast.Call | None) -> bool:

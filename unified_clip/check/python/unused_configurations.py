@@ -23,7 +23,7 @@ NOT_ASSIGNED = (
 )
 NOT_NAMED = (
     "No checked file uses the configuration {name}, so the configuration clips nothing. Use {name} to clip, as in "
-    "{name}(gradients), or remove the configuration. If an unchecked file uses {name}, also pass that file."
+    "{name}(gradients), or remove the configuration. If another file uses {name}, also pass that file to the check."
 )
 
 NOT_PASSED = (
@@ -35,7 +35,7 @@ NOT_PASSED = (
 def mark_unused(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
     """Set `unused` if this file does not use the configuration that `call` creates. Other files might still use it.
 
-    If no other file can use the configuration, also set `why_unknown`.
+    If other files cannot use the configuration either, also store the reason in `why_unknown`.
     """
     value: ast.AST = call
     while isinstance(source.parents[value], configuration_uses.PASSES):

@@ -1,1 +1,1 @@
-"""Apply the table `check`: require clips, require that clips are off, and ignore findings."""
+"""Apply the rules of the table `check`, such as `check.require`, `check.off` and `check.ignore`."""

@@ -31,8 +31,8 @@ NO_KEY = (
     "missing. To accept the trainer's default, remove rule and threshold from that entry."
 )
 NOT_APPROVED = (
-    "The entry {index} of check.ignore approves only {approved} for this clip. If you intend the new effect, change "
-    "rule and threshold of that entry."
+    "The entry {index} of check.ignore approves only {approved} for this clip. If you intend the effect of this clip, "
+    "change rule and threshold of that entry."
 )
 
 
@@ -81,7 +81,7 @@ def _why_not(entry: Ignore, use: ClipUse) -> str:
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
-    """If `check.ignore` has only the base file, report the clip in the file that inherits the clip."""
+    """If `check.ignore` lists the base file but not the inheriting file, report the clip in the inheriting file."""
     if use.read is None or os.path.realpath(use.read) == os.path.realpath(use.path):
         return use
     is_base = any(_applies(rule, use, use.path, root) for rule in rules)
@@ -111,7 +111,7 @@ def approval(rule: Ignore, config: ClipConfig) -> str:
 def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """Return whether an entry approves the effect of a clip.
 
-    Settings that are not in the entry must agree with the shared configuration. The family and the eps can differ.
+    Settings that are not in the entry must agree with `config`. The family and the eps can differ.
     """
     if rule.threshold is None and rule.rule is None:
         return True
@@ -136,7 +136,7 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
 def _approves_values(rule: Ignore, values: Sequence[NamedValue], config: ClipConfig) -> bool:
     """Return whether an entry of `check.ignore` approves all clip keys of a file.
 
-    Each number must be equal to the threshold of the entry. For the rule "none", each number must be 0.
+    Each clip key with a number must have the threshold of the entry, or 0 for the rule "none".
     """
     is_off = rule.rule == "none"
     threshold = 0 if is_off else rule.threshold

@@ -32,8 +32,8 @@ NO_KEY = (
     "is unknown."
 )
 SET_KEY = (
-    "Restore the clip key. If the file has a clip key, set the format of the file in check.formats. If another file "
-    "sets the clip, or if no trainer reads the file, add the file to check.ignore with a reason."
+    "Restore the clip key. If the check reads the file in a wrong format, set the right format in check.formats. If "
+    "another file sets the clip, or if no trainer reads the file, add the file to check.ignore with a reason."
 )
 
 CONFIGURATION = re.compile(r"[^\s=\"']+\.(?:ya?ml|json)\b")
@@ -45,9 +45,8 @@ CLIP_HERE = (
 )
 
 NOT_COUNTED = (
-    "These ignored clips do not satisfy the pattern: {places}. An ignored clip of unknown effect satisfies a pattern "
-    "only if its entry of check.ignore has a rule or a threshold. A setting that no code reads never satisfies a "
-    "pattern."
+    "These ignored clips do not satisfy the pattern: {places}. If the effect of a clip is unknown, its entry of "
+    "check.ignore needs a rule or a threshold. A setting that no code reads never satisfies a pattern."
 )
 
 
@@ -59,7 +58,7 @@ def check(
     file_uses: FoundClips,
     ignored: Sequence[ClipUse],
 ) -> tuple[list[Finding], list[str]]:
-    """Return findings and notes for required paths and patterns without a clip."""
+    """Return findings and notes for the required paths and patterns whose files have no clip."""
     missing = dict(_paths_without_clip(clip, paths, files, file_uses, ignored))
     is_none = len(missing) == len(paths)
     others = [path for path in missing if OTHER_TOOLS.fullmatch(path.resolve().name) and not is_none]
@@ -78,14 +77,14 @@ def check(
         outside_of = _elsewhere(matching, file_uses, ", and extend the pattern to that file")
         places = [f"{shown(use.path)}:{use.line}" for use in ignored for file in use.files if file in matching]
         uncounted = f" {NOT_COUNTED.format(places=', '.join(dict.fromkeys(places)))}" if places else ""
-        why = f"No file that matches {glob!r} has a clip (files: {len(matching)}).{uncounted}{outside_of}"
+        why = f"No file that matches {glob!r} has a clip (matching files: {len(matching)}).{uncounted}{outside_of}"
         edit = "Restore the clip, or remove the pattern from check.require."
         if not matching:
             why, edit = f"No checked file matches {glob!r}.", patterns.advice(glob, root)
         line = trainer_files.line(clip, ("check", "require", index))
         findings.append(make_finding(ClipUse(clip, line, 1, f'check.require "{glob}"'), "missing", why, edit))
     be, them = ("is", "it") if len(outside) == 1 else ("are", "them")
-    skipped = f"check.require: {', '.join(outside)} {be} not checked, since no checked path contains {them}."
+    skipped = f"check.require: {', '.join(outside)} {be} skipped, because no path that you passed contains {them}."
     notes += [skipped] * bool(outside)
     return findings, notes
 
@@ -95,7 +94,7 @@ def each(
 ) -> tuple[list[ClipUse], list[str]]:
     """Return (uses, notes). Each file of `check.each` that trains without a clip gets a `ClipUse`.
 
-    A file that leaves its clip to a library's trainer gets no `ClipUse`.
+    A file that relies on a library's trainer to clip gets no `ClipUse`.
     """
     clips = [use for use in file_uses.uses if _is_clip(use) and not use.is_setting]
     clipping = _files(clips) | file_uses.files
@@ -121,8 +120,8 @@ def each(
         is_compared = limit is not None and any({use.package, use.format} & {*limit.packages} for use in clips)
         if limit is not None and (limit.default or is_compared):
             where = f"{code.trainer}, which clips at {limit.keyword}"
-            advice = f"Also check the file or script that sets {limit.keyword}."
-            text = f"{shown(file)}:{line} leaves its clip to {where}. {advice}"
+            advice = f"Also pass the file or script that sets {limit.keyword}."
+            text = f"{shown(file)}:{line} relies on {where}. {advice}"
             notes += [text] * (not is_compared)
             continue
         passed = possible_clips.passed(file)
@@ -173,9 +172,8 @@ def _elsewhere(files: Sequence[Path], file_uses: FoundClips, also: str = "") -> 
     names = [shown(file) for file in files if file in file_uses.elsewhere]
     if not names:
         return ""
-    verb = "leaves its clip" if len(names) == 1 else "leave their clips"
-    where = f"to another file or to the training script. Also pass that file{also}."
-    return f" {', '.join(names)} {verb} {where}"
+    where = f"is set in another file or in the training script. Also pass that file{also}."
+    return f" The clip of {', '.join(names)} {where}"
 
 
 def _files(uses: Sequence[ClipUse]) -> set[str]:
@@ -192,7 +190,7 @@ def _paths_without_clip(
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}
         if not real & clipping:
             unread = f" Files that could not be read: {file_uses.unread}." if file_uses.unread else ""
-            why = f"No file has a clip (files: {len(real)}).{_elsewhere(inner, file_uses)}{unread}"
+            why = f"No file has a clip (checked files: {len(real)}).{_elsewhere(inner, file_uses)}{unread}"
             place = path if path.is_file() else clip
             edit = "Restore the clip, or pass other paths."
             yield path, make_finding(ClipUse(place, 1, 1, f"PATH {shown(path)}"), "missing", why, edit)

@@ -1,4 +1,4 @@
-"""A separate process that converts a file, because only a framework or h5py can read it.
+"""Convert a file in a separate process, because only a framework or h5py can read the file.
 
 python -m unified_clip.tensors.files.convert_worker KIND SOURCE OUT [ONLY ...]
 """
@@ -54,7 +54,9 @@ COPY_AGAIN = "Copy the file again, or save the gradients with torch.save"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Convert gradients, tensor by tensor.")
+    parser = argparse.ArgumentParser(
+        description="Write the gradients of a file or function to a directory, tensor by tensor."
+    )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("source")
     parser.add_argument("out", type=Path)
@@ -99,8 +101,8 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
             raise
         if rejected := re.search(r"GLOBAL ([\w.]+)", str(error)):
             problem = (
-                f"the file contains {rejected[1]}, but only tensors are allowed. Save a dict of tensors by name, as "
-                'in torch.save({"weight": gradient}, "gradients.pt")'
+                f"the file contains {rejected[1]}, but only tensors are allowed. Save a dict of names and tensors, "
+                'as in torch.save({"weight": gradient}, "gradients.pt")'
             )
         else:
             reason = re.search(r"WeightsUnpickler error:\s*(.*)", str(error)) or re.search("(.*)", str(error))

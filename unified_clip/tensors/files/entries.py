@@ -35,9 +35,9 @@ class Item(NamedTuple):
 
 def describe_failure(error: Exception) -> str:
     if isinstance(error, PermissionError):
-        return "no permission to read the file. Change the permissions, such as with chmod u+r FILE"
+        return "no permission to read the file. Change the permissions, for example with chmod u+r FILE"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in OUT_OF_SPACE):
-        remedy = "Free memory and disk space, and run the command again"
+        remedy = "Free up memory and disk space, and run the command again"
         return f"the file cannot be read: {str(error) or type(error).__name__}. {remedy}"
     return f"the file cannot be read: {describe_exception(error)}. Save the file again"
 

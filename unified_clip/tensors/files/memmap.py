@@ -27,7 +27,7 @@ SMALL = 1 << 25
 
 
 def open_map(path: Path) -> Raw:
-    """Map each file only once, because every map keeps the file open."""
+    """Map a file. Call this function only once for a file, because every map keeps the file open."""
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
@@ -46,7 +46,7 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 
 
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
-    """Return the position of a gradient. Write the gradient to `file`, except if it is a memory map of another file."""
+    """Write a gradient to `file`, except if it is a memory map of another file. Return the place of the gradient."""
     if gradient is None:
         return None
     if isinstance(gradient, Sparse):

@@ -18,7 +18,7 @@ from .entries import Item
 from .memmap import Raw, dense, open_map
 
 MAX_EXPANSION = 1032
-"""Deflate expands one byte to at most this number of bytes."""
+"""Deflate compresses at most this number of bytes into one byte."""
 
 LOCAL_HEADER = 30
 """The header of a zip entry has 30 bytes before the name. The last four bytes are the lengths of the name and the

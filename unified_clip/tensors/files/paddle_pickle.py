@@ -21,7 +21,8 @@ from .entries import Item, flatten
 from .memmap import Raw, dense, open_map
 
 LONG = 1 << 16
-"""Smaller objects are read instead of mapped. Pickle protocol 4 stores larger objects outside of its frames."""
+"""Objects of this size are mapped, because pickle protocol 4 stores them outside of its frames. Smaller objects are
+read."""
 
 _Unpickler: Any = pickle._Unpickler
 """Subclasses can replace methods such as `load_reduce` here, but not in `pickle.Unpickler`."""
@@ -81,7 +82,7 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Pickles of Python 2 pass the entries of an OrderedDict as an argument."""
+    """Return a dict in place of an OrderedDict. Pickles of Python 2 pass its entries as an argument."""
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
 
@@ -101,7 +102,7 @@ OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.c
 
 
 class CheckedFile:
-    """A file that rejects reads beyond its end. Otherwise, a wrong length could fill the memory."""
+    """A file that rejects reads beyond its end. A wrong length in a damaged file could otherwise fill the memory."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
@@ -158,7 +159,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.file.seek(start + size)
 
     def load_reduce(self) -> None:
-        """A small pickle that passes the same data to many functions could fill the memory."""
+        """Limit the data that functions receive. A small pickle could pass the same data to many functions."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
             raise ValueError("the pickle copies the same data many times")

@@ -36,7 +36,7 @@ class Attribute(NamedTuple):
 
 
 def find(source: Source, clip: ast.Call | None, code: str, paths: Sequence[Path]) -> tuple[str, float] | None:
-    """Return (option, value) for a threshold such as `self.limit`, or None if other code might change the threshold.
+    """Return (option, value) for a threshold such as `self.limit`, or None if the threshold might change later.
 
     The option is a parameter of `__init__`, such as "Trainer.max_grad_norm". For a constant, the option is ''.
     """

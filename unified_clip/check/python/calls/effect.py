@@ -26,7 +26,8 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
 
     Raise ConfigError if the call clips nothing, or if its effect is unknown.
 
-    kind: "in place", "functional" (the clip returns new gradients), "class", or "attached" (for `attach_to`).
+    kind: "in place", "functional" (the clip returns new gradients), "class" (the call creates a clip), or
+        "attached" (for `attach_to`).
     has_names: Whether the call gets the names of the model's parameters, as a call of a clipper does.
     """
     never_runs.check_condition(source, call)

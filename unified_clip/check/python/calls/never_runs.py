@@ -1,4 +1,4 @@
-"""Find clips that never run: under a constant condition, in an unused function, or because a limit is None."""
+"""Find clips that never run, because a condition is always false or because no code calls the function."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _call_at(source: Source, place: Place) -> ast.Call | None:
 
 
 def is_switched_off(source: Source, place: Place, paths: Sequence[Path]) -> bool:
-    """Return whether a clip inside `if P is not None` never runs, because every caller passes None for P.
+    """Return whether every caller passes None for P, so that a clip inside `if P is not None` never runs.
 
     Return False if the callers are unknown: no file calls the function, or code passes the function as an argument.
     """

@@ -70,7 +70,7 @@ class _Definition(NamedTuple):
 def find(source: Source, code: str) -> Option | None:
     """Return the option that an expression such as `args.max_grad_norm` reads.
 
-    Return None if other code might set the option.
+    Return None if code might change the parsed value.
     """
     try:
         node = source.followed(ast.parse(code, mode="eval").body)
@@ -109,7 +109,7 @@ def _is_clip(name: str) -> bool:
 def passed(uses: Sequence[ClipUse], sources: Sequence[Path], files: Sequence[Path]) -> list[ClipUse]:
     """Return all clips. For a threshold on a command line, take the clip rule from the script that reads the threshold.
 
-    If the command line names no script, search the whole file for scripts.
+    If the command line names no script, take the scripts that other lines of the file name.
     """
     readers = [use for use in uses if use.package and use.option]
     names = {path.name for path in sources}
@@ -134,7 +134,7 @@ def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipU
 
 
 def _under_deepspeed(use: ClipUse, files: Sequence[Path]) -> ClipUse:
-    """Return `use`. A line such as `args.max_grad_norm = 1.0` has no effect if a command passes --deepspeed."""
+    """Mark the threshold in `args.max_grad_norm = 1.0` as unknown if a command passes --deepspeed."""
     name = use.clip.rpartition(".")[2]
     is_set = use.config is not None and not use.format and name == parsed_arguments.MAX_GRAD_NORM
     if not is_set or not PARSED.search(python_source(use.path)):

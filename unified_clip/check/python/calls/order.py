@@ -27,8 +27,8 @@ CLOSURE = (
     "in the closure, after its backward pass. "
 )
 REPEATED = (
-    "Line {line} clips by the same configuration in the same step. Each call advances the schedule or the adaptive "
-    "rule by one step. Clip all gradients in one call. "
+    "Line {line} uses this configuration for another clip in the same step. Each call advances the schedule or the "
+    "adaptive rule by one step. Clip all gradients in one call. "
 )
 REPLACED = (
     "Line {line} assigns a new optimizer to {name}. This clip is not attached to the new optimizer. Attach the clip "

@@ -24,7 +24,7 @@ OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
-"""(calls that lead to an `if`, the `if`, whether its condition is true)."""
+"""(calls that lead to an `if`, the `if`, True for its body and False for its `else`)."""
 
 
 class Event(NamedTuple):
@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
     branches: frozenset[Branch] = frozenset()
     calls: tuple[tuple[ast.AST, ast.Call], ...] = ()
-    """(called function, its call) for each call that leads to `call`. The innermost call comes first."""
+    """The function calls that lead to `call`, as (function, its call). The innermost comes first."""
 
     def excludes(self, other: Event) -> bool:
         return _exclude(self.branches, other.branches)

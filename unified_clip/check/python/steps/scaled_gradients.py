@@ -68,7 +68,7 @@ def _why(scaling: ast.Call, scaler: str, late: ast.Call | None) -> str:
 
 
 def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -> dict[Place, str]:
-    """Return {place of a clip: reason} for clips of gradients that Accelerate might have scaled.
+    """Find clips of gradients that Accelerate might have scaled, and return the reason for each finding.
 
     With fp16, `accelerator.backward` scales the gradients. `accelerator.clip_grad_norm_` and unified_clip's `clip_` for
     Accelerate remove the scale before the clip.
@@ -175,7 +175,7 @@ def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[ast.Call]:
 
 
 def _scales(timeline: Timeline, owner: ast.expr) -> bool:
-    """Return whether an object is an enabled `GradScaler`. If the class is unknown, check the name."""
+    """Return whether an object is an enabled `GradScaler`. If its class is unknown, the name of the object decides."""
     calls = [node for node in timeline.flow.reached(owner) if isinstance(node, ast.Call)]
     classes = [call for call in calls if timeline.source.dotted(call.func).endswith("Scaler")]
     return any(_is_enabled(timeline.source, call) for call in classes) if classes else is_scaler_name(owner)

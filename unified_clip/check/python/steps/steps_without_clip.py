@@ -33,7 +33,7 @@ class _Steps:
         self.attached = {owner: call.lineno for call in source.calls if (owner := attached(call))}
         self.made = self._made()
         self.of_others: list[_Clipped] = []
-        """Clips before a step, if the clip and the step are for different models."""
+        """The clips that come before a step, but clip another model than the step changes."""
 
     def _made(self) -> dict[str, list[ast.Call]]:
         made: dict[str, list[ast.Call]] = {}

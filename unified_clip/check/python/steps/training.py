@@ -29,7 +29,7 @@ FACTORY = re.compile(r"(?i)(\w+_)?optim(izer)?(_?(class|cls|constructor|factory|
 class Training(NamedTuple):
     line: int
     words: str
-    """What the code does, such as "builds an optimizer, optax.adamw"."""
+    """What the code does, such as "builds an optimizer with optax.adamw"."""
 
     trainer: str = ""
     """The library's class that clips instead of this code, such as "speechbrain.Brain". Otherwise ''."""
@@ -80,13 +80,13 @@ def functions_at(path: Path, lines: Collection[int]) -> set[str]:
 def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
     for node, name in built(source):
         is_class = isinstance(node, ast.Call) and not name.endswith(".compile")
-        yield node, f"builds an optimizer, {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]
+        yield node, f"builds an optimizer with {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]
     packages = source.packages
     for read in (node for node in source.nodes if isinstance(node, ast.Name | ast.Attribute)):
         name, parent = source.dotted(read), source.parents[read]
         is_searched = isinstance(parent, ast.Call) or getattr(parent, "attr", "") == "__dict__"
         if is_searched and name.partition(".")[0] in packages and MODULE.fullmatch(name):
-            yield read, f"builds an optimizer, {shortened(parent)}"
+            yield read, f"builds an optimizer with {shortened(parent)}"
 
 
 def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, str]]:
@@ -99,14 +99,14 @@ def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, 
             map(ast.unparse, [*call.args, *call.keywords])
         )
         if is_built and name not in own:
-            yield call, f"builds an optimizer, {shortened(call.func)}"
+            yield call, f"builds an optimizer with {shortened(call.func)}"
 
 
 def _trainers(source: Source) -> Iterator[tuple[ast.expr, str]]:
     is_fitted = any(last_name(call.func) == "fit" for call in source.calls)
     for call in source.calls if is_fitted else ():
         if setting_of(source.dotted(call.func)) is not None:
-            yield call, f"trains by {shortened(call.func)}"
+            yield call, f"trains with {shortened(call.func)}"
 
 
 def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
@@ -121,11 +121,11 @@ def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
         name = last_name(event.call.func)
         is_compiled = event.owner == "self.optimizer" and name in APPLY
         if not is_compiled and (name != "minimize" or event.owner not in source.imports):
-            yield event.call, f"makes steps of an optimizer, {shortened(event.call.func)}"
+            yield event.call, f"makes optimizer steps with {shortened(event.call.func)}"
     has_gradient = any(isinstance(node, ast.Attribute) and node.attr == "grad" for node in source.nodes)
     for node in source.nodes if has_gradient else ():
         if (parameter := _updated(timeline.flow, node)) is not None:
-            yield parameter, f"updates parameters by hand, {shortened(node)}"
+            yield parameter, f"updates parameters by hand with {shortened(node)}"
 
 
 def _updated(flow: Flow, node: ast.AST) -> ast.expr | None:

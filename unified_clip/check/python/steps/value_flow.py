@@ -1,4 +1,4 @@
-"""Follow values through the variables of a file, and compare the parameters of clips and optimizers."""
+"""Follow values through the variables of a file, and compare the model parameters that clips and optimizers get."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Flow:
         return [value for value in values if value not in around]
 
     def list_parts(self, read: ast.AST) -> list[ast.expr]:
-        """Return the items of the list `read` in their order, including the items that code adds.
+        """Return the items of the list in the expression `read`, in order. Items that code adds later are included.
 
         If the initial list is unknown, return only the added items. If the order is unknown, return [].
         """
@@ -224,7 +224,7 @@ class Flow:
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
-    """Return the path of a value in the parent node `outer`, from its path `slots` in the child node `inner`.
+    """Return the path of a value in `outer`, given the path `slots` of the value in the child node `inner`.
 
     Return None if `outer` is a subscript with another key.
     """

@@ -39,7 +39,7 @@ TOO_LATE = (
 )
 AUTO = (
     'With "auto", max_grad_norm of TrainingArguments sets the threshold, but this file has no TrainingArguments. '
-    'Without TrainingArguments, Accelerate clips at 1.0, and DeepSpeed without Accelerate rejects "auto". Write the '
+    'In that case, Accelerate clips at 1.0. If you do not use Accelerate, DeepSpeed rejects "auto". Write the '
     'threshold instead of "auto", or add the clip to check.ignore with a reason.'
 )
 
