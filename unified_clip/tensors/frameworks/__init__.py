@@ -15,7 +15,7 @@ class TensorConverter(Protocol):
         """Return a tensor in CPU memory."""
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return a dense tensor, because NumPy and MLX have no sparse tensors. Other frameworks override this method."""
+        """Return a dense tensor, since NumPy and MLX have no sparse tensors. Other frameworks override this method."""
         return self.make(densify(tensor))
 
     def read(self, tensor: Any) -> Gradient:
