@@ -97,7 +97,7 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
 
 
 def _cosines_and_sines(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """Multiply element k of the flattened weight by cos(sqrt(7) k), computed for rows and columns separately:
+    """Yield factors for rows or columns. Together, they multiply element k of the flattened weight by cos(sqrt(7) k):
     cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
     """
     angles = math.sqrt(7) * stride * np.arange(length)
