@@ -1,6 +1,6 @@
 # `python tools/namespaces.py` writes this file from tools/namespaces.toml.
 # fmt: off
-"""The public names for tensors of any framework. The types of the tensors select the framework of a call."""
+"""The public functions and classes for all frameworks. The types of the tensors select the framework of a call."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the call stack that the worker prints on SIGUSR1. A worker that has not called `prepare` ends."""
+        """Return the call stack that the worker prints on SIGUSR1. Without `prepare`, the signal ends the worker."""
         if not hasattr(os, "killpg"):
             return ""
         begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + REPORT_SECONDS

@@ -118,7 +118,7 @@ class Consensus:
             listed = "lists that may differ"  # all such lists share one agreement
         if not listed:  # this rank lacks a shape
             return None
-        # A rank that lacks a term has another digest, so it does not leave its norm on the device.
+        # A rank that lacks a term has another digest, so the norm of this rank does not stay on the device.
         layouts = [(bucket.key, bucket.content) for bucket in self._call.terms]
         self.parameters = digest((listed, p, self._place, own.norm_dtype, *layouts))
         self._terms = terms = find_terms() if layouts else None

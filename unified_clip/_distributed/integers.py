@@ -12,8 +12,8 @@ Sum = tuple[Accumulator, str]
 
 
 def summands(digest: int | None) -> list[int]:
-    """Return this rank's integers for an all-reduce with SUM: 1, the pieces of the digest, and the square of each
-    piece."""
+    """Return the integers that this rank sends in an all-reduce with SUM: 1, the pieces of the digest, and the square
+    of each piece."""
     if digest is None:
         return [0] * (1 + 2 * PIECES)
     pieces = split(digest)
@@ -30,7 +30,7 @@ def equal_summands(reduced: Sequence[int]) -> bool:
 
 
 def bounds(digest: int | None) -> list[int]:
-    """Return this rank's integers for an all-reduce with MAX.
+    """Return the integers that this rank sends in an all-reduce with MAX.
 
     A rank without a digest sends numbers that do not change the maxima.
     """

@@ -46,7 +46,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def group(self) -> ProcessGroup:
-        """Norms are all-reduced over this group."""
+        """Return the process group of the all-reduces of norms."""
 
     @abstractmethod
     def counted(self, indices: Sequence[int]) -> list[Tensor]:

@@ -50,7 +50,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Do the same as `is_first`, but consider only the ranks of a process group.
+        """Return True on the first of the group's ranks with the same elements.
 
         Return None if an element of the tensor might be on no rank of the group.
         """
@@ -98,7 +98,7 @@ class DistributedGradients(LocalShards):
         return filter(self.is_sharded, self._tensors())
 
     def inferred_group(self) -> ProcessGroup | None:
-        """Return the process group that the framework has set up, or None."""
+        """Return the process group that the framework has set up, or None if there is no such group."""
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:

@@ -126,7 +126,7 @@ class Attached(AbstractContextManager[Any, None]):
         if type(optimizer).apply is not keras.optimizers.Optimizer.apply:
             self._originals["apply"], optimizer.apply = optimizer.apply, self._apply_subclass
         if ALL_REDUCE in self._originals:
-            vars(optimizer)[ALL_REDUCE] = list  # Keras calls this method after `_clip`, which has called the original
+            vars(optimizer)[ALL_REDUCE] = list  # do nothing: `_clip` has called the original before
 
     def __repr__(self) -> str:
         return f"<ClipConfig {self._settings.rule}, {'attached' if self.is_attached else 'detached'}, step {self.step}>"
@@ -256,7 +256,7 @@ class Attached(AbstractContextManager[Any, None]):
         return clipped
 
     def _is_discarded(self) -> bool:
-        """Return whether Keras on JAX only accumulates the gradients of this batch, and so ignores the clip."""
+        """Return whether Keras on JAX only accumulates the gradients of this batch. Keras then ignores the clip."""
         every = self._optimizer.gradient_accumulation_steps
         if not every or keras.backend.backend() != "jax":
             return False

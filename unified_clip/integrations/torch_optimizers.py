@@ -197,7 +197,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
 
 
 def _is_after_a_step(state: Any) -> bool:
-    """Adagrad has a state even before the first step."""
+    """Read the key `step`, because Adagrad has a state even before the first step."""
     return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
 

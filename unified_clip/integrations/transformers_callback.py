@@ -110,7 +110,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
 
     @clip_state.setter
     def clip_state(self, state: dict[str, Any]) -> None:
-        original = sys._getframe(1).f_locals.get("callback")  # a variable of the trainer's loop, which replaces it
+        original = sys._getframe(1).f_locals.get("callback")  # the callback that the trainer replaces
         if type(original) is not type(self) or original is self:
             self.load_state_dict(state)
             return
