@@ -321,9 +321,9 @@ def test_unreduced_arrays_on_explicit_axes_are_rejected(clip: Callable[[list[Any
     ("call", "error", "message"),
     [
         (lambda g: jax.jit(lambda g: uc.get_total_norm(g, process_group="z"))(g), ValueError,
-         "process_group names 'z', but this call is not inside shard_map. Pass the names of the axes over"),
+         "process_group contains 'z', but this call is not inside shard_map. Pass the names of the axes over"),
         (lambda g: uc.get_total_norm(g, process_group="z"), ValueError,
-         "process_group names 'z', but this call is not inside shard_map"),
+         "process_group contains 'z', but this call is not inside shard_map"),
         (lambda g: jax.jit(lambda g: uc.get_total_norm(g, ownership="distinct"))(g), TypeError,
          "ownership, check_numel and check_replicas are not supported in traced code"),
         (lambda g: uc.get_total_norm(g, process_group=3), TypeError,

@@ -93,11 +93,11 @@ LACKS = r"on devices of the ranks \[0, 1, 2, 3\], but process_group has the rank
         ("the axis of each process", LACKS),
         (
             "an axis that no mesh has",
-            "names 'z', but no gradient is on a mesh with 'z'. Pass a jax.sharding.Mesh",
+            "contains 'z', but no gradient is on a mesh with 'z'. Pass a jax.sharding.Mesh",
         ),
         ("a process too many", r"is range\(0, 5\), but there are 4 processes. Pass process indices from 0 to 3"),
         ("a negative index", r"is \[-1\], but there are 4 processes"),
-        ("no axis", r"is \(\), which names no process. Pass None for this process alone"),
+        ("no axis", r"is \(\), which contains no process. To use only the gradients of this process, pass None"),
         ("a flag", r"TypeError: process_group is \[True\]. Pass the name of a mesh axis"),
         ("an array", r"TypeError: process_group is array\(\[0, 1\]\). Pass the name of a mesh axis"),
         ("devices", r"TypeError: process_group is \[.*\]. Pass the name of a mesh axis, .*several processes, you can"),

@@ -52,8 +52,8 @@ class GradientClip(FrameworkBinding):
                 also allowed. A gradient can be None. A tuple can contain a name in place of a parameter.
 
         Returns:
-            A list of tuples, in the order of params_grads. If a gradient stays unchanged, eager clips by norm on a CPU
-            return the same tensor, not a copy.
+            A list of tuples, in the order of params_grads. If a gradient stays unchanged, an eager clip by norm on a
+            CPU returns the same tensor, not a copy.
 
         Raises:
             TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or

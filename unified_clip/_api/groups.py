@@ -19,7 +19,7 @@ from .._core.types import Scalar, Tensor
 Nonfinite = Literal["family", "raise", "skip", "zero"]
 """The action if a norm is NaN or infinite.
 
-- "family": clip by the formula that the configuration's key `family` selects.
+- "family": clip by the formula that `family` in the configuration selects.
 - "raise": raise NonFiniteNormError.
 - "skip": do not clip, and set `Outcome.skipped`. The caller sets all gradients to None.
 - "zero": set all results to 0.
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
     """One list per group: a norm over the group, a norm per tensor, or nothing for a clip by value."""
 
     max_abs: list[Scalar | None]
-    """For each group, the largest magnitude, or None if the group is not clipped by value."""
+    """For each group clipped by value, the largest magnitude of an element. For other groups, None."""
 
     counts: tuple[Scalar, Scalar] | None
     """(number of NaN, number of infinities), or None if they were not counted."""

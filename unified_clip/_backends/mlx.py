@@ -1,7 +1,7 @@
 """The backend of MLX.
 
-MLX arrays often share memory, for example an array and its slices. So the host path only reads memory. In-place
-functions assign by `gradient[...] = value`, which changes only this array object.
+MLX arrays often share memory, for example an array and its slices. So the host path never writes into
+memory. In-place functions assign by `gradient[...] = value`, which changes only this array object.
 
 Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path uses the CPU stream, because only the CPU has float64.
 """
@@ -64,7 +64,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return AssigningPath(self, tensors)
 
     def in_graph(self, values: Sequence[Any]) -> bool:
-        """Return whether the values are unknown: inside mx.compile and mx.vmap, but not inside mx.grad."""
+        """Return whether a value cannot be read: inside mx.compile and mx.vmap, but not inside mx.grad."""
         return _is_rejected(mx.eval, [value for value in values if isinstance(value, mx.array)])
 
     def read(self, scalar: Tensor) -> float | int | None:

@@ -117,8 +117,8 @@ def collector(
 ) -> Any | None:
     """Return an object that collects the tensors of a list in compiled code, or None if this is not possible.
 
-    methods: (tensor method, result for tensors that the kernels support).
-    recording: (tensor attribute, value for tensors that record a derivative).
+    methods: Tuples (tensor method, the result of the method for a tensor that the kernels support).
+    recording: (tensor attribute, the value of the attribute for a tensor that records a derivative).
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:

@@ -51,12 +51,12 @@ class GraphPath(DevicePath):
         return self.norm_by_operations(p)
 
     def norm_by_operations(self, p: float) -> Scalar:
-        assert not self._is_per_tensor, "bug in unified_clip: the kernels do not support norms per tensor here"
+        assert not self._is_per_tensor, "bug in unified_clip: the kernels do not support norms of single tensors"
         return super().norm(p)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         is_for_kernels = self._graph_kernels.ndim(coef) == self._is_per_tensor  # else one coefficient per slice
         if is_for_kernels and self._graph_kernels.supports(self._tensors):
             return self._graph_kernels.scale(self._tensors, coef, per_tensor=self._is_per_tensor)
-        assert not self._is_per_tensor, "bug in unified_clip: the kernels do not support products per tensor here"
+        assert not self._is_per_tensor, "bug in unified_clip: the kernels do not support one coefficient per tensor"
         return super().scale(coef)

@@ -342,7 +342,7 @@ def encode(values: Array, dtype: str) -> Array:
 
 
 def round_to(values: Array, dtype: str) -> Array:
-    """Round float64 numbers once to a dtype. bfloat16 is returned as float32."""
+    """Round float64 numbers directly to a dtype. Return numbers rounded to bfloat16 as a float32 array."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     near = values.astype(np.float32)

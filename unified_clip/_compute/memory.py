@@ -66,7 +66,7 @@ def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
 
 
 def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Yield groups of arrays that can overlap. Columns of a matrix interleave in memory without an overlap."""
+    """Split a group further: columns of a matrix interleave in memory, but do not overlap."""
     layouts = {index: _parts(view) for index, view in views.items()}
     step = math.gcd(*(step for _, step in layouts.values()))
     lows = {index: np.lib.array_utils.byte_bounds(view)[0] for index, view in views.items()}
@@ -93,7 +93,7 @@ def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def _parts(view: Array) -> tuple[int, int]:
-    """Return (size of each contiguous part, common divisor of the distances between the parts), in bytes."""
+    """Return (size of each contiguous part, greatest common divisor of the strides between parts), in bytes."""
     size, step = view.itemsize, 0
     for stride, length in _steps(view):
         if stride == size:

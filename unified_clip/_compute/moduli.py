@@ -93,7 +93,7 @@ def max_abs(view: Array, dtype: str) -> float:
 
 
 def _max_square(chunk: Array) -> int:
-    """Return the largest square of a modulus, in units of 2**-UNIT."""
+    """Return the square of the largest modulus, in units of 2**-UNIT."""
     x, y, _ = _scaled(chunk)
     high, low = _sum_of_squares(x, y)
     near = np.flatnonzero(high >= high.max() * (1 - NEAR[0]))

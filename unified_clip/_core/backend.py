@@ -1,4 +1,4 @@
-"""The interface of a framework: `Backend`, and one base class for each optional capability."""
+"""The interface between unified_clip and a framework: `Backend`, and one base class for each optional capability."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Backend(Protocol):
         return None
 
     def check_hook(self, gradient: Any) -> None:
-        """Raise TypeError for a gradient that cannot come from a hook, such as a value of a static program."""
+        """Raise TypeError if a hook cannot get this gradient, for example because it is a value of a static program."""
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:
@@ -78,7 +78,7 @@ class Backend(Protocol):
         """Return the host path if all tensors and extra inputs support it, else the device path."""
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        """Return None if a tensor is not plain, for example sparse. Items can be None."""
+        """Return None if a tensor needs separate checks, for example because it is sparse. Items can be None."""
         return None
 
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
@@ -188,7 +188,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Return None if a gradient is not plain. A gradient can be None."""
+        """Return None if a gradient needs separate checks. A gradient can be None."""
 
     @abstractmethod
     def any_sharded(self, parameters: Sequence[Any]) -> bool: ...
@@ -232,7 +232,7 @@ class Sparse(ABC):
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
         """Return a number for each stored row. Rows with equal indices along `axes` get equal numbers.
 
-        A backend with this method also defines `DevicePrimitives.group_sum`.
+        The device path passes these numbers to `DevicePrimitives.group_sum`.
         """
 
 

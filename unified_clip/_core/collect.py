@@ -217,7 +217,7 @@ def prepare_rejection(
 ) -> list[Leaf]:
     """Return an empty list, which the caller fills with the leaves of the call.
 
-    If the call fails, the ranks with shards or copies of these leaves get the error.
+    If the call fails, unified_clip sends the error to the ranks with shards or copies of these leaves.
     """
     leaves: list[Leaf] = []
     if backend.distributed is not None and backend.distributed.has_ranks():
@@ -246,9 +246,9 @@ def _send_rejection(
     if on_parameters is not None:
         both = [(leaf, on_parameters.gradient_of(leaf.tensor)) for leaf in parameters]
         gradients = [leaf._replace(tensor=gradient) for leaf, gradient in both if gradient is not None]
-    assert backend.distributed is not None, "bug in unified_clip: the backend has no ranks"
+    assert backend.distributed is not None, "bug in unified_clip: the backend does not support distributed gradients"
     distributed = backend.distributed.with_spec(spec).distributed
-    assert distributed is not None, "bug in unified_clip: the backend has no ranks"
+    assert distributed is not None, "bug in unified_clip: the backend does not support distributed gradients"
     with suppress(Exception):  # the error of the call matters more
         shards = distributed.shards(gradients, parameters, spec, differentiable=on_parameters is None)
         if shards is not None:

@@ -22,7 +22,7 @@ class Tree(NamedTuple):
     leaves: list[Leaf]
     rebuild: Callable[[list[Any]], Any]
     used_up: bool = False
-    """Whether the container is an iterator that was read before the call."""
+    """Whether the container is an iterator that has no items left."""
 
 
 def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
@@ -190,7 +190,10 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
 
 
 def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
-    """The writes change lists, mutable dicts and variables in place. `results` are in the order of `flatten`."""
+    """Return the new container, and the writes into lists, mutable dicts and variables.
+
+    `results` are in the order of `flatten`.
+    """
     variables = backend.variables
     if variables is not None and variables.is_variable(node):
         new = next(results)

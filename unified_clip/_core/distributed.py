@@ -30,8 +30,8 @@ class DistributedSpec:
         for owner in self.owners:
             if owner not in (None, REPLICATED, DISTINCT) and not callable(owner):
                 raise ValueError(
-                    f"ownership is {self.ownership!r}. Pass {REPLICATED!r}, {DISTINCT!r}, None, or a function of a "
-                    "parameter. Or pass a dict with one of these values for each name pattern, as in "
+                    f"ownership is {self.ownership!r}. Pass {REPLICATED!r}, {DISTINCT!r}, None, or a function that "
+                    "takes a parameter. Or pass a dict with one of these values for each name pattern, as in "
                     "{'*.experts.*': 'distinct'}"
                 )
         if not isinstance(self.check_numel, int | None):
@@ -42,7 +42,7 @@ class DistributedSpec:
         if self.process_group is None and name is not None:
             raise ValueError(
                 f"{name} is {getattr(self, name)!r}, but process_group=None means this process alone. Pass a process "
-                f"group, or leave {name} out. In PyTorch, group.WORLD is None before init_process_group"
+                f"group, or leave {name} out. In PyTorch, call init_process_group before you pass group.WORLD"
             )
 
     @property
@@ -62,8 +62,8 @@ class DistributedSpec:
     def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
         """Return warnings about patterns that have no effect on this rank.
 
-        Such a pattern matches only names for which earlier patterns declare another ownership. Raise ValueError if a
-        pattern has no effect on any rank.
+        Earlier patterns match all names that such a pattern matches, and declare a different value for at least one.
+        Raise ValueError if a pattern has no effect on any rank.
         """
         if not isinstance(self.ownership, Mapping):
             return []
@@ -192,7 +192,7 @@ class Shards(Protocol):
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
         """For each other rank with NaN or inf, return a tuple such as ("rank 3", number of NaN, number of inf).
 
-        All ranks have to call this method, with the path of an earlier call of `norm`.
+        All ranks have to call this method after `norm`, with the same `path`.
         """
 
     def tensor_norms(
@@ -200,7 +200,8 @@ class Shards(Protocol):
     ) -> dict[int, float]:
         """Return {index of a gradient: norm over all its shards}.
 
-        All ranks have to call this method. With `known_only`, leave out unknown norms instead of raising ValueError.
+        All ranks have to call this method. If the ranks of a gradient are unknown, raise ValueError. With `known_only`,
+        leave out this gradient instead.
         """
 
     def check_by_value(self) -> None:
@@ -218,7 +219,7 @@ class Shards(Protocol):
 
 class Awaited(threading.local):
     send_rejection: Callable[[Exception], None] | None = None
-    """Sends an error of this call to the waiting ranks. None if no rank waits."""
+    """Sends an error of the current clip call to the waiting ranks. None if no rank waits."""
 
 
 AWAITED = Awaited()

@@ -121,7 +121,7 @@ class Accumulator:
 
 
 def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> float:
-    """`sums` returns the fast sum, or the exact sum for the argument True."""
+    """`sums(False)` returns a fast sum, and `sums(True)` the exact sum."""
     n = sums(False).root(p, dtype)
     n = sums(True).root(p, dtype) if n is None else n
     assert n is not None, "bug in unified_clip: the exact sum has a rounding error"

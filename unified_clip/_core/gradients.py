@@ -78,9 +78,9 @@ class GradientList:
     is_collected = False
     """Whether one pass collected all gradients. These gradients are dense, are not distributed and share no memory."""
     places: list[int] | None = None
-    """For collected gradients, the positions in the caller's argument. None for the positions 0, 1, 2 and so on."""
+    """For collected gradients, the positions in the container that the user passed. None for 0, 1, 2, ..."""
     entries = 0
-    """The number of entries in the caller's argument. If 0, use the number of gradients."""
+    """The number of entries in the container that the user passed. If 0, use the number of gradients."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
@@ -91,7 +91,7 @@ class GradientList:
         self._writer.change(self, group, path, change)
 
     def set_consensus_fields(self, fields: Mapping[str, Any]) -> None:
-        """The all-reduce of the norm compares these values between ranks."""
+        """Set the values that must be equal on all ranks. The all-reduce of the norm also compares these values."""
         norms = observer.active is not None and observer.active.norms  # norms per tensor need all ranks
         self._must_match = {**fields, "norms= of unified_clip.record": norms}
 
@@ -124,7 +124,7 @@ class GradientList:
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
         """Return None if no gradient is distributed.
 
-        With `known_only`, leave out unknown norms instead of raising ValueError.
+        If the ranks of a gradient are unknown, raise ValueError. With `known_only`, leave out this gradient instead.
         """
         if self.shards is None:
             return None

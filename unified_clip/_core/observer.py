@@ -1,4 +1,4 @@
-"""The interface of an observer of clip calls, such as a recording."""
+"""The interface of an observer, which is called for every clip, for example to record it."""
 
 from __future__ import annotations
 

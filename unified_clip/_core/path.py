@@ -18,7 +18,7 @@ class Scalars(Protocol):
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
 
     def is_true(self, condition: Any) -> bool:
-        """Return whether all elements are true. The device path always returns False."""
+        """Return whether all elements are true. On the device path, the elements are unknown, so return False."""
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 
@@ -48,7 +48,7 @@ class Scalars(Protocol):
     def stop_gradient(self, scalar: Scalar) -> Scalar: ...
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        """Return one tensor with the bits of all scalars and vectors, for the result of a compiled graph."""
+        """Store the bits of all scalars and vectors in one tensor, so that a compiled graph can return them."""
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
         """A length of None means one number, not a vector."""
@@ -110,7 +110,7 @@ class Path(Protocol):
         """Write zeros if the condition `keep` is false."""
 
     def unchanged(self) -> list[Tensor]:
-        """Return the tensors, or copies if the caller can overwrite the tensors."""
+        """Return the tensors, or copies if code outside unified_clip can overwrite the tensors."""
 
     def as_norm(self, n: Scalar) -> Tensor:
         """Return a 0-d tensor in `norm_dtype`."""
@@ -161,7 +161,7 @@ class DevicePrimitives(Protocol):
     def dtype(self, tensor: Tensor) -> str: ...
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Return a float64 scalar on the device of the tensors `like`."""
+        """Return a float64 scalar on the device of the tensors in `like`."""
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         """Return the float64 sum of |g / divisor|**p. The derivative at zero must be finite.
@@ -286,4 +286,4 @@ class DevicePrimitives(Protocol):
         return None
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
-        """Derivatives are recorded only if `differentiable` is True."""
+        """Return a context that records derivatives only if `differentiable` is True."""

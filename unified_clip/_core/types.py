@@ -1,4 +1,4 @@
-"""Types that the core shares."""
+"""Types that several modules share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Tensor = Any
 """A dense tensor of a framework."""
 
 Scalar = Any
-"""A float64 number or array. The host path uses NumPy's scalars, and the device path the framework's scalars."""
+"""A float64 number or array: of NumPy on the host path, and of the framework on the device path."""
 
 
 Receive = Callable[[Sequence[Any]], None]

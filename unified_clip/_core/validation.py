@@ -321,7 +321,7 @@ def _known_bound(backend: Backend, value: Any, name: str) -> float:
 def _known(scalar: Scalar, name: str) -> float:
     if isinstance(scalar, float):
         return scalar
-    raise TypeError(f"{name} is a tensor of unknown value (on a device, or in a graph). Pass a number")
+    raise TypeError(f"{name} is a tensor on a device or in a graph, so its value is not known yet. Pass a number")
 
 
 def parameter_list(backend: Backend, param_list: Any) -> list[Any]:

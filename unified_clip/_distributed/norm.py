@@ -66,7 +66,7 @@ class LocalShards(ABC):
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         """Return a `NormGroup` for each parameter, in the same order on all ranks.
 
-        With `known_only`, leave out unknown norms instead of raising ValueError.
+        If the ranks of a gradient are unknown, raise ValueError. With `known_only`, leave out this gradient instead.
         """
 
     @abstractmethod

@@ -51,7 +51,8 @@ def wide(tensor: Tensor) -> Tensor:
 def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
     """Sum the rows that have equal indices, in float64 and rounded once. Return (indices, sums).
 
-    The result has as many rows as the gradient. Unused rows have indices outside the shape, as in padded BCOO arrays.
+    The result has as many rows as the gradient stores. Unused rows have indices outside the shape, as in padded BCOO
+    arrays.
     """
     outside = jnp.array(gradient.shape[: gradient.n_sparse], gradient.indices.dtype)
     inside = (gradient.indices < outside).all(axis=1)

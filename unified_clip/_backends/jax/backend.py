@@ -153,8 +153,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if jax.process_count() == 1:
             if self._axes:
                 raise ValueError(
-                    f"process_group names {', '.join(map(repr, self._axes))}, but this call is not inside shard_map. "
-                    "Leave process_group out: unified_clip reads the shardings of the arrays"
+                    f"process_group contains {', '.join(map(repr, self._axes))}, but this call is not inside "
+                    "shard_map. Leave process_group out: unified_clip reads the shardings of the arrays"
                 )
             if spec.is_given:
                 raise validation.not_distributed(self)

@@ -118,7 +118,7 @@ def _is_for_one_device(module: Any) -> bool:
 
 @functools.cache
 def rejection() -> str:
-    """Register the kernels with XLA. Return XLA's error message, or ''."""
+    """Register the kernels with XLA. Return an error message, or '' if this succeeds."""
     if KERNELS is None:
         return "unified_clip has no compiled kernels"
     try:

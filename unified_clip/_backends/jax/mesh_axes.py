@@ -19,7 +19,7 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
         listed = ", ".join(map(repr, manual))
         problem = f"the axes of shard_map are {listed}" if manual else "this call is not inside shard_map"
         raise ValueError(
-            f"process_group names {', '.join(map(repr, unknown))}, but {problem}. Pass the names of the axes over "
+            f"process_group contains {', '.join(map(repr, unknown))}, but {problem}. Pass the names of the axes over "
             "which the gradients are sharded"
         )
     if not manual:
@@ -50,7 +50,7 @@ def reject_unreduced(tensor: Tensor) -> None:
 
 
 def any_device(flags: Sequence[tuple[Tensor, Axes]]) -> Tensor:
-    """Return whether a flag is true on any device. `flags` has tuples (flag, axes over which the flag is sharded)."""
+    """Return whether a flag is true on any device. `flags` has tuples (flag, axes along which the flag can differ)."""
     all_axes = tuple(sorted({axis for _, axes in flags for axis in axes}))
     local = functools.reduce(jnp.logical_or, (flag for flag, _ in flags))
     return jax.lax.psum(local.astype(jnp.int32), all_axes) > 0 if all_axes else local

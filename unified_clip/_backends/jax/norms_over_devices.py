@@ -21,7 +21,7 @@ from ..._core.types import Scalar, Tensor
 Axes = tuple[str, ...]
 
 LOWEST, WIDTH, WINDOWS = -300, 16, 38
-"""38 windows of 16 bits represent a sum from 2**-300 to 2**308.
+"""A sum is stored as 38 integers (windows) of 16 bits each, from the bit 2**-300 to the bit 2**307.
 
 The square of the smallest float32 number is above 2**-300. The float64 sum of up to 2**37 values of one window is
 exact.
@@ -137,7 +137,7 @@ def _nearest(
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
-    """Return the exact sums of |g|**p. A window (see `WINDOWS`) can have more than 16 bits."""
+    """Return the exact sums of |g|**p. No carries are propagated, so a window can have more than 16 bits."""
 
     def window(_: None, units: tuple[Scalar, Scalar]) -> tuple[None, Scalar]:
         return None, _stacked([[jnp.sum(_window(_powers(g, p), *units)) for g in group] for group in groups], owned)

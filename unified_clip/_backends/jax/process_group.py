@@ -101,7 +101,8 @@ def declared_group(process_group: Any, arrays: Sequence[Any]) -> JaxGroup:
         return group_of(_on_mesh(process_group))
     if not process_group:
         raise ValueError(
-            f"process_group is {process_group!r}, which names no process. Pass None for this process alone"
+            f"process_group is {process_group!r}, which contains no process. To use only the gradients of this "
+            "process, pass None"
         )
     axes = declared_axes(process_group)
     if axes is not None:
@@ -131,7 +132,7 @@ def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
     if rank_sets:
         problem = f"gradients are on meshes with different processes along {names}"
     raise ValueError(
-        f"process_group names {names}, but {problem}. Pass a jax.sharding.Mesh, or a list of process indices"
+        f"process_group contains {names}, but {problem}. Pass a jax.sharding.Mesh, or a list of process indices"
     )
 
 
@@ -149,12 +150,12 @@ def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
     own = beside(jax.process_index())
     if not own:
         raise ValueError(
-            f"process_group names {', '.join(map(repr, axes))}, but process {jax.process_index()} has no device on the "
-            "mesh of the gradients. Pass a list of process indices"
+            f"process_group contains {', '.join(map(repr, axes))}, but process {jax.process_index()} has no device on "
+            "the mesh of the gradients. Pass a list of process indices"
         )
     if any(beside(rank) != own for rank in own):
         raise ValueError(
-            f"process_group names {', '.join(map(repr, axes))}, but these axes split the processes into "
+            f"process_group contains {', '.join(map(repr, axes))}, but these axes split the processes into "
             "overlapping groups. Pass a list of process indices"
         )
     return tuple(sorted(own))

@@ -189,7 +189,7 @@ class JaxShards(LocalShards):
         return self._first_copies(index) if is_multi_process(self.values[index]) else self._local(index)
 
     def check_by_value(self) -> None:
-        """JAX has no `Partial` placement, so every array is supported."""
+        """Accept every array, because JAX has no `Partial` placement."""
 
     def layouts(self) -> Iterable[str]:
         return (str(getattr(value.sharding, "spec", "on one device")) for value in self.values)

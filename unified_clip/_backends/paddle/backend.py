@@ -1,4 +1,4 @@
-"""The backend of Paddle. In-place functions take parameters. Dense gradients keep their memory.
+"""The backend of Paddle. In-place functions take parameters, and write into the memory of dense gradients.
 
 The code depends on three properties of Paddle:
 
@@ -123,7 +123,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             parameter.grad_ = gradient  # `grad =` would copy
 
     def retained(self, gradient: Any) -> Any:
-        """Copy a dense gradient, because `grad = None` clears all tensors in the same memory."""
+        """Copy a dense gradient, because `grad = None` empties all tensors that share its memory."""
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
@@ -369,8 +369,8 @@ def _collector() -> Any | None:
 def _run_as_written() -> None:
     """Stop `paddle.jit.to_static` from translating `entry.run`. Paddle cannot translate functions passed as arguments.
 
-    By default, `to_static` ends its graph before the clip, so the clip runs on the host path. With `full_graph=True`,
-    Paddle traces the clip.
+    By default, `to_static` interrupts its graph for the clip, so the clip runs eagerly. With `full_graph=True`, Paddle
+    traces the clip.
     """
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))

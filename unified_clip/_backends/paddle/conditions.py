@@ -73,7 +73,7 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 def check_mode(tensors: Iterable[Any]) -> None:
     """Reject values of static programs, except of the program that is being built.
 
-    In static mode, also reject eager tensors. Their first operation would end the process.
+    In static mode, also reject eager tensors. An operation on an eager tensor would crash the process.
     """
     if in_to_static_mode():
         return

@@ -104,10 +104,7 @@ class Numbers:
 
 
 def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
-    """Split long tensors into pieces, and join short tensors.
-
-    Joined tensors need fewer operations. Short pieces need less memory for float64 copies.
-    """
+    """Split long tensors to need less memory for float64 copies. Join short tensors to need fewer operations."""
     short: dict[tuple[Any, bool], list[Tensor]] = {}
     for tensor in tensors:
         wide, is_complex = tensor.wide, tensor.is_complex

@@ -1,7 +1,8 @@
 """The compiled kernels as operators of Paddle's static programs, on a CPU.
 
 `assign` copies each gradient, and `unified_clip_scale` multiplies the copy in place. If no other operation reads the
-gradient, Paddle skips the copy. For long gradients, this is three times as fast as Paddle's `multiply`.
+gradient, Paddle skips the copy. For long gradients, this multiplication is three times as fast as Paddle's
+`multiply`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ IN_PLACE = (paddle.float32, paddle.float64, paddle.bfloat16)
 
 
 def _register() -> bool:
-    """A saved program with these operators can be loaded only after the registration."""
+    """Register the operators. Before the registration, Paddle cannot load saved programs that use the operators."""
     if KERNELS is None:
         return False
     codes = {int(DTYPES[name]): code for name, code in kernels.CODES.items()}

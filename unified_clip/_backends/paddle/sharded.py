@@ -59,7 +59,7 @@ def find(
 
 
 def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError if `fleet` shards the model and the caller passed only plain gradients."""
+    """Raise ValueError if `fleet` shards the model and no gradient has placements."""
     hcg = None if spec.process_group is None or any(is_dist(leaf.tensor) for leaf in gradients) else hybrid()
     if hcg is not None:
         raise ValueError(
@@ -240,8 +240,7 @@ class PaddleShards(DistributedGradients):
             return self._group_of(_existing_group(process_group.process_ids))
         if not isinstance(process_group, paddle.distributed.communication.group.Group):
             raise TypeError(
-                f"process_group is {process_group!r}. Pass a group of paddle.distributed, a ProcessMesh, None, or "
-                "'auto'"
+                f"process_group is {process_group!r}. Pass a paddle.distributed group, a ProcessMesh, None, or 'auto'"
             )
         return self._group_of(process_group)
 

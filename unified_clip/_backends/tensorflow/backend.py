@@ -103,7 +103,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             variable.assign(value)
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Only repeated Variables are aliases. A tensor that is the gradient of two variables counts twice."""
+        """Only repeated Variables are aliases. If two variables have the same gradient tensor, both gradients count."""
         first: dict[int, int] = {}
         return [
             first.setdefault(id(tensor), index) if self.is_variable(tensor) else index

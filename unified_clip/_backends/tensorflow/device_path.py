@@ -11,7 +11,7 @@ from . import kernel_operations
 
 
 class TensorflowPath(GraphPath):
-    """TensorFlow's operations compute all derivatives, also of norms from the compiled kernels."""
+    """TensorFlow's operations compute all derivatives, even if the compiled kernels compute the norms."""
 
     def __init__(
         self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False

@@ -28,7 +28,10 @@ SCALAR = tf.TensorSpec([], tf.float64)
 SIGNATURE = [SCALAR, SCALAR, tf.TensorSpec([WORDS], tf.int64), SCALAR]
 
 Powers = Callable[[Tensor, float], Tensor]
-"""Returns |g|**p exactly, as a flat float64 tensor. Each power is 0, or between 2**-300 and 2**256."""
+"""Returns |g|**p of each element as a flat float64 tensor, without rounding errors.
+
+Each power is 0, or between 2**-300 and 2**256.
+"""
 
 
 def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, powers: Powers) -> Scalar:

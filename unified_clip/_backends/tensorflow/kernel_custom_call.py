@@ -26,7 +26,7 @@ BARRIER = "XlaOptimizationBarrier"
 
 
 def register() -> bool:
-    """Register the kernels with XLA. For graphs without XLA, register a CPU kernel of `XlaCustomCallV2`."""
+    """Register the kernels with XLA, and as a CPU kernel of `XlaCustomCallV2` for graphs that XLA does not compile."""
     has_kernel = any(
         kernel.device_type == "CPU" for kernel in registered_kernels.get_registered_kernels_for_op(NAME).kernel
     )

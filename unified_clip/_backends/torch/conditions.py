@@ -37,7 +37,7 @@ COMPLEX = (torch.complex64, torch.complex128)
 def can_compute(fake: FakeTensor) -> bool:
     """Return whether PyTorch can combine a FakeTensor with new tensors.
 
-    The tensor's FakeTensorMode must be active or allow other inputs.
+    The FakeTensorMode of `fake` must be active, or allow inputs that are not FakeTensors.
     """
     active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
@@ -144,7 +144,10 @@ def is_traced() -> bool:
 
 
 def is_transformed() -> bool:
-    """`torch.jit.trace`, `torch.func` and forward mode do not support `torch._foreach_` operations."""
+    """Return True in `torch.jit.trace`, `torch.func` and forward-mode differentiation.
+
+    They do not support `torch._foreach_` operations.
+    """
     return (
         torch.jit.is_tracing()
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -171,7 +174,7 @@ def is_complex(tensor: Any) -> bool:
 
 
 def is_neg(tensor: Any) -> bool:
-    """In-place `torch._foreach_` operations do not support tensors that PyTorch negates lazily."""
+    """Return whether PyTorch negates the tensor lazily. In-place `torch._foreach_` operations reject such tensors."""
     return not torch.compiler.is_compiling() and bool(tensor.is_neg())
 
 
@@ -203,7 +206,7 @@ def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[An
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """Return whether all tensors are plain, are on devices, and share no memory.
+    """Return whether all tensors are dense, are on GPUs, and share no memory.
 
     The loop calls few functions, because it runs for every gradient of every step.
     """

@@ -1,21 +1,21 @@
 """PyTorch's device path for devices without float64, such as Apple's MPS. It computes in double-float32.
 
-A double-float32 number is the sum of two float32 numbers, with about 48 bits. Sums and products are computed together
-with their exact rounding errors. Sources:
+A double-float32 number is the sum `hi + lo` of two float32 numbers, with about 48 bits. Sums and products are computed
+together with their exact rounding errors. Sources:
 
 - Dekker, "A floating-point technique for extending the available precision", 1971: the exact product, the exact sum of
 ordered numbers, division, square root.
 - Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B: the exact sum of two unordered numbers.
 - Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: long sums. The rounding errors are added up separately.
 - Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic",
-2017: the bounds, in units of u = 2**-24.
+2017: the error bounds, in units of u = 2**-24.
 
 The device must round every float32 sum, difference and product to nearest. PyTorch does so in eager mode, in
 `torch.compile` on the CPU, and in Metal kernels unless PYTORCH_MPS_FAST_MATH is set. For `torch.compile` on MPS, the
 rounding is unknown. Quotients and roots can have an error of two ULP, and subnormal numbers can be flushed to zero.
 This module has never run on a device without float64. Tests run it on CPUs with UNIFIED_CLIP_PATH=pairs.
 
-Only `hi` has a derivative, and PyTorch computes the derivative in float32.
+PyTorch differentiates only `hi`, in float32.
 """
 
 from __future__ import annotations

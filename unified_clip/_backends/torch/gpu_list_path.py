@@ -45,7 +45,7 @@ def collect_parameters(backend: Parameters, parameters: Sequence[Any]) -> GpuLis
 def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath | None:
     """Return None if PyTorch records a derivative.
 
-    Also return None for tensors that are not plain, overlap, or are on several devices.
+    Also return None if the kernels do not support a tensor, or if tensors overlap or are on several devices.
     """
     return _path(lambda on_cpu: COLLECTOR.of_tensors_on_gpu(tensors, recording, on_cpu))
 

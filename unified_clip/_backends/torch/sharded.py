@@ -47,7 +47,7 @@ def full_max(values: Any) -> Any:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> TorchShards | None:
-    """Return None if all tensors are plain and the caller declares no ranks."""
+    """Return None if no tensor is a DTensor and the caller declares no ranks."""
     tensors, types = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)], dtensor_types()
     is_sharded = any(isinstance(tensor, types) for tensor in tensors)
     if spec.is_given or is_sharded or (spec.process_group == "auto" and are_flat(tensors)):
@@ -152,7 +152,7 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
-        """For each DTensor, return the index of the first DTensor with equal mesh and placements, else None.
+        """Return the index of the first DTensor with the same mesh and placements. For other tensors, return None.
 
         Hashing placements is slow, so shared `placements` objects are compared by identity first.
         """
@@ -321,7 +321,7 @@ class TorchShards(DistributedGradients):
         return self._group_of(groups[0]) if groups else SingleProcess(torch.distributed.get_rank())
 
     def _placements_decide(self) -> bool:
-        """Return whether placements decide which ranks share the gradients.
+        """Return whether DTensor placements determine the process group.
 
         A missing gradient has no placements, so this method needs the parameters. Without parameters, return False.
         """

@@ -37,7 +37,7 @@ class Request(NamedTuple):
     own: Counted
 
     sum_terms: Callable[[], tuple[Counted, Counted]] | None
-    """Adds up `Partial` gradients over all ranks. Returns all of them, and those that this rank owns."""
+    """Adds up `Partial` gradients over all ranks. Returns (summed gradients, summed gradients that this rank owns)."""
 
     p: float
     is_wide: bool

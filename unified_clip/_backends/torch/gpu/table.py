@@ -38,7 +38,7 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether Triton's interpreter runs the kernels on tensors in CPU memory."""
 
 CHUNK = 65536
-"""The number of elements that one program, an instance of a Triton kernel, adds up."""
+"""The number of elements that one program (an instance of a Triton kernel) adds up."""
 
 LANES = 2048
 """The number of elements that one program reads at a time."""
@@ -63,8 +63,8 @@ The relative error of the second number is about 2**-40.
 NARROW_ERROR = 2.0**-35
 """The same as ERROR, for sums that are stored as two float32 numbers.
 
-Each lane adds CHUNK / LANES numbers. The second number is the sum of the rounding errors, each at most 2**-24. Each
-addition of two lanes has a relative error of at most 3 * 2**-48.
+Each lane adds CHUNK / LANES numbers. The second number is the sum of the rounding errors. Each rounding error is at
+most 2**-24 times the first number. Each addition of two lanes has a relative error of at most 3 * 2**-48.
 """
 
 MAX_CHUNKS = 2**20
@@ -89,7 +89,7 @@ MAX_TABLES, MAX_NUMBERS = 256, 2**22
 
 
 class Addresses(NamedTuple):
-    """The addresses of gradients and of results. A complex tensor has the length and dtype of its real parts."""
+    """The addresses of gradients and of results. A complex tensor counts as a real tensor of twice the length."""
 
     device: torch.device
     sources: tuple[int, ...]
@@ -251,7 +251,7 @@ def _on_host(numbers: Sequence[int]) -> Tensor:
 
 _tables: OrderedDict[Hashable, Table] = OrderedDict()
 _captured: list[Tensor] = []
-"""The tables of CUDA graphs, in host memory. Each replay copies its table to the GPU again."""
+"""The tables of captured CUDA graphs, in host memory. Each replay of a graph copies the graph's tables to the GPU."""
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:

@@ -1,7 +1,8 @@
 """The kernels that compute exact sums. A sum is a long integer, stored in windows of 24 bits.
 
 A magnitude is significand * 2**exponent * unit. The unit is half of the smallest positive number in the norm's dtype.
-So the windows can represent every |g|**p, and every midpoint between neighbouring norms.
+A sum counts multiples of unit**p. So a sum can represent every |g|**p, and m**p for every midpoint m between
+neighbouring norms.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import triton.language as tl
 from .shared import RUNTIME, chunk_at, magnitude_bits
 
 STATE: Any = tl.constexpr(180)
-"""The state of a norm has this number of int64 numbers:
+"""The number of int64 numbers in the state of a norm:
 
-- whether the norm could be rounded wrongly
+- 1 if the norm could be rounded wrongly, else 0
 - the bits of the largest magnitude
-- the difference between LAST and the exponent of the smallest positive magnitude
+- LAST minus the exponent of the smallest positive magnitude
 - 177 windows, which are enough for the sum of 2**36 squares of the largest float64 number
 """
 

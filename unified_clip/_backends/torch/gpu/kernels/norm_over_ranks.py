@@ -43,8 +43,9 @@ assert END_WIDE_LIMB.value < LIMBS
 
 @triton.jit(do_not_specialize=("chunks",))
 def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.constexpr, wide: tl.constexpr) -> None:
-    """Add the sums of all chunks to the words of this rank. If the total is NaN, infinite or too large, only set a
-    flag.
+    """Add the sums of all chunks to `words`, the integers that this rank sends.
+
+    If the total is NaN, infinite or too large, only set a flag.
 
     sums: Two numbers for each chunk, from the kernel `add`.
     """

@@ -55,7 +55,7 @@ def vectors_at(address: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
 def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
     """Return the bits of magnitudes as integers. The magnitudes are float64 if `wide`, else float32.
 
-    NaN has larger bits than inf, so the maximum of a list with NaN is NaN.
+    The integer for NaN is larger than the integer for inf. So the maximum of a list with NaN is NaN.
     """
     if wide:
         bits = values.to(tl.float64).to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
