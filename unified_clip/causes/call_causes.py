@@ -173,7 +173,7 @@ def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
         scaling = call.scalings[number]
         as_by_norm = scaling.is_unchanged if call.norm == 0 else scaling.is_zero
         if not (as_by_norm or scaling.is_expected or np.isnan(result.values()).all()):
-            return Cause("coefficient", f"{sentence}, but the gradients are not clipped by this norm")
+            return Cause("coefficient", f"{sentence}, but the coefficient is not computed from this norm")
     return Cause(kind, sentence)
 
 
@@ -253,8 +253,8 @@ def touched_gradients(call: Observation) -> Cause | None:
     size = max(call.scalings[number].distance for number in call.wrong)
     if size > CLOSE or not call.norm_fits([call.total_norm], EXACT):
         return None
-    change = f"changed by up to {size:.1e} times the largest element"
-    return Cause("touched", f"{call.names_of(call.wrong)} should be unchanged, but {change}")
+    effect = f"changes elements by up to {size:.1e} times the largest element of the gradient"
+    return Cause("touched", f"the call should return {call.names_of(call.wrong)} unchanged, but {effect}")
 
 
 def norm_after(call: Observation) -> Cause | None:

@@ -32,7 +32,7 @@ LEFT_OUT = ("left out", "not scaled", "repeated parameter")
 """Causes that affect only some gradients."""
 
 ALSO_HYPOTHESES = ("not clipped", "another eps of the clip")
-"""If `shown_in_tensors` returns one of these causes, the hypotheses are tested as well."""
+"""If `shown_in_tensors` returns one of these causes, still test the hypotheses, which can have the same effect."""
 
 LESS_LIKELY = ("float32", "touched", "16 bits", "scaled gradients")
 """Causes that are reported only if no wrong setting explains the results."""
@@ -53,7 +53,7 @@ OF_COEFFICIENT = (
     "coefficient",
     "scaled gradients",
 )
-"""Causes that a single call does not distinguish."""
+"""Causes of a wrong coefficient. One call alone cannot distinguish these causes."""
 
 ROUNDING = ("float32", "")
 """Causes that depend on the order in which numbers are added."""
@@ -140,7 +140,7 @@ class _Call:
         return self.call.explains(Hypothesis(), self.slack)
 
     def can_judge(self, other: _Call) -> bool:
-        """Return whether this call can disprove a cause of `other`."""
+        """Return whether a result of this call can contradict a cause that explains the result of `other`."""
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
         # frameworks have separate code for sparse gradients and for repeated gradients
@@ -182,9 +182,9 @@ def consistent_causes(
     regular = {each.name for each in failing if each.is_regular}
     causes = {name: each.cause for name, each in diagnoses.items() if each.cause and name in regular}
     kinds = Counter(cause.kind for name, cause in causes.items() if not is_known(name, cause))
-    others = enumeration([f"{kind!r} in {counted(count, 'other case')}" for kind, count in kinds.items()])
+    others = enumeration([f"in {counted(count, 'other case')} the cause is {kind!r}" for kind, count in kinds.items()])
     return {
-        name: Diagnosis(None, f"the cause is {others}") if others and each == Diagnosis() and name in regular else each
+        name: Diagnosis(None, others) if others and each == Diagnosis() and name in regular else each
         for name, each in diagnoses.items()
     }
 

@@ -14,7 +14,7 @@ from .sums import IN_FLOAT32, rounding_noise
 MOST_AXES = 4
 
 CHANCE = 0.05
-"""Sets of gradients are tested only if a match by chance is less likely than this."""
+"""Sets of gradients are tested only if the probability that a wrong set fits by chance is below this number."""
 
 Indices = Sequence[int]
 

@@ -1,4 +1,4 @@
-"""Find a clip by norm that also limits each element."""
+"""Detect functions that clip by norm and also limit each element."""
 
 from __future__ import annotations
 

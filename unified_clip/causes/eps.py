@@ -28,8 +28,8 @@ IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
 Interval = tuple[float, float]
 
 IntervalOf = Callable[[Observation, float, Interval], Interval]
-"""Takes a call, the norm of a gradient, and the interval of the clip coefficient. Returns the interval of a setting,
-such as eps."""
+"""Takes a call, the norm of a gradient, and the interval of the clip coefficient. Returns the interval of possible
+values of a setting, such as eps."""
 
 
 def other_eps(call: Observation) -> Iterator[Hypothesis]:

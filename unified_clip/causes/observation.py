@@ -27,7 +27,7 @@ NAMES = "{names}"
 """Placeholder in `Hypothesis.sentence` for the names of the gradients in `about`."""
 
 MOST_SENTENCES = 3
-"""The cause is unknown if more different sentences fit."""
+"""The largest number of distinct sentences in one cause. If more sentences fit, the cause is unknown."""
 
 
 class Hypothesis(NamedTuple):
@@ -174,7 +174,7 @@ class Observation:
         return norm_dtype([*self._dense.values()])
 
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
-        """If you pass another `p`, also pass `own_norms(p)`."""
+        """If `p` differs from `self.p`, pass `own_norms(p)` as `own`."""
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 

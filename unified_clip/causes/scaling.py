@@ -80,7 +80,7 @@ class Scaling:
     dtype: str
     low: float
     high: float
-    """`low` and `high` are the ends of the interval of coefficients."""
+    """Coefficients from `low` to `high` explain all elements of the result."""
 
     is_unchanged: bool
     is_expected: bool

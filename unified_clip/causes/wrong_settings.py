@@ -22,7 +22,7 @@ ROUNDING = 1e-5
 """A coefficient above 1 + ROUNDING proves that the call does not limit coefficients to 1."""
 
 MIN_LISTS = 2
-"""At least this number of gradient lists must show the same wrong factor of the norm."""
+"""A factor by which all norms are wrong is reported only if at least this number of gradient lists was clipped."""
 
 MIN_CALLS = 2
 
@@ -228,7 +228,7 @@ def _numbers(call: Observation, interval_of: IntervalOf) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the interval of threshold / (norm + eps), which can exceed 1."""
+    """Return the interval of possible values of threshold / (norm + eps). A coefficient of 1 sets no upper end."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if low <= 1 + ROUNDING and high >= 1 else high
 

@@ -30,7 +30,7 @@ def as_mapping(names: Any) -> Any:
 
 
 def make_namer(names: Any) -> Namer:
-    """`names` is the argument `names` of `record`, or a function that names a `Leaf`."""
+    """Pass the `names` of `record`, or a function that returns the name of a `Leaf`."""
     names = as_mapping(names)
     if names is None:
         return lambda leaf: leaf.name or next(filter(None, (find(leaf.parameter) for find in FINDERS)), None)

@@ -55,8 +55,8 @@ class RecordingComparison:
     """How closely the runs agree in each number, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None
-    """The first coefficient that differs because of eps, and the cause. None if the runs have the same eps, or if eps
-    changes no coefficient. `max_ulp` does not affect `other_eps`."""
+    """The first coefficient that differs because the runs have different eps, and its `Cause`. None if the runs have
+    the same eps, or if eps changes no coefficient. `max_ulp` does not affect `other_eps`."""
 
     @property
     def runs(self) -> tuple[RecordedRun, RecordedRun]:
@@ -166,8 +166,8 @@ def compare(
         compared = [each for each in compared if each.stage in ("weight", "gradient")]
     if not (explained or compared):
         raise RunError(
-            f"{left.path} and {right.path}: No numbers were compared. Without --norms, clips by value record no norms. "
-            "Record both runs with --norms, or with norms=True in Python.",
+            f"{left.path} and {right.path}: No numbers were compared. Without --norms, no norms are recorded for clips "
+            "by value. Record both runs with --norms, or with norms=True in Python.",
             "UC502",
         )
     other_eps = first_other_eps(left, right, pairs)

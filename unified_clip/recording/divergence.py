@@ -37,8 +37,8 @@ class Divergence:
     """The relative distance of two numbers."""
 
     ulps_at_its_size: float | None = None
-    """The difference, counted in ULP of the total norm or of the weight's largest norm. For a coefficient, equals
-    `ulps`."""
+    """The difference, measured in ULP of the total norm. For a weight, measured in ULP of the largest norm of this
+    weight. For a coefficient, this number is the same as `ulps`."""
 
     is_noise: bool = False
 

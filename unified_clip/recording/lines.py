@@ -11,7 +11,7 @@ from typing import Any
 from .. import _json
 
 SCHEMA = 2
-"""Version 1 has no steps of optimizers."""
+"""The schema version. Recordings of version 1 have no lines for optimizer steps."""
 
 READABLE = (1, SCHEMA)
 

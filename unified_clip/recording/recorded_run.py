@@ -87,7 +87,7 @@ class RecordedCall(RecordedTable):
     """The world size (`ranks`) and the rank. None unless several ranks own the gradients."""
 
     layout: dict[str, int] = {}
-    """The number of gradients for each layout of shards over ranks."""
+    """{placements, such as "Shard(dim=0) over dp=4": number of gradients with these placements}."""
 
     loss_scale: Real | None = None
 
@@ -227,7 +227,7 @@ class LoggedNumbers(RecordedTable):
 
 
 class RecordedProcess(RecordedTable):
-    """A recorded Python process of `unified-clip record`."""
+    """A Python process that `unified-clip record` recorded."""
 
     rank: int | None = None
     ranks: int | None = None

@@ -39,8 +39,8 @@ def record(
 
     Args:
         path: The file to write, which must not exist.
-        norms: Record the norm of each gradient under the name of its parameter. If a call gets the weights, also record
-            their norms. To compute these norms, all gradients are read once more.
+        norms: Record the norm of each gradient under the name of its parameter. If the clip call gets
+            the weights, also record the norms of the weights. To compute norms, all gradients are read once more.
         gradients_every: Every N steps, store the gradients before clipping as safetensors files beside `path`.
         names: The names of the parameters: a list of names in order, a dict of name to parameter, or a model with
             `named_parameters()`. With a dict or a model, you can also clip a list with one gradient for each
@@ -334,8 +334,8 @@ class CallRecorder:
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
             recording._warn(
-                f"names= does not match the gradients of {self._call}. Add all parameters to names=, or pass "
-                "gradients with names: a dict of name to gradient, or (name, gradient) tuples."
+                f"names= does not match the gradients of {self._call}. Add all parameters to names=. Or "
+                "pass named gradients to the clip: a dict {name: gradient}, or (name, gradient) tuples."
             )
         new = names.keys() - recording._arranged
         recording._arranged |= new

@@ -28,7 +28,7 @@ class Distance(NamedTuple):
 
 
 def distance(a: float, b: float, *, is_float64: bool = False) -> Distance:
-    """Two NaN have the distance 0. Other distances from NaN or infinity are inf.
+    """Two NaN have the distance 0. NaN or infinity has the distance inf from every other number.
 
     If float32 cannot represent both numbers, count ULP of float64.
     """

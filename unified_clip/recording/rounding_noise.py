@@ -15,7 +15,8 @@ Key = tuple[int, str | None]
 
 
 class NoiseTracker:
-    """Call `is_noise` before `follow` yields the next pair."""
+    """Tracks how far rounding noise can move the weights. Call `is_noise` for a pair before `follow` yields the
+    next pair."""
 
     def __init__(self) -> None:
         self._moved: dict[Key, float] = {}
@@ -33,7 +34,7 @@ class NoiseTracker:
                     self._moved[self.key(name)] = self._moved.get(self.key(name), 0.0) + moved
 
     def key(self, name: str | None) -> Key:
-        """Several calls can have an unnamed parameter "0", so the key contains the number of the call."""
+        """Unnamed parameters are numbered per call, so their keys contain the number of the call."""
         return (self._number if name is not None and name.isdecimal() else 0, name)
 
     def is_noise(self, pair: CallPair, stage: str, name: str | None, a: float, b: float) -> bool:
@@ -43,7 +44,7 @@ class NoiseTracker:
 
 
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return (number of elements that are noise, largest norm of the difference between the runs), or (0, 0.0)."""
+    """Return the number of noise elements, and the largest possible norm of the difference between the runs."""
     a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
     for line, parameter in ((pair.a, a), (pair.b, b)):
         if isinstance(parameter, JoinedParameter):

@@ -157,7 +157,7 @@ OUTCOMES = {
         change_outcome(BELOW_THRESHOLD, lambda t: t.__setitem__(0, oracle.scaled(t[0], 1 - 2.0**-24))),
         BELOW_THRESHOLD,
         "touched",
-        "'embedding' should be unchanged, but changed by up to",
+        "the call should return 'embedding' unchanged, but changes elements by up to",
     ),
     "overflow": (
         CallOutcome(dense(INF)),
@@ -213,13 +213,13 @@ OUTCOMES = {
         CallOutcome(dense(0.0), [dense([0.0])]),
         named_case("clip_by_global_norm", [dense([1e-30])], clip_norm=1.0),
         "coefficient",
-        "squares are too small for float32, but the gradients are not clipped by this norm",
+        "squares are too small for float32, but the coefficient is not computed from this norm",
     ),
     "other signs beside a norm that overflows": (
         CallOutcome(dense(INF), [dense([-1e-3])]),
         named_case("clip_by_global_norm", [dense([1e20])], clip_norm=1.0),
         "coefficient",
-        "squares exceed the range of float32, but the gradients are not clipped by this norm",
+        "squares exceed the range of float32, but the coefficient is not computed from this norm",
     ),
     "infinite elements": (
         change_outcome(BELOW_THRESHOLD, lambda t: t.__setitem__(3, with_element(t[3], INF))),

@@ -528,7 +528,7 @@ def test_an_unknown_cause_is_reported_without_the_known_differences_of_other_cas
     with (tmp_path / "suite.toml").open("a", encoding="utf-8") as file:
         file.write(more)
     code = CLIP.replace("g * coef", "g * coef * np.abs(g) ** (len(g) - 1)")
-    unknown = "the cause is unknown (the cause is 'another norm type' in 2 other cases)"
+    unknown = "the cause is unknown (in 2 other cases the cause is 'another norm type')"
     assert run(code)[1].count(unknown) == 1
     assert run(code, "--accept")[0] == 0
     known = (tmp_path / "known.toml").read_text(encoding="utf-8")

@@ -606,4 +606,4 @@ def test_an_unknown_cause_is_reported_with_the_causes_of_the_other_cases(init_ca
     known = [kind for kind, _ in causes.values() if kind]
     assert set(known) == {"left out"}
     unknown = [text for kind, text in causes.values() if not kind]
-    assert unknown == [f"the cause is 'left out' in {len(known)} other cases"]
+    assert unknown == [f"in {len(known)} other cases the cause is 'left out'"]

@@ -130,7 +130,7 @@ BOUNDED = {**clip_line(1, rule="value", norm_type=None, norm=None, coef=None, pa
         (
             [BOUNDED],
             [BOUNDED],
-            "No numbers were compared. Without --norms, clips by value record no norms. Record both",
+            "No numbers were compared. Without --norms, no norms are recorded for clips by value. Record both",
         ),
     ],
 )

@@ -110,7 +110,7 @@ def test_rounding_of_a_norm_is_measured_at_the_size_of_the_total_norm(compare_ru
     assert (comparison.first.parameter, comparison.first.ulps) == ("a", 80)
     assert comparison.first.ulps_at_its_size < 1
     assert cause_kinds(comparison) == ["rounding"]
-    assert "80 ULP, which is 0.012 ULP of the total norm" in comparison.findings[0].sentence
+    assert "80 ULP of the compared numbers, but only 0.012 ULP of the total norm" in comparison.findings[0].sentence
     assert comparison.exit_code == 1
     assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1, {**NORMS, "a": add_ulps(3.0, 800)})])) == [
         "other data or loss"

@@ -88,7 +88,8 @@ def test_epsilon_before_the_bias_correction_is_named_with_the_line_to_type(
     assert cause_kinds(comparison) == [PLACE]
     first_line, cause_line, *rest = sentences.describe(comparison)
     assert first_line.endswith(
-        f"at step 1: effective eps of the optimizer is {eps_after_correction(1e-7)[0]} and {eps}."
+        f"at step 1: effective eps of the optimizer is {eps_after_correction(1e-7)[0]} in the first run, "
+        f"and {eps} in the second run."
     )
     assert cause_line == (
         f"Another place of the optimizer's eps: a.jsonl ({old[0]}) adds eps 1e-07 before the bias correction, and "

@@ -107,7 +107,10 @@ def test_clipping_is_not_called_the_same_if_calls_or_eps_differ(compare_runs: An
     short = [clip_line(n, {"a": 3.3, "b": 5.0, "c": 11.0}, weights={}) for n in range(1, 5)]
     for new, text in (
         (short, "a.jsonl has 8 calls and b.jsonl has 4 calls: the runs differ in the number of steps, or"),
-        ([{**each, "eps": 1e-6} for each in short], "the eps of the clips is 0 and 1e-06"),
+        (
+            [{**each, "eps": 1e-6} for each in short],
+            "the eps of the clips is 0 in the first run and 1e-06 in the second run",
+        ),
     ):
         printed = sentences.report_lines(comparison := compare_runs(long, new))
         assert any("The clips might differ" in each and text in each for each in printed)

@@ -234,10 +234,13 @@ def test_rounding_of_a_small_norm_is_measured_at_the_size_of_the_total_norm(comp
     text = " ".join(sentences.report_lines(same))
     assert "up to 64 ULP of the total norm. The largest differences are 249" in text
     (cause,) = compare_runs(OLD[1:2], near).findings
-    assert "the first difference is 249 ULP, which is 3.9 ULP of the total norm. " in cause.sentence
+    assert (
+        "the first difference is 249 ULP of the compared numbers, but only 3.9 ULP of the total norm. "
+        in cause.sentence
+    )
     assert "by up to 64 ULP. To allow such differences, pass --max-ulp 64." in cause.sentence
     (cause,) = compare_runs(OLD[1:2], far, max_ulp=64).findings
-    assert "2000 ULP, which is 31 ULP of the total norm. " in cause.sentence
+    assert "2000 ULP of the compared numbers, but only 31 ULP of the total norm. " in cause.sentence
     assert "--max-ulp" not in cause.sentence
 
 

@@ -120,7 +120,7 @@ def test_gates_of_an_lstm_have_to_keep_their_order(
     comparison = compared(tmp_path, old, new, is_old)
     assert [kind for kind in cause_kinds(comparison) if kind == "other initial weights"] == kinds
     text = "\n".join(sentences.report_lines(comparison))
-    assert ("(i, f, g, o) in PyTorch and Paddle. Transpose these weights" in text) == bool(kinds)
+    assert ("input, forget, cell and output. Transpose these weights" in text) == bool(kinds)
     assert "Not compared: the order" not in text
 
 

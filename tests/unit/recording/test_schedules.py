@@ -36,7 +36,7 @@ def test_a_schedule_that_steps_after_each_batch_is_named(
 ) -> None:
     rate = SCHEDULES[schedule]
     slow, fast = [rate(n) for n in range(STEPS)], [rate(pace * n + start) for n in range(STEPS)]
-    advice = "Compare where the scripts step their schedules: after each batch, optimizer step or epoch"
+    advice = "Compare where the scripts advance their schedules: after each batch, each optimizer step or each epoch"
     for runs, names in (((slow, fast), ("b", "a")), ((fast, slow), ("a", "b"))):
         causes = compare_runs(*map(run_with, runs)).findings
         (sentence,) = [each.sentence for each in causes if each.kind == "another learning rate"]

@@ -36,7 +36,8 @@ def test_repeated_rows_that_keras_squares_are_named_at_their_first_step(tmp_path
     assert cause_kinds(comparison) == ["squared rows"]
     first_line, cause_line, *rest = sentences.describe(comparison)
     assert first_line.endswith(
-        "rule for repeated rows of the optimizer is the square of each row and the square of the sum."
+        "rule for repeated rows of the optimizer is the square of each row in the first run, and the square of the "
+        "sum in the second run."
     )
     assert "keras.optimizers.Adam of a.jsonl gets 2 gradients as IndexedSlices with repeated rows" in cause_line
     assert "This difference might follow from the difference at step 2." in rest

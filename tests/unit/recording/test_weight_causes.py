@@ -264,12 +264,12 @@ def test_a_run_without_recorded_optimizer_steps_is_named(compare_runs: Any, is_r
     comparison = compare_runs(with_steps(old) if is_recorded else old, with_steps(new))
     text = "\n".join(sentences.report_lines(comparison))
     assert "Clipping is the same up to step 1" in text
-    assert ("a.jsonl has no optimizer steps, so the settings" in text) != is_recorded
+    assert ("a.jsonl has no recorded optimizer steps, so the settings" in text) != is_recorded
 
 
 def test_a_run_without_optimizer_steps_is_reported_even_if_the_runs_agree(compare_runs: Any) -> None:
     clips = [clip_line(1), clip_line(2)]
-    unknown = "b.jsonl has no optimizer steps, so the settings of the optimizers were not compared."
+    unknown = "b.jsonl has no recorded optimizer steps, so the settings of the optimizers were not compared."
     for a, b, is_unknown in (
         (with_steps(clips), clips, True),
         (with_steps(clips), with_steps(clips), False),
@@ -308,7 +308,7 @@ def test_one_run_that_does_not_clear_its_gradients_is_enough(compare_runs: Any) 
     clips = [clip_line(1), clip_line(2)]
     for framework, other in (
         ("numpy", "a.jsonl computes new gradients at each step"),
-        ("torch", "a.jsonl has no optimizer steps, so check whether it clears its gradients"),
+        ("torch", "a.jsonl has no recorded optimizer steps, so check whether this run clears its gradients"),
     ):
         (cause,) = compare_runs([{**clip, "framework": framework} for clip in clips], second(cleared=False)).findings
         assert cause.kind == "gradients are not cleared"

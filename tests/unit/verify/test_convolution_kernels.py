@@ -43,9 +43,9 @@ TORCH = STEP.replace("TO_OIHW", "(0, 1, 2, 3)") + (
 LOADS = {
     "kernel.transpose(3, 2, 0, 1)": None,
     "kernel.reshape(4, 2, 3, 3)": "'kernel' are transposed, but not the order of elements. Transpose them, "
-    "do not reshape them. From Keras or TensorFlow to PyTorch, 'kernel' needs transpose(3, 2, 0, 1)",
+    "do not reshape them. To copy 'kernel' from Keras or TensorFlow to PyTorch, use transpose(3, 2, 0, 1)",
     "kernel.transpose(3, 2, 1, 0)": "'kernel' have their axes in an order that no framework uses. Correct the "
-    "transpose. From Keras or TensorFlow to PyTorch, 'kernel' needs transpose(3, 2, 0, 1)",
+    "transpose. To copy 'kernel' from Keras or TensorFlow to PyTorch, use transpose(3, 2, 0, 1)",
 }
 """What the cause says, by how the port loads the kernel, which has the shape (3, 3, 2, 4)."""
 
@@ -117,4 +117,4 @@ def test_compare_knows_which_framework_has_the_channels_last(
     assert cause.kind == kind
     if kind == "untransposed weight":
         axes = "(2, 3, 0, 1)" if shape[-1] == 1 else "(3, 2, 0, 1)"
-        assert f". From Keras or TensorFlow to PyTorch, 'kernel' needs transpose{axes}" in cause.sentence
+        assert f". To copy 'kernel' from Keras or TensorFlow to PyTorch, use transpose{axes}" in cause.sentence

@@ -193,7 +193,7 @@ def _kernel_hint(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
     # a depthwise convolution has one channel for each input channel
     is_depthwise = len(shape) == 4 and (shape[-1] == 1 != shape[-2] or shape[1] == 1 != shape[0])
     order = "(2, 3, 0, 1)" if is_depthwise else axes[len(shape)]
-    return f"From Keras or TensorFlow to PyTorch, {name!r} needs transpose{order}"
+    return f"To copy {name!r} from Keras or TensorFlow to PyTorch, use transpose{order}"
 
 
 # -- if nothing else explains a difference
@@ -248,8 +248,8 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
         )
         return Cause("other gradients", f"{place}: {advice}")
     if missing:
-        advice = f"Two things were not compared: the weights of {missing}, and whether the runs clear their gradients"
-        to_compare = "Compare both. Also compare the data, the forward pass and the loss"
+        advice = f"The weights of {missing} were not compared"
+        to_compare = "Compare these weights, data, forward pass and loss. Also check whether each run clears gradients"
         if missing == UNNAMED:
             to_compare += (
                 ". Some recorded parameters have no names. To compare all weights, record with "
@@ -293,7 +293,7 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     step = before[-1].a.step
     gradients = [(a, b) for name, a, b in numbers(before[-1], "gradient") if name in different]
     if _clips_agree(before[-1]) and all(_agree(a, b) for a, b in gradients):
-        sentence = f"{place}. At step {step}, the gradients of these weights and the clip coefficients agree"
+        sentence = f"{place}. At step {step}, the runs have equal gradients of these weights and equal coefficients"
         return Cause(
             "another optimizer", f"{sentence}: compare the optimizers of these parameters, including all settings"
         )
@@ -344,7 +344,7 @@ def _uncleared(point: DivergencePoint, step: int) -> str:
         if other.optimizer_steps or all(each.cleared is not False for each in run.optimizer_steps if each.step == step):
             continue
         may_keep = any(line.framework in ("torch", "paddle") for line in other.lines)
-        unknown = "has no optimizer steps, so check whether it clears its gradients"
+        unknown = "has no recorded optimizer steps, so check whether this run clears its gradients"
         return (
             f"{run.name} does not clear the gradients of step {step - 1} before the backward pass of step {step}. "
             f"{other.name} {unknown if may_keep else 'computes new gradients at each step'}"
@@ -357,7 +357,7 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
     rounding = {step.optimizer for step in steps if step.optimizer.startswith("keras.") and place_of(step) == BEFORE}
     if len(rounding) == 1 and len({step.optimizer for step in steps}) == 2:
         return (
-            f"Equal settings can differ in precision: {rounding.pop()} rounds its betas to float32 "
+            f"Equal settings can give different updates: {rounding.pop()} rounds its betas to float32 "
             "before it computes the bias correction. This changes the first updates by about 1e-5 of their size. "
             "docs/my-loss-curve-differs.md has code that corrects the learning rate of the other optimizer"
         )
@@ -366,7 +366,7 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
     if "paddle" not in (pair.a.framework, pair.b.framework):
         return ""
     return (
-        "Equal settings can differ in precision: Paddle's optimizers can store momentum and weight decay "
+        "Equal settings can give different updates: Paddle's optimizers can store momentum and weight decay "
         "as float32. In the run without Paddle, round them too: instead of 0.9, pass float(np.float32(0.9))"
     )
 
@@ -381,9 +381,9 @@ def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
         return ""
     return (
         "If the settings are equal, rounding might be the cause: optimizers such as Adam divide each gradient by its "
-        "own size. So an element whose true gradient is 0 gets updates from rounding errors. An example is the key "
-        "part of a joint query-key-value bias in attention. To find out, compare in float64: "
-        "docs/my-loss-curve-differs.md#rounding"
+        "own size. So an element whose true gradient is 0 gets updates from rounding errors. For example, in a joint "
+        "bias of queries, keys and values, the elements of the keys have the true gradient 0. To find out, compare in "
+        "float64: docs/my-loss-curve-differs.md#rounding"
     )
 
 

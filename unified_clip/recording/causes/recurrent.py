@@ -27,15 +27,15 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
     if moved := [name for name in orders if LSTM_OF_KERAS in text[name] and orders[name] == "rearranged"]:
         sentence = (
             f"the elements of {enumeration(list(map(repr, moved)))} have different orders in the runs. The gates of an "
-            "LSTM have the same order in all frameworks: (i, f, c, o) in Keras, and (i, f, g, o) in PyTorch and "
-            "Paddle. Transpose these weights, and change nothing else"
+            "LSTM have the same order in Keras, PyTorch and Paddle: input, forget, cell and output. "
+            "Transpose these weights, and change nothing else"
         )
         return Cause("other initial weights", sentence)
     return None
 
 
 def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Keras' GRU has one bias, and PyTorch's GRU has two, so clips per tensor differ."""
+    """Keras' GRU has one bias and PyTorch's GRU has two, so clipping per tensor gives different results."""
     if not pair.a.rule == pair.b.rule == "each":
         return None
     blocks = [block for block in unpaired_blocks(pair.a, pair.b, pair.names) if len(block[0]) != len(block[1])]

@@ -32,7 +32,7 @@ FACTORS = 2**24
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""Differences at each stage are measured in ULP of this number."""
+"""{stage: the number in whose ULP the differences at this stage are measured}."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
@@ -305,7 +305,7 @@ def _rounding(point: DivergencePoint) -> Cause | None:
         return None
     sentence = f"the first difference is {ulps:g} ULP"
     if ulps > ROUNDING:
-        sentence += f", which is {at_its_size:.2g} ULP of {SIZES[point.first.stage]}"
+        sentence += f" of the compared numbers, but only {at_its_size:.2g} ULP of {SIZES[point.first.stage]}"
     sentence += f". Frameworks that sum in different orders differ by up to {ROUNDING} ULP"
     if ulps <= GROWTH * ROUNDING:
         sentence += (

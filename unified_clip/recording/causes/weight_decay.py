@@ -21,7 +21,7 @@ FACTOR_ERROR = 0.01
 """The largest relative error of a weight decay that is computed from gradients."""
 
 CLOSE = 1.5
-"""The interval of possible weight decays must be within this factor of the optimizer's weight decay."""
+"""Accept a weight decay only if both ends of the interval of possible decays are within this factor of it."""
 
 Norms = Mapping[str, tuple[float, float, float]]
 """{weight: norms of the weight, and of its gradient with and without weight decay}."""
@@ -57,7 +57,7 @@ Evidence = tuple[Sequence[str], Sequence[str], str]
 def _regularizer(
     own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms
 ) -> tuple[float, Evidence] | None:
-    """Also try 2 * `decay` and `decay` / 2. A port might forget that w**2 has the derivative 2 w."""
+    """Test `decay`, 2 * `decay` and `decay` / 2, because a port might forget that w**2 has the derivative 2 w."""
     fitting: Iterator[tuple[float, Evidence | None]]
     if decay:
         by_losses = ((each, _by_losses(own, step, each, pair, norms)) for each in (decay, 2 * decay, decay / 2))

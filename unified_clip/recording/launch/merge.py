@@ -24,7 +24,7 @@ class RecordingPart:
 
 
 def merge(directory: Path, file: Path, header: dict[str, Any], status: int) -> tuple[int, list[str]]:
-    """Return (number of clip calls, notes)."""
+    """Merge the recordings of all processes. Return the number of clip calls, and messages for the user."""
     parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
     merged = dict(parts[0].header if parts else header)
     merged.pop("process", None)

@@ -1,4 +1,4 @@
-"""Record one process of a command to its own file."""
+"""Record each process of a command to a separate file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ProcessRecording(Recording):
         return self._file
 
     def _warn(self, message: str) -> None:
-        """`unified-clip record` prints all warnings at the end."""
+        """Write the warning to a file. `unified-clip record` prints all warnings when the command has ended."""
         if message not in self._warnings:
             self.on_warning(message)
             with suppress(OSError), (self.path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:

@@ -59,7 +59,7 @@ class NativeCall:
 
 @dataclass(frozen=True)
 class ObservedTensors:
-    """The gradients of a call before and after the clip, and their weights."""
+    """The gradients of a call before and after the clip, and the weights to which these gradients belong."""
 
     before: Sequence[Dense]
     """On TensorFlow, the arrays are empty if recordings need only the returned norm."""
@@ -155,7 +155,7 @@ def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Den
 
 
 def stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
-    """A complex array has the dtype of its real part."""
+    """Return {name: (dtype, array)}. For a complex array, the dtype is the dtype of its real part."""
     return {name: (PARTS.get(each.dtype, each.dtype), each.array) for name, each in _named(observed, tensors).items()}
 
 

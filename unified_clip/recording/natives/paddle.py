@@ -100,7 +100,7 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
 
 
 def _run(function: Callable[..., Any]) -> Any:
-    """Return a replacement for `Executor.run` that also fetches and records the gradients of clips."""
+    """Return a replacement for `Executor.run` that also records the gradients before and after each clip."""
 
     @functools.wraps(function)
     def run(self: Any, program: Any = None, feed: Any = None, fetch_list: Any = None, *args: Any, **kwargs: Any) -> Any:

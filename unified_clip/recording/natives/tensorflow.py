@@ -34,8 +34,8 @@ GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 SOURCE = "_unified_clip_source"
 
 ONE_GRADIENT = ("Cast", "Identity", "UnsortedSegmentSum")
-"""Operations whose input and output are gradients of the same variable. `tf.convert_to_tensor` of IndexedSlices adds
-UnsortedSegmentSum."""
+"""Operations whose input and output are gradients of the same variable. `tf.convert_to_tensor` uses
+UnsortedSegmentSum to convert IndexedSlices."""
 
 
 class GradientSource(NamedTuple):

@@ -50,7 +50,7 @@ def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: 
 
 
 def runs_all_effects() -> bool:
-    """Return whether the graph runs operations on which no result depends: in tf.function, but not in a session."""
+    """Return whether the graph runs operations that no result needs. True in tf.function, and False in a session."""
     graph = tf.compat.v1.get_default_graph()
     # a session's tf.cond builds a function, too
     return bool(graph.building_function and graph._add_control_dependencies)

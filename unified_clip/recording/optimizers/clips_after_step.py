@@ -67,7 +67,7 @@ def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None
 def _late_run(point: DivergencePoint, pair: CallPair) -> str:
     """Return the name of the run whose weights changed before the clip. If unknown, return "one of the two runs".
 
-    Before the next clip, the weights of the other run move towards these changed weights.
+    Between this clip and the next clip, the weights of the other run change in the same direction.
     """
     following = point.pairs[point.index + 1 : point.index + 2]
     later = {name: (a, b) for each in following for name, a, b in numbers(each, "weight")}

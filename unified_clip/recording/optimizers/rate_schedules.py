@@ -58,7 +58,7 @@ def pace_text(a: RecordedRun, b: RecordedRun, rounding: float) -> str:
                 if len({y for _, y in pairs}) > 2 and all(same_setting(x, y, rounding=rounding) for x, y in pairs):
                     return (
                         f"The learning rate of {run.name} changes {pace} times as fast as the learning rate of "
-                        f"{other.name}. Compare where the scripts step their schedules: after each batch, optimizer "
-                        "step or epoch"
+                        f"{other.name}. Compare where the scripts advance their schedules: after each batch, each "
+                        "optimizer step or each epoch"
                     )
     return ""

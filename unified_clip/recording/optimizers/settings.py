@@ -15,7 +15,7 @@ from .names import LIBRARIES
 from .update_rules import are_one_kind, compare_momentum, compare_rows, decay_rules, undecayed_text
 
 TINY = 1e-20
-"""Smaller differences are ignored. A port to PyTorch can need a tiny learning rate instead of 0."""
+"""Smaller differences are ignored, because a port to PyTorch may need a tiny learning rate instead of 0."""
 
 MOMENTUM = "rule for momentum"
 

@@ -65,8 +65,8 @@ def _difference(
             f"optax.apply_if_finite skips the step and the clip, or {run.name} ends {counted(more + 1, 'step')} earlier"
         )
     advice = (
-        "Later steps are compared by training iteration. Skip the same steps in both runs, or skip no steps. A lower "
-        "initial loss scale avoids overflows"
+        "Later steps are compared if they belong to the same training iteration. Skip the same steps in both runs, or "
+        "skip no steps. A lower initial loss scale avoids overflows"
     )
     return StepDifference(Divergence(step, "steps", *counts), Cause("skipped step", f"{sentence}. {advice}"))
 

@@ -74,7 +74,7 @@ def is_clipped_first(iteration: Iteration) -> bool:
 def _order_of_calls(
     left: Sequence[RecordedCall], right: Sequence[RecordedCall], known: Order, names: Names
 ) -> Order | None:
-    """Return the index in `right` for each call in `left`, or None."""
+    """Return the index of the partner in `right` for each call in `left`, or None if calls cannot be paired."""
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
         if len({*gradients}) < len(gradients):

@@ -26,7 +26,7 @@ def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
 
 @dataclass(frozen=True)
 class CallPair:
-    """One clip call of each run, at the same position of the same step."""
+    """Two clip calls: call N of a step in run A, and call N of the same step in run B."""
 
     a: RecordedCall
     b: RecordedCall
@@ -35,7 +35,7 @@ class CallPair:
     """The largest learning rate of optimizers such as Adam in this step."""
 
     gain: float = 0.0
-    """lr / (1 - momentum) of optimizers such as SGD. One gradient g moves the weight by `gain` * g in total."""
+    """lr / (1 - momentum) of optimizers such as SGD. A gradient g moves the weight by `gain` * g over all steps."""
 
     by_shape: bool = False
 
@@ -96,9 +96,10 @@ def _is_of(step: OptimizerStep, kinds: Sequence[str]) -> bool:
 
 
 def orders_of(pair: CallPair) -> dict[str, str]:
-    """Return {weight: "same", "transposed", "reshaped", "rearranged" or "other"}, the order of its elements.
+    """Compare the order of the elements of each weight between the runs.
 
-    "rearranged" is any other order of the same elements.
+    Return {weight: "same", "transposed", "reshaped", "rearranged" or "other"}. "rearranged" means the same elements in
+    any remaining order. "other" means other elements.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():
@@ -130,7 +131,7 @@ class MissingCalls(NamedTuple):
     """The calls with a partner in the other run."""
 
     later: frozenset[int]
-    """The pairs after the first missing call, as positions in `partners`."""
+    """The positions in `partners` of the calls after the first call without a partner."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:

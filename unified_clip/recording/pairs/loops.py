@@ -90,7 +90,7 @@ def count_mergeable(lines: Sequence[RecordedCall], is_part: Callable[[RecordedCa
 
 
 def _count_parts(lines: Sequence[RecordedCall], tensors: int) -> int:
-    """Return how many calls, from the first on, clip exactly `tensors` gradients together, or 0."""
+    """Return how many of the first calls clip `tensors` gradients in total. Return 0 if no number does."""
     counts = list(itertools.accumulate(map(_tensor_count, lines)))
     count = counts.index(tensors) + 1 if tensors in counts else 0
     return count if count_mergeable(lines[:count], _tensor_count) == count else 0

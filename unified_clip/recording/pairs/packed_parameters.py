@@ -55,7 +55,7 @@ def _is_bias(call: RecordedCall, name: str) -> bool:
 def _single_to_many(
     a: RecordedCall, names_a: Sequence[str], b: RecordedCall, names_b: Sequence[str]
 ) -> list[tuple[list[str], list[str]]]:
-    """Split both lists into blocks with equal numbers of elements."""
+    """Split both lists into blocks. Both sides of a block have the same number of elements."""
     sizes = [[call.parameters[name].elements for name in names] for call, names in ((a, names_a), (b, names_b))]
     blocks = [([names_a[i] for i in left], [names_b[i] for i in right]) for left, right in _blocks(*sizes)]
     return blocks if all(min(map(len, block)) == 1 for block in blocks) else []

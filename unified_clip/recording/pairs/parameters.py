@@ -23,8 +23,8 @@ Names = Mapping[str, str]
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Pair parameters by `names`, then by equal names. If no names are equal, pair parameters of equal
-    shape in their order."""
+    """Pair the parameters that `names` maps to each other, then parameters of the same name. If no names are equal,
+    pair parameters of equal shape in their order."""
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
     common = {name: name for name in a if name in b and name not in taken and not name.isdecimal()}

@@ -33,7 +33,7 @@ class ClipPoint(Point):
     """A point of a curve of norms: the norms at one step, or at several neighbouring steps."""
 
     threshold: Real | None
-    """The last finite threshold in the steps of the point, or null if no threshold is finite."""
+    """The latest finite threshold at these steps, or null if no threshold is finite."""
 
     clipped: int
     """The number of calls that clipped a gradient."""

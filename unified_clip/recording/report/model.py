@@ -49,7 +49,7 @@ class ReportedDivergence(ReportModel):
 
     ulps_at_its_size: Real | None
     """The difference, measured in ULP of the total norm. For a weight, measured in ULP of the largest norm of this
-    weight. For a coefficient, equals `ulps`. Null if `ulps` is null."""
+    weight. For a coefficient, this number is the same as `ulps`. Null if `ulps` is null."""
 
     findings: list[Finding]
     """The causes that agree with the recorded numbers."""

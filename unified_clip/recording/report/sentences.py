@@ -213,13 +213,14 @@ def _format_divergence(divergence: Divergence, comparison: RecordingComparison) 
     if divergence.stage == "gradient" and divergence.parameter is None:
         sides = (divergence.a, divergence.b)
         unmatched = [", ".join(map(repr, side)) or "none" for side in sides if isinstance(side, tuple)]
-        return f"parameters that only one run has: the first run has {', the second run has '.join(unmatched)}"
+        return f"parameters only in the first run: {', and only in the second run: '.join(unmatched)}"
     if divergence.stage in COUNTS:
         return f"{divergence.a} and {divergence.b} {COUNTS[divergence.stage]}"
     if divergence.stage == "gradients cleared":
         return f"only the {'first' if divergence.a else 'second'} run clears its gradients before this step"
     if divergence.stage == "optimizer" and divergence.parameter:
-        return f"{divergence.parameter} of the optimizer is {divergence.a} and {divergence.b}"
+        of_optimizer = f"{divergence.parameter} of the optimizer"
+        return f"{of_optimizer} is {divergence.a} in the first run, and {divergence.b} in the second run"
     if divergence.stage == "rule":
         a, b = (RULES.get(str(side), side) for side in (divergence.a, divergence.b))
         return f"the rules are {a} and {b}"

@@ -167,7 +167,7 @@ def _follows_only_rounding(comparison: RecordingComparison, divergence: Divergen
 def _unknown_optimizers(runs: Sequence[str]) -> str:
     verb = "has" if len(runs) == 1 else "have"
     return (
-        f"{enumeration(runs)} {verb} no optimizer steps, so the settings of the optimizers were not compared. "
+        f"{enumeration(runs)} {verb} no recorded optimizer steps, so the settings of the optimizers were not compared. "
         "Compare the optimizers and their settings, or run `unified-clip verify`, which compares the updates."
     )
 
@@ -194,8 +194,10 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
     if clips[0] != clips[1]:
         numbers = (n for n in sorted({*clips[0], *clips[1]}) if clips[0].count(n) != clips[1].count(n))
         number = next(numbers)
-        counts = " and ".join(counted(each.count(number), "call") for each in clips)
-        phrases["calls"] = f"{comparison.a.name} and {comparison.b.name} make {counts} at step {number}"
+        counts = (
+            f"{run.name} makes {counted(each.count(number), 'call')}" for run, each in zip(runs, clips, strict=True)
+        )
+        phrases["calls"] = f"at step {number}, {' and '.join(counts)}"
     elif not all(run.optimizer_steps for run in runs) and len(runs[0].lines) != len(runs[1].lines):
         counts = " and ".join(f"{run.name} has {counted(len(run.lines), 'call')}" for run in runs)
         phrases["calls"] = f"{counts}: the runs differ in the number of steps, or in the number of calls per step"
@@ -203,7 +205,8 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
         if pair.a.step > step:
             break
         if (pair.a.eps or 0.0) != (pair.b.eps or 0.0):
-            phrases.setdefault("eps", f"the eps of the clips is {pair.a.eps or 0.0:g} and {pair.b.eps or 0.0:g}")
+            sides = f"{pair.a.eps or 0.0:g} in the first run and {pair.b.eps or 0.0:g} in the second run"
+            phrases.setdefault("eps", f"the eps of the clips is {sides}")
         if None not in (pair.a.count, pair.b.count) and pair.a.count != pair.b.count and not pair.names:
             phrases.setdefault(
                 "count", f"the calls clip different numbers of gradients ({pair.a.count} and {pair.b.count})"

@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 VARIABLE = "UNIFIED_CLIP_RECORD"
-"""The environment variable with the settings of `_start` as JSON."""
+"""The environment variable that contains the argument `settings` of `_start` as JSON."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
 """The recording starts after the first import of one of these modules."""
