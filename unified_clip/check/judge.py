@@ -107,18 +107,21 @@ class Judge:
         return "drift", self._drift(use, use.config, advisor)
 
     def _second_clip(self, use: ClipUse) -> Finding | None:
-        """Return a finding if the optimizer clips again, at a smaller or unknown threshold."""
-        trainer, limit = FORMATS.get(use.format), self.config.threshold
+        """Return a finding if the optimizer clips again, at a global norm that the first clip allows."""
+        trainer = FORMATS.get(use.format)
         if trainer is None or use.document is None:
             return None
+        limit = self.config.threshold if self.config.rule == "global_norm" else None
+        largest = limit if isinstance(limit, float) else math.inf
         optimizer, threshold = trainer.second_clip(use.document)
-        if threshold is None or not isinstance(limit, float) or (is_number(threshold) and threshold >= limit):
+        if threshold is None or (is_number(threshold) and threshold >= largest):
             return None
         does = f"{optimizer} clips by the global norm again in its step, at {threshold}."
         is_script = use.document.kind == "args"
         edit = "--opt-kwargs max_grad_norm=None" if is_script else "opt_kwargs:\n  max_grad_norm: null"
         again = replace(use, clip=f"{trainer.title}: max_grad_norm of {optimizer}")
-        difference = Difference(about="second threshold", found=str(threshold), wanted=f"{limit:g} or more, or none")
+        wanted = "none" if largest == math.inf else f"{largest:g} or more, or none"
+        difference = Difference(about="second threshold", found=str(threshold), wanted=wanted)
         return self._finding(again, "drift", does, edit, [difference], does)
 
     def _unclipped(self, use: ClipUse, advisor: Advisor) -> Finding:

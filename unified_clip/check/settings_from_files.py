@@ -33,22 +33,29 @@ RESTORE = (
     "with a reason."
 )
 DEFAULTS = {"clip_grad": None, "clip_mode": "norm"}
+COMPUTED = ast.Constant | ast.UnaryOp | ast.BinOp | ast.IfExp
+"""Expressions that change a setting, unlike `args.clip_grad`."""
 
 
 def problem(use: ClipUse) -> str:
     """Return why timm's files and scripts do not decide the clip of a script that creates timm's loss scaler."""
     source = source_of(use.path) if use.package == "timm" else None
     for call in source.calls if source is not None else ():
-        place = f"Line {call.lineno}"
-        values = {each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)}
+        place, function = f"Line {call.lineno}", ast.unparse(call.func)
+        passed = {each.arg: each.value for each in call.keywords}
+        options = [each.value for each in call.args if isinstance(each, ast.Constant)]
         for name, usual in DEFAULTS.items():
-            options = [ast.unparse(each).strip("'") for each in call.args]
             option = f"--{name.replace('_', '-')}"
-            if option in options and values.get("default", usual) != usual:
-                return OWN_DEFAULT.format(place=place, option=option, value=repr(values["default"]), usual=repr(usual))
-            if name in values and values[name] != usual:
-                function = ast.unparse(call.func)
-                return PASSED.format(place=place, argument=name, value=repr(values[name]), function=function)
+            is_default = option in options or function.endswith("set_defaults")
+            value = passed.get("default" if option in options else name)
+            same = usual if is_default else "norm"
+            if value is None or (isinstance(value, ast.Constant) and value.value == same):
+                continue
+            code = ast.unparse(value)
+            if is_default:
+                return OWN_DEFAULT.format(place=place, option=option, value=code, usual=repr(usual))
+            if isinstance(value, COMPUTED):
+                return PASSED.format(place=place, argument=name, value=code, function=function)
     return ""
 
 

@@ -24,7 +24,7 @@ LAST_TWO_UNCLIPPED = (
 )
 
 
-LAMB = re.compile(r"--opt-kwargs\s+(?:\w+=\S+\s+)*?[\"']?max_grad_norm=([^\s\"']+)")
+LAMB = re.compile(r"--opt-kwargs[\s\\=]+(?:[\"']?\w+=\S+[\s\\]+)*?[\"']?max_grad_norm=([^\s\"']+)")
 STARTED = re.compile(r"(?<![^\s\"'])((?:[\w.-]+/)*)(?:train\.py|distributed_train\.sh)(?![\w.])")
 """Matches timm's train.py, or its launcher beside train.py. The group is the folder."""
 
@@ -84,10 +84,11 @@ class Timm(OwnFormat):
         has_argument = passed is not None or document.shows(
             "opt_kwargs", "max_grad_norm"
         )  # only Lamb has this argument
-        optimizer = str(keys.get("opt") or ("lamb" if has_argument else "sgd"))
+        value = keys.get("opt") or ("lamb" if has_argument else "sgd")
+        names = map(str, value if isinstance(value, list) else [value])  # a list has a name for each command
+        optimizer = next((name for name in names if "lamb" in name.lower()), "")
         threshold = kwargs.get("max_grad_norm", own) if isinstance(kwargs, dict) else own
-        is_off = threshold in (None, "None") or "lamb" not in optimizer.lower()
-        return optimizer, None if is_off else threshold
+        return optimizer, None if threshold in (None, "None") or not optimizer else threshold
 
     def _notes_on_second_clip(self, document: Document) -> list[str]:
         optimizer, threshold = self.second_clip(document)
