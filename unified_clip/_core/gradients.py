@@ -189,7 +189,7 @@ class CollectedGradients(GradientList):
         self._norms: dict[tuple[int, int, float], Scalar] = {}
 
     def check_total_norm(self) -> None:
-        """The total norm of plain gradients can always be computed."""
+        """Do nothing, because collected gradients are not distributed."""
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
         norm = self._norms.get((group.start, group.stop, p))

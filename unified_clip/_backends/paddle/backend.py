@@ -369,7 +369,7 @@ def _collector() -> Any | None:
 def _run_as_written() -> None:
     """Stop `paddle.jit.to_static` from translating `entry.run`. Paddle cannot translate functions passed as arguments.
 
-    By default, `to_static` interrupts its graph for the clip, so the clip runs eagerly. With `full_graph=True`, Paddle
+    By default, `to_static` breaks its graph at the clip, so the clip runs eagerly. With `full_graph=True`, Paddle
     traces the clip.
     """
     for function in {entry.run, entry.run_eagerly}:

@@ -1,6 +1,6 @@
 """Run the bodies of public functions under `torch.compile`.
 
-PyTorch traces the body, or ends the graph and runs the body eagerly.
+PyTorch traces the body, or breaks the graph and runs the body eagerly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ report_graph: Any = _report_graph
 """Runs during tracing, and is not part of the graph."""
 
 SHORT_BODIES: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""Maps public functions to their short forms, which support only plain gradients. `backend.py` fills this dict.
+"""Maps public functions to their short forms, which do not support all gradients. `backend.py` fills this dict.
 
 Before each run of a graph, PyTorch checks every value that the traced code has read. A public function reads several
 hundred values. For a few small tensors, these checks take longer than the clip. A short form returns (result,
