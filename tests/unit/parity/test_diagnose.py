@@ -74,7 +74,7 @@ MISTAKES = {
         PER_TENSOR,
         Mistake(threshold=0.5),
         "another threshold",
-        "a threshold of 0.05 instead of 0.1",
+        "the threshold were 0.05 instead of 0.1",
     ),
     "threshold, and no norm": (NO_NORM, Mistake(threshold=0.5), "coefficient", "or as if the norm were 2 times as"),
     "order": (GLOBAL, Mistake(order=math.inf), "another norm type", "as if norm_type were inf instead of 2"),

@@ -273,7 +273,7 @@ OUTCOMES = {
         CallOutcome(dense(2.0)),
         named_case("get_total_norm", [dense([1.0, 2.0, 2.0, 0.5])]),
         "another norm type",
-        "norm_type inf instead of 2",
+        "norm_type were inf instead of 2",
     ),
     "the norm of each slice": (
         CallOutcome(None, [dense([[0.6, 0.0], [0.8, 0.0]])]),
