@@ -120,8 +120,8 @@ class Judge:
         is_script = use.document.kind == "args"
         edit = "--opt-kwargs max_grad_norm=None" if is_script else "opt_kwargs:\n  max_grad_norm: null"
         again = replace(use, clip=f"{trainer.title}: max_grad_norm of {optimizer}")
-        wanted = "none" if largest == math.inf else f"{largest:g} or more, or none"
-        difference = Difference(about="second threshold", found=str(threshold), wanted=wanted)
+        accepted = "none" if largest == math.inf else f"{largest:g} or more, or none"
+        difference = Difference(about="second threshold", found=str(threshold), wanted=accepted)
         return self._finding(again, "drift", does, edit, [difference], does)
 
     def _unclipped(self, use: ClipUse, advisor: Advisor) -> Finding:
