@@ -28,7 +28,7 @@ class ClipConvention(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return {"eps": self.eps, "an infinite norm gives NaN": self.infinite_norm_gives_nan}
+        return {"eps": self.eps, "infinite_norm_gives_nan": self.infinite_norm_gives_nan}
 
 
 PYTORCH = ClipConvention(eps=1e-6, infinite_norm_gives_nan=False)
