@@ -13,7 +13,11 @@ from .observation import CLEAR_FACTOR, Observation
 from .scaling import Scaling, coefficient, combined_norm, tolerance_of
 from .sums import rounding_noise
 
-Order = Literal["before the clip by norm", "after the clip by norm", "before the clip by norm, but not before the norm"]
+Order = Literal[
+    "before the clip by norm",
+    "after the clip by norm",
+    "after the computation of the norm, but before the clip by norm",
+]
 
 MOST_DIGITS = 8
 

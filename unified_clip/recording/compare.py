@@ -48,8 +48,7 @@ class RecordingComparison:
     """The compared calls. Each pair has one call from each run."""
 
     divergences: Mapping[Divergence, Sequence[Cause]]
-    """The reported differences between two clip calls or two optimizer steps, each with its causes, in order of time.
-    Empty if the runs agree."""
+    """Maps each reported difference to its causes, with the earliest difference first. Empty if the runs agree."""
 
     agreements: Sequence[Agreement]
     """How closely the runs agree in each number, such as the norm."""

@@ -77,7 +77,7 @@ class DivergencePoint:
     index: int  # of the pair of calls, or `len(pairs)` for a call without a partner
     first: Divergence
     missing: MissingCalls | None = None
-    """The calls that only one run makes, for the stage "calls"."""
+    """The calls that only one run makes, if `index` is `len(pairs)`."""
 
     def both_ways(self) -> Iterator[tuple[RecordedRun, RecordedRun]]:
         yield self.a, self.b

@@ -144,7 +144,6 @@ class RecordedCall(RecordedTable):
         return _listed(self.norm)
 
     def known_norms(self) -> list[float]:
-        """Return the norms of the clip. If there are none, return the norms of the gradients."""
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def used_norms(self) -> list[float]:
@@ -209,7 +208,7 @@ class OptimizerStep(RecordedTable):
     """The number of IndexedSlices that contain a row more than once, or None if it is unknown."""
 
     losses: tuple[Real, ...] = ()
-    """The losses of the backward passes since the previous step. A loss scale is divided out."""
+    """The losses of the backward passes since the previous step, without a loss scale."""
 
     process: Annotated[int, Field(ge=0)] = 0
     calls: int = 0

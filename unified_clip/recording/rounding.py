@@ -30,7 +30,7 @@ class Distance(NamedTuple):
 def distance(a: float, b: float, *, is_float64: bool = False) -> Distance:
     """Two NaN have the distance 0. NaN or infinity has the distance inf from every other number.
 
-    If float32 cannot represent both numbers, count ULP of float64.
+    Count ULP of float64 if float32 cannot represent one of the numbers.
     """
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)

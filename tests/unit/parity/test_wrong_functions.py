@@ -229,7 +229,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "by value, but with the norm before it": (
         lambda grads, limit: ([g * clip_arrays(total(grads), limit) for g in limited(grads)], total(grads)),
-        {("another rule", f"{LIMITED} before the clip by norm, but not before the norm")},
+        {("another rule", f"{LIMITED} after the computation of the norm, but before the clip by norm")},
     ),
     "mean of the squared norms": (
         lambda grads, limit: (

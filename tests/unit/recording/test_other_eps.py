@@ -113,7 +113,7 @@ def test_an_eps_within_max_ulp_is_reported_with_its_remedy(compare_runs: Compare
     assert comparison.exit_code == 0
     printed = sentences.report_lines(comparison)
     (line,) = [line for line in printed if line.startswith(EPS)]
-    assert "This difference first shows at step 1: coefficient of 'b' is 0.5 and 0.49999" in line
+    assert "This difference first appears at step 1: coefficient of 'b' is 0.5 and 0.49999" in line
     assert line.endswith("which --max-ulp 64 allows.")
     assert any(PER_TENSOR in line for line in printed)
     report = model.build(comparison)
@@ -134,7 +134,7 @@ def test_an_eps_is_reported_after_a_first_difference_that_is_rounding(compare_ru
     comparison = compare_runs(old, new)
     assert cause_kinds(comparison) == ["rounding"]
     (line,) = [line for line in sentences.report_lines(comparison) if line.startswith(EPS)]
-    assert "first shows at step 2" in line
+    assert "first appears at step 2" in line
     assert "--max-ulp" not in line
 
 

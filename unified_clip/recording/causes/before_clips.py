@@ -261,10 +261,10 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
         if uncleared := _uncleared(point, pair.a.step):
             return Cause("gradients are not cleared", joined(place, uncleared))
         advice = (
-            "compare data, forward pass, loss, and the weights that are not clipped. Also check whether each "
+            "Compare data, forward pass, loss, and the weights that are not clipped. Also check whether each "
             "optimizer clears its gradients before the backward passes"
         )
-        return Cause("other gradients", joined(place, f"The recording does not show why: {advice}", hint))
+        return Cause("other gradients", joined(place, advice, hint))
     packed = packed_names(pair.a, pair.b, pair.names)
     order = f"Also compare the order of the parameters that are packed into {names_text(packed)}" if packed else ""
     return Cause("other data or loss", joined(f"{place}: compare data, forward pass and loss", hint, order))

@@ -66,7 +66,7 @@ def _changes(norm: float, pair: CallPair) -> bool:
 
 
 def _explains(pair: CallPair) -> bool:
-    """Return whether the coefficients would agree if both calls had the eps of the first."""
+    """Return whether the coefficients would agree if both calls had the eps of call a."""
     limits = [each for each in (pair.a.threshold, pair.b.threshold) if isinstance(each, float)]
     eps, own = pair.a.eps or 0.0, [distance(a, b).ulps for _, a, b in numbers(pair, "coefficient")]
     with_eps = [

@@ -28,7 +28,6 @@ Norms = Mapping[str, tuple[float, float, float]]
 
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """An L2 regularizer c / 2 * weight**2 adds c * weight to the gradient."""
     if point.first.stage not in ("gradient", "norm"):
         return None
     weights = _weights(pair)

@@ -95,7 +95,8 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSErro
 
 @contextmanager
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Pass signals on to the processes in the yielded list. A terminal itself sends Ctrl-C to all its processes."""
+    """Pass signals on to the processes in the yielded list. Do not pass on Ctrl-C from a
+    terminal, because the terminal itself sends Ctrl-C to all its processes."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, _: FrameType | None) -> None:

@@ -41,7 +41,7 @@ class Hooks:
         self.on_failure: Callable[[str, Exception], object] = lambda what, error: None  # the dispatcher sets it
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
-        """Replace a function by `wrapper(function)` during recordings."""
+        """During recordings, replace the function in all `homes` by `wrapper(function)`."""
         homes = [home for home in homes if hasattr(*home)]
         if homes:
             function = getattr(*homes[0])

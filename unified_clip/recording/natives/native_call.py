@@ -62,7 +62,7 @@ class ObservedTensors:
     """The gradients of a call before and after the clip, and the weights to which these gradients belong."""
 
     before: Sequence[Dense]
-    """On TensorFlow, the arrays are empty if recordings need only the returned norm."""
+    """On TensorFlow, each array is empty if recordings need only the returned norm."""
 
     after: Sequence[Dense]
     """Empty if no recording stores the clipped gradients."""

@@ -91,7 +91,7 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any:
-    """Record the target of a tape if it is a single number. In a graph, return the operation that records it."""
+    """Record the target of a tape if it is a single number. In a graph, return the recording operation."""
     targets = tf.nest.flatten(target)
     is_tensor = len(targets) == 1 and tf.is_tensor(targets[0]) and not isinstance(targets[0], tf.IndexedSlices)
     if is_tensor and output_gradients is None and targets[0].shape.num_elements() == 1:

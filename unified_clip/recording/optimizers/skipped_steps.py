@@ -123,7 +123,7 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 
 def _skips_without_calls(run: RecordedRun, other: RecordedRun) -> Skips:
-    """If gradients are not finite, optax.apply_if_finite skips the step and the clip call."""
+    """Find the skips of optax.apply_if_finite, which skips the step and the clip call if gradients are not finite."""
     missing = len(other.optimizer_steps) - len(run.optimizer_steps)
     is_known = any(step.backward_calls is not None for step in run.optimizer_steps)
     by_step = calls_by_step(other)

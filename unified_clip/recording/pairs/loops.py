@@ -39,7 +39,7 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """`rest` contains the calls of each run, and is changed."""
+    """Return the calls of each run after the merge. This function changes the lists in `rest`."""
     if _are_loops_over_other_parameters(*rest):
         return ([merge_calls(lines)] for lines in rest)
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])

@@ -35,7 +35,7 @@ def packed(
 
 
 def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
-    """Pair the parameters outside `names`. One parameter can match several parameters of the other call."""
+    """Pair the parameters that `names` does not pair. One parameter can match several parameters of the other call."""
     rest_a = [name for name in a.parameters if name not in names]
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
     if not (rest_a and rest_b):

@@ -12,7 +12,7 @@ from ..recorded_run import OptimizerStep, RecordedCall
 Item = TypeVar("Item")
 
 MOST_COLUMNS = 640
-"""The largest number of points. In longer runs, a point combines neighbouring steps."""
+"""The largest number of points in a curve. In longer runs, a point combines neighbouring steps."""
 
 
 class Point(ReportModel):

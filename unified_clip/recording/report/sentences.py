@@ -166,7 +166,7 @@ def _unreported_eps(comparison: RecordingComparison) -> list[str]:
     is_allowed = (divergence.ulps or 0.0) <= comparison.max_ulp
     allowed = f", which --max-ulp {comparison.max_ulp:g} allows" if is_allowed else ""
     difference = _format_divergence(divergence, comparison)
-    return [f"{cause} This difference first shows at step {divergence.step}: {difference}{allowed}."]
+    return [f"{cause} This difference first appears at step {divergence.step}: {difference}{allowed}."]
 
 
 def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
