@@ -432,8 +432,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 class GradientClipByValue(classes.GradientClipByValue):
     """Clip every element of every gradient to [min, max]. NaN stays NaN.
 
-    Call `clip_` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples with
-    clipped gradients. For `grad_clip=` of Paddle's optimizers, use the class in `unified_clip.paddle`. Source:
+    Call `clip_` before each step. Or call the instance with (parameter, gradient) tuples to get tuples with clipped
+    gradients. For `grad_clip=` of Paddle's optimizers, use the class in `unified_clip.paddle`. Source:
     `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
 
     Args:
@@ -462,8 +462,8 @@ class GradientClipByValue(classes.GradientClipByValue):
 class GradientClipByNorm(classes.GradientClipByNorm):
     """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
 
-    Call `clip_` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples with
-    clipped gradients. For `grad_clip=` of Paddle's optimizers, use the class in `unified_clip.paddle`. Source:
+    Call `clip_` before each step. Or call the instance with (parameter, gradient) tuples to get tuples with clipped
+    gradients. For `grad_clip=` of Paddle's optimizers, use the class in `unified_clip.paddle`. Source:
     `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
@@ -495,8 +495,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     """Clip all gradients of a call by their total norm n: multiply each gradient by min(1, clip_norm / n).
 
-    Call `clip_` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples with
-    clipped gradients. For `grad_clip=` of Paddle's optimizers, use the class in `unified_clip.paddle`. Source:
+    Call `clip_` before each step. Or call the instance with (parameter, gradient) tuples to get tuples with clipped
+    gradients. For `grad_clip=` of Paddle's optimizers, use the class in `unified_clip.paddle`. Source:
     `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio, "On the
     difficulty of training recurrent neural networks", 2013.
 
@@ -540,7 +540,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
 class ErrorClipByValue(classes.ErrorClipByValue):
     """Clip every element of one gradient to [min, max]. NaN stays NaN.
 
-    Call the instance with the gradient: it returns the clipped gradient. Source: `paddle.fluid.clip.ErrorClipByValue`.
+    Call the instance with the gradient to get the clipped gradient. Source: `paddle.fluid.clip.ErrorClipByValue`.
 
     Args:
         max: The upper bound, a number.

@@ -25,7 +25,7 @@ ADAPTERS = {
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return (backend of the first tensor, argument). New iterators replace the iterators that this call consumes.
+    """Return (backend of the first tensor, argument). The argument has copies of the iterators that this call reads.
 
     If there are NumPy arrays and tensors of a framework, return the backend of the framework.
     """

@@ -24,7 +24,7 @@ PACKAGES = {
 def lines() -> Iterator[str]:
     yield f"unified_clip {unified_clip.__version__}"
     yield f"Python       {platform.python_version()}, {platform.system()} {platform.machine()}"
-    yield f"kernels      {'compiled' if KERNELS else 'none: NumPy computes the same bits'}"
+    yield f"kernels      {'compiled' if KERNELS else 'not compiled: NumPy computes the same results'}"
     yield from (f"{name:12} {_version(name)}" for name in PACKAGES)
 
 

@@ -178,7 +178,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
 
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
-        tensor_rank: The number of this rank in its tensor-parallel group, if you call `parallelize_module` before
+        tensor_rank: The index of this rank in its tensor-parallel group, if you call `parallelize_module` before
             FSDP1. Tensor-parallel rank 0 owns the parameters outside the plan of `parallelize_module`, such as a
             normalization layer. In place of `model.process_group`, pass the group of all data-parallel and
             tensor-parallel ranks that together have one copy of the model.
@@ -243,7 +243,7 @@ def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[A
     if tensor_rank is None and any(spec is not None for spec in specs):
         raise ValueError(
             "The model has tensor-parallel parameters. Pass ownership=fsdp1_ownership(model, tensor_rank), where "
-            "tensor_rank is the number of this rank in its tensor-parallel group. Also pass "
+            "tensor_rank is the index of this rank in its tensor-parallel group. Also pass "
             "process_group=torch.distributed.group.WORLD. With HYBRID_SHARD, instead pass the group of all ranks that "
             "together have one copy of the model"
         )
@@ -281,13 +281,13 @@ def megatron_ownership(
     - `shared`: If True, the parameter is the last pipeline stage's copy of the embedding, which no rank owns.
 
     Args:
-        tensor_rank: The number of this rank in its tensor-parallel group.
-        expert_tensor_rank: The number of this rank in its expert-tensor-parallel group. The default is `tensor_rank`.
-        data_rank: The number of this rank in its data-parallel group. Pass `data_rank` if data-parallel ranks of the
+        tensor_rank: The index of this rank in its tensor-parallel group.
+        expert_tensor_rank: The index of this rank in its expert-tensor-parallel group. The default is `tensor_rank`.
+        data_rank: The index of this rank in its data-parallel group. Pass `data_rank` if data-parallel ranks of the
             process group have copies of the gradients. Data-parallel rank 0 then owns the parameters. With the
             distributed optimizer, which shards the gradients, do not pass `data_rank`.
-        expert_data_rank: The number of this rank in its expert-data-parallel group. With `data_rank`, a model with
-            experts needs this number, too.
+        expert_data_rank: The index of this rank in its expert-data-parallel group. With `data_rank`, a model with
+            experts needs this index, too.
 
     Raises:
         ValueError: You passed only one of `data_rank` and `expert_data_rank`, and the clip contains an expert's
@@ -307,7 +307,7 @@ def megatron_ownership(
         if is_expert and (data_rank is None) != (expert_data_rank is None):
             raise ValueError(
                 "megatron_ownership has only one of data_rank and expert_data_rank, but a parameter belongs to an "
-                "expert (allreduce is False). Pass both numbers, or no number if you use the distributed optimizer"
+                "expert (allreduce is False). Pass both, or neither if you use the distributed optimizer"
             )
         if expert_data_rank if is_expert else data_rank:
             return False
@@ -321,7 +321,7 @@ class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
     """Decide whether this rank owns the parameters of its pipeline stage.
 
     Args:
-        data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Data-parallel
+        data_rank: The index of this rank among the data-parallel ranks, which have copies of the stage. Data-parallel
             rank 0 owns the parameters.
         also_elsewhere: Parameters that an earlier stage owns and this stage shares, such as a tied embedding. Pass a
             list, or a function that gets a parameter and returns True for these parameters. Before you clip, sum the

@@ -432,7 +432,7 @@ class GradientClipByValue(classes.GradientClipByValue, paddle_classes.OptimizerC
     """Clip every element of every gradient to [min, max]. NaN stays NaN.
 
     Pass the instance to an optimizer as `grad_clip=`. Or call `clip_(parameters)` before each step. Or call the
-    instance with (parameter, gradient) tuples: it returns tuples with clipped gradients. Source:
+    instance with (parameter, gradient) tuples to get tuples with clipped gradients. Source:
     `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
 
     Args:
@@ -464,8 +464,8 @@ class GradientClipByNorm(classes.GradientClipByNorm, paddle_classes.OptimizerCli
     """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
 
     Pass the instance to an optimizer as `grad_clip=`. Or call `clip_(parameters)` before each step. Or call the
-    instance with (parameter, gradient) tuples: it returns tuples with clipped gradients. Source:
-    `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+    instance with (parameter, gradient) tuples to get tuples with clipped gradients. Source: `paddle.nn.ClipGradByNorm`,
+    `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
@@ -498,7 +498,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.
     """Clip all gradients of a call by their total norm n: multiply each gradient by min(1, clip_norm / n).
 
     Pass the instance to an optimizer as `grad_clip=`. Or call `clip_(parameters)` before each step. Or call the
-    instance with (parameter, gradient) tuples: it returns tuples with clipped gradients. Source:
+    instance with (parameter, gradient) tuples to get tuples with clipped gradients. Source:
     `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio, "On the
     difficulty of training recurrent neural networks", 2013.
 
@@ -542,8 +542,8 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.
 class ErrorClipByValue(classes.ErrorClipByValue):
     """Clip every element of one gradient to [min, max]. NaN stays NaN.
 
-    Pass the instance to `register_hook` of a tensor. Or call it with the gradient: it returns the clipped gradient.
-    Source: `paddle.fluid.clip.ErrorClipByValue`.
+    Pass the instance to `register_hook` of a tensor. Or call the instance with the gradient to get the clipped
+    gradient. Source: `paddle.fluid.clip.ErrorClipByValue`.
 
     Args:
         max: The upper bound, a number.

@@ -10,7 +10,7 @@ import pytest
 
 FRAMEWORKS = "the frameworks that the fixture clip_parity compares (default: all installed frameworks)"
 INTERPRETERS = "a different Python interpreter for a framework. Example: paddle=PATH"
-MISSING = "fail (default) or skip tests with clip_parity if a framework is not installed"
+MISSING = "whether tests that use clip_parity fail (default) or are skipped if a framework is not installed"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -420,8 +420,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 class GradientClipByValue(classes.GradientClipByValue):
     """Clip every element of every gradient to [min, max]. NaN stays NaN.
 
-    Call `clip_(parameters)` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples
-    with clipped gradients. Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
+    Call `clip_(parameters)` before each step. Or call the instance with (parameter, gradient) tuples to get tuples with
+    clipped gradients. Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
 
     Args:
         max: The upper bound, a number.
@@ -450,8 +450,8 @@ class GradientClipByValue(classes.GradientClipByValue):
 class GradientClipByNorm(classes.GradientClipByNorm):
     """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
 
-    Call `clip_(parameters)` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples
-    with clipped gradients. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+    Call `clip_(parameters)` before each step. Or call the instance with (parameter, gradient) tuples to get tuples with
+    clipped gradients. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
@@ -481,9 +481,9 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     """Clip all gradients of a call by their total norm n: multiply each gradient by min(1, clip_norm / n).
 
-    Call `clip_(parameters)` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples
-    with clipped gradients. Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`;
-    Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013.
+    Call `clip_(parameters)` before each step. Or call the instance with (parameter, gradient) tuples to get tuples with
+    clipped gradients. Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu,
+    Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
@@ -523,8 +523,8 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
 class ErrorClipByValue(classes.ErrorClipByValue):
     """Clip every element of one gradient to [min, max]. NaN stays NaN.
 
-    Pass the instance to `register_hook` of a tensor. Or call it with the gradient: it returns the clipped gradient.
-    Source: `paddle.fluid.clip.ErrorClipByValue`.
+    Pass the instance to `register_hook` of a tensor. Or call the instance with the gradient to get the clipped
+    gradient. Source: `paddle.fluid.clip.ErrorClipByValue`.
 
     Args:
         max: The upper bound, a number.

@@ -142,7 +142,7 @@ class Consensus:
         return integers.from_words(self._checked_sum(integers.to_words((own, dtype)), ADDS))
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
-        """Call `compare` first, because all ranks must have the same number of sums."""
+        """Call `compare` first, to check that all ranks make the same call."""
         words = self.all_reduce_sum([word for power_sum in own for word in integers.to_words(power_sum)])
         step = WORDS + 1
         return [integers.from_words(words[start : start + step]) for start in range(0, len(words), step)]

@@ -83,7 +83,7 @@ class LocalShards(ABC):
         return SharedGradients()
 
     def terms(self) -> list[ReplicaSet]:
-        """Return the `Partial` gradients that `counted` leaves out."""
+        """Return the `Partial` gradients. The method `counted` does not return them."""
         return []
 
     def owned_terms(self) -> list[int]:

@@ -22,7 +22,7 @@ from .torch_scaling import parameters_of
 def clip_(
     accelerator: Accelerator, clip: ClipConfig | Clipper, parameters: Tensor | Iterable[Any], *, step: int | None = None
 ) -> Tensor | None:
-    """Clip in place before the optimizer's step, and unscale the gradients of a `GradScaler` first.
+    """Unscale the gradients if a `GradScaler` scaled them. Then clip them in place, before the optimizer's step.
 
     Call this function on all ranks, after every `accelerator.backward`. It does nothing while Accelerate accumulates
     gradients.
@@ -37,7 +37,8 @@ def clip_(
             returned.
         parameters: `model.parameters()`, a single parameter or a dict {name: parameter}. If the configuration selects
             parameters by name, pass `model.named_parameters()`.
-        step: The step for a schedule, counted from 0. The default is the number of earlier clips.
+        step: The number of this step, counted from 0, for a threshold with a schedule. The default is the number of
+            earlier clips.
 
     Returns:
         The total norm before clipping, a scalar tensor. Return None while Accelerate accumulates gradients, or if the

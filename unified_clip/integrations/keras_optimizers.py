@@ -155,7 +155,7 @@ class Attached(AbstractContextManager[Any, None]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the result of `state_dict`, which can come from another framework.
 
-        The step does not change, because it comes from the optimizer's `iterations`.
+        The step number does not change, because it comes from the optimizer's `iterations`.
 
         Raises:
             ValueError: `state` is not a result of `state_dict`, or has other adaptive rules than this configuration.

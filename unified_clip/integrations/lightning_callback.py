@@ -29,11 +29,11 @@ OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index", "_is_rest
 class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning
     """Clip before every step of a Lightning `Trainer`. The gradients of each optimizer are clipped separately.
 
-    A schedule uses the trainer's `global_step`, which a checkpoint restores. In manual optimization, `global_step`
-    counts the steps of all optimizers.
+    A threshold with a schedule depends on the trainer's `global_step`, which a checkpoint restores. In manual
+    optimization, `global_step` counts the steps of all optimizers.
 
-    The callback logs `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef` and `clip_rate`. For several
-    optimizers, it logs `optimizer0/grad_norm` and so on.
+    The callback logs `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef` and `clip_rate`. With several
+    optimizers, these names start with `optimizer0/`, `optimizer1/` and so on.
 
     Args:
         config: The configuration.
@@ -93,7 +93,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
 
     @property
     def state_key(self) -> str:
-        """The key of the state in checkpoints.
+        """The key of this callback's state in checkpoints.
 
         Lightning rejects two callbacks with the same key. Without an adaptive threshold, each callback has its own
         key, and `setup` raises a clearer error for two callbacks.
@@ -118,8 +118,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             state_dict: The result of `state_dict`.
 
         Raises:
-            ValueError: At an optimizer's first step: the state has other adaptive rules than the callback's
-                configuration.
+            ValueError: The state has other adaptive rules than the configuration. The first step of the optimizer
+                raises this error.
         """
         clips = state_dict.get("clips", {})
         # releases before this one saved a list

@@ -181,8 +181,8 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
         state: The state of an optimizer, or an object that contains it. The function does not change `state`.
-        data: The result of `state_dict` of this module, of a `Clipper` or of the object that `attach_to()` returned,
-            on any framework.
+        data: A clip state from `state_dict` of this module, from `Clipper.state_dict()`, or from `state_dict()` of the
+            handle that `attach_to()` returned. The state can come from another framework.
 
     Raises:
         ValueError: `data` is not a result of `state_dict`, or has other adaptive rules than `settings`. `state` does

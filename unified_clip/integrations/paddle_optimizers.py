@@ -149,7 +149,10 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
-    """Return {Paddle's name: name in `names`}. Parameters cannot be keys: a static program creates new objects."""
+    """Map the name that Paddle gave each parameter to its name in `names`.
+
+    Parameters cannot be keys, because a static program creates new objects.
+    """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())

@@ -27,7 +27,7 @@ class LastStep(NamedTuple):
     """The outcome of an optimizer's last step."""
 
     step: int
-    """The step for a schedule, counted from 0."""
+    """The number of the step, counted from 0."""
 
     norm: float
     norm_clipped: float | None
@@ -84,7 +84,7 @@ def outcome_arrays(
     gradients: Iterable[tuple[Any, Any]],
     anywhere: Anywhere | None = None,
 ) -> OutcomeArrays:
-    """`np` is a module such as `jax.numpy`. Pass `anywhere` if gradients can be sharded."""
+    """`np` is a module such as `jax.numpy`. For sharded gradients, `anywhere` combines the results of all devices."""
     _, norm, coef, finite, _ = traced
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)
     # isnan: TensorFlow computes a < b as not (a >= b), which is true for NaN

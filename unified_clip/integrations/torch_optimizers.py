@@ -99,7 +99,10 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
     @property
     def step(self) -> int:
-        """The step that the next clip passes to the schedule, counted from 0. You can set `step`."""
+        """The number of the next step, counted from 0. A schedule computes the threshold of this step.
+
+        You can set `step`.
+        """
         return self._clipper.step
 
     @step.setter

@@ -32,9 +32,9 @@ OTHER_CONFIG = (
 class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type: ignore[misc]  # mypy skips transformers
     """Clip before every step of a `transformers.Trainer`. Set `max_grad_norm=0` in the `TrainingArguments`.
 
-    Patterns in the configuration match the parameter names of the model. A schedule uses the trainer's `global_step`,
-    which a checkpoint restores. The callback adds `grad_norm_clipped`, `clip_coef` and `clip_rate` to the logs. The
-    trainer itself logs `grad_norm`, the norm before clipping.
+    Patterns in the configuration match the parameter names of the model. A threshold with a schedule depends on the
+    trainer's `global_step`, which a checkpoint restores. The callback adds `grad_norm_clipped`, `clip_coef` and
+    `clip_rate` to the logs. The trainer itself logs `grad_norm`, the norm before clipping.
 
     Args:
         config: The configuration, or a dict of its settings.

@@ -142,7 +142,8 @@ def test_the_clip_setting_of_an_unknown_trainer_is_named(write: Write) -> None:
 def test_a_file_that_two_formats_recognise_is_rejected_with_both(write: Write) -> None:
     path = write("train.yaml", "max_grad_norm: 1.0\neval_strategy: steps\ntrainer:\n  max_epochs: 3\n")
     with pytest.raises(
-        ConfigError, match=r"^train\.yaml might be a file of hf or lightning\. For a file of hf, pass from_='hf'\."
+        ConfigError,
+        match=r"^train\.yaml might have the format hf or lightning\. If the format is hf, pass from_='hf'\.",
     ):
         ClipConfig.import_from(path)
     assert ClipConfig.import_from(path, "hf").threshold == 1.0
@@ -235,7 +236,7 @@ def test_a_file_without_keys_of_the_passed_format_is_rejected_with_the_format_th
     (tmp_path / "ds.yaml").write_text("SOLVER:\n  CLIP_GRADIENTS: {ENABLED: true}\n", encoding="utf-8")
     with pytest.raises(
         ConfigError,
-        match=r"^clip\.yaml: no key shows that .* The file looks like unified_clip, not like hf\. For a file of",
+        match=r"^clip\.yaml: no key shows that .* The file looks like unified_clip, not like hf\. If the format is",
     ):
         ClipConfig.import_from(tmp_path / "clip.yaml", "hf")
     with pytest.raises(

@@ -67,7 +67,7 @@ def test_the_format_of_a_file_is_inferred(sample: Sample) -> None:
         inferred = config.provenance.format if config.provenance else "unified_clip"
     except ConfigError as error:
         message = str(error)
-        unknown = "cannot infer the format" in message or "might be a file of" in message
+        unknown = "cannot infer the format" in message or "might have the format" in message
         inferred = "unknown" if unknown else sample.format.name
     assert inferred == (sample.format.name if sample.recognised else "unknown")
 

@@ -12,7 +12,7 @@ from unified_clip import ClipConfig, ConfigError
 
 def test_a_file_that_looks_like_another_format_is_read_in_the_one_that_is_named_with_a_note(write: Write) -> None:
     path = write("train.json", '{"output_dir": "out", "max_grad_norm": 0.3, "eval_strategy": "steps"}')
-    note = "The file looks like hf, not like paddlenlp. For a file of hf, pass from_='hf'."
+    note = "The file looks like hf, not like paddlenlp. If the format is hf, pass from_='hf'."
     config = ClipConfig.import_from(path, "paddlenlp")
     assert (config.threshold, config.notes[0]) == (0.3, note)
     assert note not in ClipConfig.import_from(path).notes

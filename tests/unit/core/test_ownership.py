@@ -201,7 +201,7 @@ def test_the_first_data_parallel_rank_of_megatron_counts(
 
 @pytest.mark.parametrize("ranks", [{"data_rank": 0}, {"expert_data_rank": 0}])
 def test_experts_of_megatron_have_data_parallel_ranks_of_their_own(ranks: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"has only one of data_rank and expert_data_rank, .* Pass both numbers, or"):
+    with pytest.raises(ValueError, match=r"has only one of data_rank and expert_data_rank, .* Pass both, or"):
         megatron_ownership(0, **ranks)(SimpleNamespace(allreduce=False))
 
 

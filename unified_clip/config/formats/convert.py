@@ -154,7 +154,7 @@ def _unlike(trainer: Format, document: Document) -> list[str]:
     if not names or {trainer.name, trainer.extends} & {*names}:
         return []
     problem = f"The file looks like {' or '.join(names)}, not like {trainer.name}."
-    return [f"{problem} For a file of {names[0]}, {name_format(names[0])}."]
+    return [f"{problem} If the format is {names[0]}, {name_format(names[0])}."]
 
 
 def _in_words(kinds: Sequence[str]) -> str:
@@ -205,8 +205,8 @@ def _detect(path: Path) -> Candidate:
     if len(candidates) == 1:
         return candidates[0]
     if names := [trainer.name if trainer else UNIFIED_CLIP for trainer, _ in candidates]:
-        problem = f"{path.name} might be a file of {' or '.join(names)}"
-        raise ConfigError(f"{problem}. For a file of {names[0]}, {name_format(names[0])}.", "UC103")
+        problem = f"{path.name} might have the format {' or '.join(names)}"
+        raise ConfigError(f"{problem}. If the format is {names[0]}, {name_format(names[0])}.", "UC103")
     raise ConfigError(f"{path.name}: cannot infer the format. {_advice(path)}", "UC103")
 
 
