@@ -231,6 +231,16 @@ def test_changes_after_the_clip_are_counted(tmp_path: Path, clip: Any, counts: l
     assert [step.changed_after_clip for step in runs.read(path).optimizer_steps] == counts
 
 
+def test_changes_are_counted_if_the_optimizer_is_older_than_the_recording(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = sgd([weight])
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        weight.sum().backward()
+        divided([weight], 1)
+        optimizer.step()
+    assert [step.changed_after_clip for step in runs.read(tmp_path / "run.jsonl").optimizer_steps] == [1]
+
+
 def test_unchanged_gradients_are_counted_as_such(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     with unified_clip.record(path):

@@ -70,6 +70,14 @@ def test_another_cause_is_not_called_missing_bias_correction(compare_runs: Any, 
     assert "A possible cause" not in str(comparison.findings)
 
 
+def test_betas_that_differ_between_groups_name_no_missing_bias_correction(compare_runs: Any) -> None:
+    old, new = adam_run(None, corrects=False), adam_run("torch.optim.AdamW", corrects=True)
+    for line in new:
+        if "settings" in line:
+            line["settings"]["betas"] = [0.9, 0.999, 0.9, 0.99]
+    assert "A possible cause" not in str(compare_runs(old, new).findings)
+
+
 def test_rounding_does_not_explain_that_most_weights_differ(compare_runs: Any) -> None:
     old, new = adam_run(None, corrects=True, factor=1.2), adam_run("torch.optim.AdamW", corrects=True)
     (cause,) = compare_runs(old, new).findings

@@ -71,6 +71,20 @@ def test_changes_after_one_clip_explain_other_weights(compare_runs: Any, counts:
         assert f"Other code of {name} changes 3 gradients between the clip and the step. Remove" in cause.sentence
 
 
+@pytest.mark.parametrize(("factor", "named"), [(1.0, False), (1.001, False), (0.5, True)])
+def test_a_copy_of_the_clipped_gradients_does_not_explain_other_weights(
+    compare_runs: Any, factor: float, named: bool
+) -> None:
+    """Optimizers of mixed precision get copies of the gradients after the clip."""
+    clips, moved = [clip_line(1), clip_line(2)], [clip_line(1), clip_line(2, weights={**WEIGHTS, "a": 1.5})]
+    clipped = clips[0]["norm"] * clips[0]["coef"]
+    (cause,) = compare_runs(
+        with_steps(clips), with_steps(moved, changed_after_clip=3, norm_at_step=factor * clipped)
+    ).findings
+    assert (cause.kind == "the clip does not reach the step") == named
+    assert "code" in cause.sentence
+
+
 @pytest.mark.parametrize(
     ("fields", "kind", "hint"),
     [

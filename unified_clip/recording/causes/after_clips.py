@@ -14,6 +14,9 @@ from ..pairs.calls import CallPair
 from ..recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from ..rounding import PRODUCT, same
 
+ROUNDED_COPY = 2.0**-8
+"""Total norms of gradients and of their copies in another dtype, such as bfloat16, differ by less than this factor."""
+
 
 class ChangeAfterClip(NamedTuple):
     changed: int
@@ -21,6 +24,11 @@ class ChangeAfterClip(NamedTuple):
 
     factor: float | None
     """The total norm at the step, divided by the total norm after the clip. None if one of them is unknown."""
+
+    @property
+    def may_be_copy(self) -> bool:
+        """Whether the code possibly only copies gradients, for example to float32 copies of the weights."""
+        return self.factor is not None and math.isclose(self.factor, 1, rel_tol=ROUNDED_COPY)
 
     @property
     def text(self) -> str:
@@ -70,7 +78,7 @@ def unscaled_after_clip(cause: Cause, point: DivergencePoint, pair: CallPair) ->
 
 def one_changes_after_clip(point: DivergencePoint, pair: CallPair, place: str) -> Cause | None:
     changes = _changes(point, pair)
-    changed = [bool(change and change.changed) for change in changes]
+    changed = [bool(change and change.changed and not change.may_be_copy) for change in changes]
     if changed[0] == changed[1]:
         return None
     run, change = (point.a, changes[0]) if changed[0] else (point.b, changes[1])

@@ -35,7 +35,9 @@ def missing_correction(point: DivergencePoint, pair: CallPair) -> str:
         return ""
     step = steps[side][0]
     rate, betas = step.settings.get("lr"), step.settings.get("betas")
-    if not isinstance(rate, float) or not rate or not isinstance(betas, tuple) or not all(0 < b < 1 for b in betas):
+    if not isinstance(rate, float) or not rate or not isinstance(betas, tuple):
+        return ""
+    if len(betas) != 2 or not all(0 < beta < 1 for beta in betas):  # parameter groups can have different betas
         return ""
     first, second = (1 - beta**step.step for beta in betas)
     ratio = first / second**0.5

@@ -26,7 +26,12 @@ class GradientVersions:
     def __init__(self) -> None:
         self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by `id`: some have no hash
         self._reset()
-        HOOKS.on_switch(self._reset, self._reset)
+        HOOKS.on_switch(self._begin, self._reset)
+
+    def _begin(self) -> None:
+        self._reset()
+        for each in _objects(torch.optim.Optimizer):  # scripts can create optimizers before the recording
+            self.add(each)
 
     def _reset(self) -> None:
         self._states: dict[int, State] = {}
@@ -98,9 +103,7 @@ class ModelNames:
 
     def _search(self) -> None:
         """Name each parameter after the smallest model that contains it."""
-        objects = gc.get_objects()
-        kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, SEARCHED)}  # `isinstance` may run code
-        objects = [each for each in objects if type(each) in kinds]
+        objects = _objects(SEARCHED)
         trained = {id(each) for optimizer in objects for each in _listed(_trained_by, optimizer)}
         modules = [each for each in objects if issubclass(type(each), torch.nn.Module)]
         inner = {id(child) for module in modules for child in _listed(torch.nn.Module.children, module)}
@@ -117,6 +120,12 @@ class ModelNames:
         for each in objects:
             if id(each) in trained:
                 self._names.setdefault(each, None)
+
+
+def _objects(classes: type | tuple[type, ...]) -> list[Any]:
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, classes)}  # `isinstance` may run code
+    return [each for each in objects if type(each) in kinds]
 
 
 def _trained_by(optimizer: Any) -> Iterator[Any]:
