@@ -208,7 +208,7 @@ def _norms(records: Any) -> Iterator[float]:
         return
     if not isinstance(records, Iterable):
         raise TypeError(
-            f"records has the type {type(records).__name__}. Pass the path of a recorded file, or a list of norms."
+            f"records has the type {type(records).__name__}. Pass the path of a recording, or a list of norms."
         )
     for index, record in enumerate(records):
         norm = record if hasattr(record, "__float__") else getattr(record, "norm", record)  # Tensor.norm is a method

@@ -96,7 +96,7 @@ def assert_clip_parity(
     interpreters: Mapping[str, str | PathLike[str]] | None = None,
     **arguments: Any,
 ) -> None:
-    """Run a clip function of unified_clip on every framework. Fail if a bit of a result differs from the exact result.
+    """Run a clip function of unified_clip on every framework. Fail if any bit differs from the exact result.
 
     To test a function of your own, use `assert_suite_passes`.
 
@@ -108,17 +108,17 @@ def assert_clip_parity(
             copied.
         rule: A public function or class, such as `unified_clip.clip_grad_norm_`, or its name, such as
             "clip_grad_norm_".
-        frameworks: The frameworks to compare: a list of "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". The
-            default is all installed frameworks.
+        frameworks: A list of the frameworks to test, from "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy".
+            The default is all installed frameworks.
         missing: What to do if a framework is not installed. "fail" fails the test. "skip" tests the
             installed frameworks, and marks the test as skipped if their results are right.
         interpreters: For each framework, the path of a Python interpreter that has the framework and the extra `cli`.
-            The default is the interpreter of the test.
+            The default is the interpreter that runs the test.
         arguments: The numeric arguments of the rule, such as `max_norm=1.0`.
 
     Raises:
-        AssertionError: A result differs from the exact result. The message names the framework, the tensor, the element
-            and the two numbers that differ. A framework crashed, hung or is not installed.
+        AssertionError: A framework crashed, hung or is not installed, or its result differs from the exact result. For
+            a difference, the message names the framework, the tensor, the element and the two numbers.
         unittest.SkipTest: A framework is not installed, and `missing` is "skip".
         TypeError: A value in `grads` is not a gradient, or `frameworks` is a string.
         ValueError: The rule, an argument of the rule, a framework or the value of `missing` is unknown. Or all

@@ -220,7 +220,7 @@ def test_the_adapter_of_the_page_is_compared(folder: Path, capsys: pytest.Captur
         printed = capsys.readouterr().out
         assert (NOTE in printed) == (not is_compared)
         assert ("Your functions that were not compared" in printed) == (not is_compared)
-        assert ("Your functions compared with each other, torch and tensorflow: " in printed) == is_compared
+        assert ("Your functions for torch and tensorflow, compared with each other: " in printed) == is_compared
 
 
 def test_the_test_of_the_page_for_agc_finds_a_wrong_threshold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_it_is_plotted(tmp_path: Path, name: str) -> None:
         ((NORMS, 0), ValueError, "percentile is 0. Pass a number above 0 and up to 100"),
         ((NORMS, 101.0), ValueError, r"percentile is 101\.0"),
         ((NORMS, "90"), ValueError, "percentile is '90'"),
-        ((5.0,), TypeError, "records has the type float. Pass the path of a recorded file, or a list"),
+        ((5.0,), TypeError, "records has the type float. Pass the path of a recording, or a list"),
         ((["a"] * 30,), TypeError, "position 0 of records has the type str. Pass the total norm of each step"),
     ],
 )

@@ -33,7 +33,8 @@ def add_parser(commands: Any) -> None:
         "--seconds",
         type=float,
         metavar="N",
-        help=f"seconds for each measurement, which repeats each call at least 7 times (default: {Options.seconds:g})",
+        help=f"seconds for each measurement (default: {Options.seconds:g}). Slow functions take longer: "
+        "they run at least 7 times",
     )
     bench.add_argument(
         "--device",

@@ -1,4 +1,4 @@
-"""Lists of gradients to clip. This module does not import NumPy, which keeps `--help` fast."""
+"""Lists of gradients to clip. To keep `--help` fast, this module does not import NumPy."""
 
 from __future__ import annotations
 

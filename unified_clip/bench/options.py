@@ -52,7 +52,7 @@ class Options:
 
     device: str = "cpu"
     own_lists: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
-    """Lists from files, as {name: shapes}. `lists` also contains these names."""
+    """Lists of shapes from files of the user, as {name: shapes}. `lists` also contains these names."""
 
     def __post_init__(self) -> None:
         for option, known, more in (

@@ -42,7 +42,7 @@ def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Compare with plain NumPy code, because NumPy has no clip function."""
+    """Compare unified_clip with plain NumPy code, because NumPy has no clip function."""
     import unified_clip.numpy as uc
 
     grads: list[Any] = [array.copy() for array in arrays]

@@ -52,7 +52,7 @@ def ratios(data: Mapping[str, Any], path: Path) -> None:
                 place = {"loc": "best"}
             panels[0].legend(handles=keys, frameon=False, fontsize=7, **place)
         for axes in grid[-1]:
-            axes.set_xlabel("times as fast as the framework's function\n(right of 1, unified_clip is faster)")
+            axes.set_xlabel("times as fast as the framework's function\n(above 1, unified_clip is faster)")
         handles = [_key("clipped", "black", "o"), _key("not clipped", "black", "o", hollow=True)]
         figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
         _save(figure, path)

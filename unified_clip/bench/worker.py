@@ -23,7 +23,7 @@ from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 Tables = dict[str, list[dict[str, Any]]]
 
 LONG = 10**6
-"""Memory speed is measured only for lists with more elements."""
+"""Memory speed is measured only for lists of gradients with more elements than this number."""
 
 
 def main() -> None:

@@ -44,7 +44,10 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "option for several cases",
     },
     "--out": {"type": Path, "metavar": "DIR", "help": f"directory for the report (default: {OUT})"},
-    "--frameworks": {"metavar": "NAMES", "help": "frameworks to run, separated by commas (default: all of the suite)"},
+    "--frameworks": {
+        "metavar": "NAMES",
+        "help": "frameworks to run, separated by commas (default: all that the suite lists)",
+    },
     "--without": {
         "metavar": "MODES",
         "help": "modes to leave out, separated by commas: host, device, native, graph, compiled, static, processes_2 "
@@ -63,14 +66,14 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--baseline": {
         "type": Path,
         "metavar": "FILE",
-        "help": "report changes since an earlier run. FILE is the parity.json of that run. Failures that the earlier "
-        "run already had do not fail this run",
+        "help": "report changes since an earlier run. FILE is the parity.json of that run. This run does not fail "
+        "for failures that FILE already contains",
     },
     "--strict": {
         "action": "store_true",
         "help": "also fail the run if a known difference has no `cause`, or if its cause is unknown and `reason` "
-        "is missing. With --baseline, also fail the run for failures of the earlier run, and for results that are "
-        "missing now",
+        "is missing. With --baseline, also fail the run if a failure of the earlier run still occurs, or if this run "
+        "lacks one of its results",
     },
     "--strict-bits": {
         "action": "store_true",
@@ -84,7 +87,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--recorded": {
         "type": Path,
         "metavar": "FILE",
-        "help": "a recording of unified_clip.record (.jsonl): plot its norms on this run's HTML page",
+        "help": "a .jsonl file that unified_clip.record wrote: plot its norms on this run's HTML page",
     },
     "--ported": {
         "type": Path,

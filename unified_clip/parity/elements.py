@@ -43,11 +43,11 @@ class WorstElement(ReportModel):
 
     name: str
     element: list[int]
-    """The index of the element in the gradient. A complex gradient has one more index: 0 for the real part, and 1 for
-    the imaginary part."""
+    """The index of the element in the gradient. In a complex gradient, a last index follows: 0 for the real part, and 1
+    for the imaginary part."""
 
     dtype: str
-    """The distances are measured in ULP of this dtype."""
+    """Distances from the exact result are in ULP of this dtype."""
 
     exact: Number
     """The exact number, rounded as docs/contract.md specifies."""

@@ -1,4 +1,4 @@
-"""The modes in which a suite runs a case, such as the host path, the device path and graphs."""
+"""The modes in which a suite runs a case, such as `host`, `device` and `graph`."""
 
 from __future__ import annotations
 

@@ -53,10 +53,10 @@ class UnifiedClipResult(Result):
     """The largest distance of a number from the exact number, in ULP."""
 
     cause: str
-    """The kind of the difference's cause. The text is empty if no cause was found."""
+    """What kind of cause the difference has. The text is empty if no cause was found."""
 
     stages: dict[Stage, Real]
-    """The distance at each stage, in ULP. For the stage "coefficient", the distance is relative."""
+    """The distance at each stage, in ULP. For the stage "coefficient", the number is the relative error."""
 
     sha256: dict[Stage, str] | None
     """The SHA-256 of the tensors at each stage, or null if there is no result."""
@@ -146,8 +146,8 @@ class OwnPair(ReportModel):
     """The verdict on the difference. "known": a function has a known difference from the exact result."""
 
     size: Real | None
-    """The largest difference of the norms and of the gradients, relative to the larger result. The value is null if the
-    numbers cannot be compared."""
+    """The largest difference between the two functions in the norm or in a gradient, relative to the larger result. The
+    value is null if the numbers cannot be compared."""
 
     detail: str
 
@@ -161,8 +161,8 @@ class CaseResult(ReportModel):
     """The name of the list of gradients."""
 
     rule: str | None
-    """The clip, such as "total norm, threshold 1". If the value is null, the report compares the case
-    with no other case."""
+    """The clipping rule and its threshold, such as "total norm, threshold 1". If the value is null, the report compares
+    the case with no other case."""
 
     elements: int
     """The number of elements of all gradients."""

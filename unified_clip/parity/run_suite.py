@@ -217,7 +217,7 @@ def _has_number(gradient: Gradient) -> bool:
 def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[KnownDifferenceResult]:
     """Compare the results of the frameworks' functions with the list of known differences.
 
-    If a framework failed in a case, all entries of the framework are left out, because some could look stale.
+    If a framework failed in a case, all its entries are left out, because their differences may occur in this case.
     """
     natives: dict[Place, NativeResult] = {}
     complete = set(results)

@@ -206,7 +206,7 @@ def test_results_that_a_partial_run_leaves_out_are_not_run() -> None:
     assert {each.kind for each in partial_changes(with_entry, removed)} == {"not run"}
     strict = build.with_strict(small)
     judged = build.with_changes(strict, partial_changes(large, strict))
-    why = "the result is in the baseline, but not in this run. Run the command without --frameworks and --without"
+    why = "the result is in the baseline, but not in this run. Remove --frameworks and --without from the command"
     assert failure_messages(judged) == [why, why]
     assert judged.exit_code == 1
 

@@ -68,7 +68,7 @@ def test_the_command_prints_changes_and_fails_for_worse_ones(
     assert "unified_clip against the exact results" not in printed
     assert run("excused", "--baseline", "bad/parity.json", norm=off) == 0
     printed = capfd.readouterr().out
-    assert "1 failure, already in the baseline: 1 of 1 result of unified_clip is wrong (numpy)." in printed
+    assert "The baseline already contains 1 failure: 1 of 1 result of unified_clip is wrong (numpy)." in printed
     assert "\nalready in the baseline: numpy, host path, different: " in f"\n{printed}"
     assert "This failure does not fail this run, because the baseline has the same failure. The verdict of" in printed
     assert "the baseline: FAIL: 1 case on numpy: 1 of 1 result of unified_clip is wrong (numpy)." in printed

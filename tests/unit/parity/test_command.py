@@ -102,7 +102,7 @@ def test_a_missing_framework_is_not_reported_to_agree() -> None:
     run = build.build_report(["numpy", "torch", "jax"], [one_case(NAME, **results)], may_be_missing=["jax"])
     first, *other_lines = markdown.headline(run)
     assert first == (
-        "PASS: 1 case on numpy, torch: 2 results of unified_clip are exact, without jax, as the suite allows."
+        "PASS: 1 case on numpy, torch: 2 results of unified_clip are exact, jax is missing, which the suite allows."
     )
     assert "Host path: 2 of 2 bit-exact (100.0%): 1 equal on numpy; 1 equal on torch." in other_lines
     assert "On the host path, numpy, torch gave the same bits." in other_lines

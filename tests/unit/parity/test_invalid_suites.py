@@ -62,7 +62,7 @@ def toml_with_tensor(text: str) -> str:
         (cases_toml(NORM, "listed = [1]"), "`listed` needs a function that clips in place. Remove `listed`"),
         (
             cases_toml(NORM_IN_PLACE, "expanded = true"),
-            "unified_clip rejects expanded memory in functions that clip in place. Remove",
+            "unified_clip's functions that clip in place reject gradients with expanded memory. Remove",
         ),
         (cases_toml(NORM_IN_PLACE, "listed = [1]"), "listed = \\[1\\] lacks the index 0. Add this index"),
         (
@@ -71,7 +71,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             cases_toml(NORM, "expanded = true"),
-            "expanded memory needs a function that clips in place. Remove the key expanded$",
+            "gradients with expanded memory need a function that clips in place. Remove the key expanded$",
         ),
         (
             cases_toml(NORM, "tensor_arguments = true").replace("[1.0]", "[1.0], dtype = 'float16'"),
@@ -178,7 +178,7 @@ def toml_with_tensor(text: str) -> str:
         (cases_toml(NORM, "modes = ['gpu']"), "modes 1: it is 'gpu'. Give 'host', 'device',"),
         (
             cases_toml("{ call = 'global_norm' }, { call = 'global_norm' }"),
-            "the suite already contains the case 'a: global_norm.*'. Remove the repeated value",
+            "the suite already contains the case 'a: global_norm.*'. Find the value that is listed twice",
         ),
         (
             cases_toml(NORM, "dtypes = ['int8']"),
@@ -221,7 +221,10 @@ def toml_with_tensor(text: str) -> str:
             ONE_CASE.replace("tensors", "file = 'x'\ntensors"),
             "the list of gradients has tensors and file. Give exactly one of `tensors`, `file` and `function`",
         ),
-        ("[[gradients]]\nname = 'a'\nfunction = 'x.py'", "function: it is 'x.py'. Give a file and its function, as in"),
+        (
+            "[[gradients]]\nname = 'a'\nfunction = 'x.py'",
+            "function: it is 'x.py'. Give a file and a function name, as in",
+        ),
         (
             toml_with_tensor("values = [true]"),
             "line 3, gradients 1, tensors 1, values 1: it is True. Give a number, a string or a",

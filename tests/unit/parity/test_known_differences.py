@@ -292,7 +292,7 @@ def test_an_entry_without_a_cause_is_reported_with_the_line_to_add() -> None:
         "In the list of known differences, 1 entry has no `cause`. An entry without `cause` "
         "accepts any difference up to its `size`"
     )
-    assert f'add the lines: cause = "16 bits" (torch, torch.norm, {entry.reason!r}).' in note
+    assert f'add these lines to the entries: cause = "16 bits" (torch, torch.norm, {entry.reason!r}).' in note
     strict = build.with_strict(lacking)
     assert (lacking.exit_code, strict.exit_code) == (0, 1)
     assert strict.verdict == "FAIL: 1 case on torch: 1 known difference without `cause`."

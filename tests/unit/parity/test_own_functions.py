@@ -86,7 +86,7 @@ def test_a_suite_compares_several_functions_of_one_framework(
     assert cli.main(["parity", "--suite", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     printed = capsys.readouterr().out
     assert "second, clip.py:off: worked example: clip_by_global_norm(clip_norm=0.5): numbers differ" in printed
-    assert "Your functions compared with each other, first and second: 1 different." in printed
+    assert "Your functions for first and second, compared with each other: 1 different." in printed
     assert "under [frameworks.third.returns]" in printed
 
 
@@ -266,7 +266,7 @@ WRONG_TABLES = [
         "",
         "functions has no global_",
     ),
-    ("clip_by_norm = 'clip.py'", "", "clip_by_norm: it is 'clip.py'. Give a file and its function"),
+    ("clip_by_norm = 'clip.py'", "", "clip_by_norm: it is 'clip.py'. Give a file and a function name"),
     ("clip_by_norn = 'clip.py:clip'", "", "clip_by_norn: there is no such function. Did you mean clip_by_norm?"),
     ("GradientClipByNorm = 'clip.py:clip'", "", "your function cannot replace a class, a hook or an adaptive rule."),
     (

@@ -54,7 +54,7 @@ def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
         ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0. Give 0 or more.$"),
         (
             "rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]",
-            "the suite already contains the case .*. Remove the repeated value",
+            "the suite already contains the case .*. Find the value that is listed twice",
         ),
     ],
 )
@@ -106,13 +106,16 @@ def test_init_writes_a_suite_for_the_passed_files_and_overwrites_none(
     [
         (
             [1, math.nan],
-            "The total norm of own.npz is nan, so a clip by this norm returns only NaN and zeros, whatever",
+            "The total norm of own.npz is nan, so clipping by this norm returns only NaN and zeros, whatever",
         ),
         (
             [1, -math.inf],
-            "The total norm of own.npz is inf, so a clip by this norm returns only NaN and zeros, whatever",
+            "The total norm of own.npz is inf, so clipping by this norm returns only NaN and zeros, whatever",
         ),
-        ([0, 0], "The total norm of own.npz is 0, so a clip by this norm changes nothing, whatever the threshold. To "),
+        (
+            [0, 0],
+            "The total norm of own.npz is 0, so clipping by this norm changes nothing, whatever the threshold. To ",
+        ),
         ([1, 2], None),
     ],
 )

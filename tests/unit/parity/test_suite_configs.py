@@ -64,7 +64,7 @@ def test_a_clip_configuration_becomes_the_equivalent_calls(
     [
         (
             'rule = "norm"\nthreshold = 1.0',
-            "clip.toml: no single call clips like this configuration: unified_clip has no function with",
+            "clip.toml: one function call cannot apply this configuration: unified_clip has no function with",
         ),
         (
             'rule = "global_norm"\nthreshold = 1.0\neps = 0.5',

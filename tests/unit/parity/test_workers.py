@@ -597,10 +597,10 @@ def test_hidden_packages_cannot_be_imported_until_the_context_ends(
     ("norm", "fault"),
     [
         ("norm", ""),
-        ("norm.double()", "the norm is float64[] instead of float32[]"),
-        ("norm.reshape(1)", "the norm is float32[1] instead of float32[]"),
-        ("norm.item()", "the norm is a number instead of a tensor float32[]: return a tensor, not a number"),
-        ("norm.numpy()", "the norm is a number instead of a tensor float32[]: return a tensor, not a number"),
+        ("norm.double()", "the norm is float64[] instead of a 0-d float32 tensor"),
+        ("norm.reshape(1)", "the norm is float32[1] instead of a 0-d float32 tensor"),
+        ("norm.item()", "the norm is a number instead of a 0-d float32 tensor: return a tensor, not a number"),
+        ("norm.numpy()", "the norm is a number instead of a 0-d float32 tensor: return a tensor, not a number"),
     ],
 )
 def test_the_norm_of_a_users_function_has_the_form_of_unified_clips(tmp_path: Path, norm: str, fault: str) -> None:

@@ -65,13 +65,13 @@ class Adapter(TensorConverter, Protocol):
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Frameworks without strides return `tensor`."""
+        """Return a copy in column-major order, or `tensor` itself if the framework has no strides."""
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
         """Return a tensor with stride 0, whose elements all have the value of the first element of `tensor`.
 
-        Frameworks without strides return `tensor`.
+        If the framework has no strides, return `tensor` itself.
         """
         return tensor
 
@@ -85,7 +85,7 @@ class Adapter(TensorConverter, Protocol):
         return False
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
-        """Return a context manager for calls on gradients with these dtypes. For float64, JAX needs its 64-bit mode."""
+        """Return a context manager for calls on gradients with these dtypes. JAX needs 64-bit mode for float64."""
         return nullcontext()
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:

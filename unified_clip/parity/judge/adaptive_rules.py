@@ -145,7 +145,7 @@ def adagc(
 
 
 def units(shape: Sequence[int], convention: str) -> Iterator[tuple[Any, ...]]:
-    """For the rule `agc`, yield the index of each unit of a tensor, to use as in `tensor[index]`.
+    """For the rule `agc`, yield an `index` for each unit: `tensor[index]` has its own norm, such as a row.
 
     convention: "timm", "optax" or "composer".
     """

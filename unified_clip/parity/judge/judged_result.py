@@ -132,8 +132,8 @@ def choose_causes(
     *,
     are_chosen: bool = False,
 ) -> None:
-    """are_chosen: With `--case`, the cause of a known difference is chosen if it fits the chosen cases, because the
-    cases that do not run may rule out the other causes.
+    """are_chosen: Whether the user chose the cases with `--case`. The other cases may rule out a cause, so the cause
+    of a known difference is preferred if it fits the chosen cases.
     """
     for framework, of_framework in results.items():
         for calls, differing in _by_function(cases, expected, of_framework):

@@ -230,7 +230,7 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
 def clipped_by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
     """Return the clipped gradients of a case with adaptive gradient clipping.
 
-    extremes: `extreme` of `counted_norm`, for the gradient norms and for the parameter norms.
+    extremes: The argument `extreme` of `counted_norm`, first for the gradient norms, then for the parameter norms.
     """
     settings, limit = adaptive_calls.settings(case.arguments), float(case.arguments.get("clip_norm", math.inf))
     tensors = [densify(each) for each in case.gradients]

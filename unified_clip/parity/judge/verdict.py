@@ -66,7 +66,7 @@ class Verdict:
 
     detail: str = ""
     stages: Mapping[Stage, float] = field(default_factory=dict)
-    """The largest distance at each stage, in ULP. For the stage "coefficient", the distance is relative."""
+    """The largest distance at each stage, in ULP. For the stage "coefficient", the number is the relative error."""
 
     @property
     def agrees(self) -> bool:
@@ -124,7 +124,7 @@ def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Sta
 
 
 def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
-    """Return the clip coefficient of each gradient, computed from the largest finite element of the gradient.
+    """Return the clip coefficient of each gradient: the factor by which its largest finite element changed.
 
     If all finite elements are 0, the coefficient is 1.
     """

@@ -13,7 +13,7 @@ from .entries import KINDS, SIZED, UNEXPLAINED, WITHIN, is_match, recorded_cause
 from .match import Place
 
 ONE_SIZE = 10
-"""If the sizes differ by more than this factor, an entry has a size for each case."""
+"""If the sizes of two differences differ by more than this factor, their entry contains a size for each case."""
 
 
 def new_entries(unlisted: Mapping[Place, NativeResult], old: list[Any]) -> list[Table]:

@@ -85,7 +85,8 @@ def _update(
 def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
     """Set the cases, the size and `not_finite` of an entry from the results in `covered`.
 
-    If patterns in `cases` match other differences too, the names of the covered cases replace the patterns.
+    If a pattern in `cases` also matches a difference outside `covered`, the names of the cases in `covered` replace
+    the patterns.
     """
     natives = {case: native for (_, case), native in covered.items()}
     names = sorted(natives)

@@ -24,7 +24,7 @@ from . import compared_functions
 FACTOR = 1.1
 ADVICE = "To write DIRECTORY/parity.json as a new baseline, pass --out DIRECTORY in place of --baseline"
 
-LOST = {"gone": ADVICE, "not run": "Run the command without --frameworks and --without"}
+LOST = {"gone": ADVICE, "not run": "Remove --frameworks and --without from the command"}
 
 SECOND_CALLS = {
     "equal": ", with the same bits in a second call",
@@ -53,8 +53,10 @@ class _Entry:
     """The fields of the known difference. If the user changed them since the baseline, the user accepted the result."""
 
     is_random: bool = False
+    """Whether a second call returned different bits."""
+
     has_changed: bool = False
-    """Whether a second call returned the same bits as the first call."""
+    """Whether a second call returned the same bits. The change from the baseline is then reproducible."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
@@ -148,7 +150,7 @@ def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
     which = "This failure does" if count == 1 else f"These {count} failures do"
     same = "failure" if count == 1 else "failures"
     return [
-        f"{which} not fail this run, because the baseline has the same {same}. The verdict of the baseline: "
+        f"{which} not fail this run, because the baseline has the same {same}. The baseline run ended with: "
         f"{old.verdict} To get a baseline without failures, correct the failures, or accept the failures with "
         "--accept. Then use the report of the next passing run as the baseline. With --strict, failures of the "
         "baseline also fail the run."

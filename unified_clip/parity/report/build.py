@@ -71,7 +71,7 @@ def notes_on_incomplete_entries(known: Sequence[KnownDifferenceResult]) -> list[
         f"{entry.framework}, {entry.function}: {_first_of(entry.cases)}" for entry in known if _lacks_reason(entry)
     ]
     advice = "An entry without `cause` accepts any difference up to its `size`. "
-    advice += "Run the command with --accept, or add the lines"
+    advice += "To add the causes, run the command with --accept, or add these lines to the entries"
     texts = [
         f"In the list of known differences, {_entries_without_cause(len(no_cause))}. {advice}: {_first_few(no_cause)}",
         f"For {counted(len(no_reason), 'known difference')}, {NO_REASON}: {_first_few(no_reason)}. {WRITE_REASON}",
@@ -234,7 +234,7 @@ def _verdict_sentence(report: ParityReport) -> str:
         excuse = f". {excused} of these failures {_are(excused)} already in the baseline" if excused else ""
         return f"FAIL: {of}: {failures or f'nothing was compared{why}'}{excuse}."
     if is_different(report):
-        return f"PASS: {of}: {counted(excused, 'failure')}, already in the baseline: {failures}."
+        return f"PASS: {of}. The baseline already contains {counted(excused, 'failure')}: {failures}."
     verdicts = [result.verdict for _, result in report.results()]
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
     exact = verdicts.count("equal")
@@ -249,7 +249,7 @@ def _verdict_sentence(report: ParityReport) -> str:
     if lacking := sum(bool(entry.incomplete) for entry in report.known):
         parts.append(f"{_entries_without_cause(lacking)}")
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"}
-    parts += [f"without {', '.join(absent)}, as the suite allows"] if absent else []
+    parts += [f"{', '.join(absent)} {_are(len(absent))} missing, which the suite allows"] if absent else []
     parts += [f"some results of {', '.join(sorted(missing - {*absent}))} are missing"] if missing - {*absent} else []
     return f"PASS: {of}: {', '.join(parts)}."
 

@@ -47,7 +47,7 @@ def _place_of_function(path: Path, name: str) -> Place:
 def _adapted(function: ast.FunctionDef) -> set[str]:
     """Return the functions to which `function` passes its second parameter, the threshold.
 
-    If `function` multiplies or divides, return an empty set.
+    If `function` multiplies or divides numbers, return an empty set, because this may change the threshold.
     """
     nodes, parameters = list(ast.walk(function)), function.args.args
     if len(parameters) < 2 or any(isinstance(each, ast.Mult | ast.Div) for each in nodes):

@@ -17,7 +17,7 @@ from . import baseline, compared_functions
 from .build import ALWAYS_RAISES, UNTESTED
 
 Losses = Mapping[baseline.Key, str]
-"""{key of a change: why the result is worse than in the baseline}"""
+"""{key of a result: why the result is worse than in the baseline}"""
 
 
 def as_xml(report: ParityReport) -> bytes:

@@ -94,7 +94,7 @@ def own_pairs_lines(report: ParityReport) -> list[str]:
         for pair in case.own_pairs:
             counts.setdefault(f"{pair.left} and {pair.right}", Counter())[pair.verdict] += 1
     return [
-        f"Your functions compared with each other, {names}: "
+        f"Your functions for {names}, compared with each other: "
         f"{', '.join(f'{count} {verdict}' for verdict, count in sorted(verdicts.items()))}."
         for names, verdicts in counts.items()
     ]
@@ -157,7 +157,7 @@ def _verdict(result: UnifiedClipResult) -> str:
 def native(results: FrameworkResult) -> str:
     """Return the verdict on a framework's function, such as "known: 1.2e-07 / 3.4e-06".
 
-    The two numbers are the relative differences of the norm and of the gradients.
+    The two numbers are the relative differences from the exact norm and from the exact gradients.
     """
     result = results.native
     if result is None:

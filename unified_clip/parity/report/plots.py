@@ -49,7 +49,9 @@ def plot_ulps(report: ParityReport) -> Markup | None:
             children += [tag("g", bar, class_=f"bar {name}"), text(x + step / 2, floor - tall - 3, f"{count}")]
     floor += 16
     children += [text(LEFT + (place + 0.5) * step, floor, words) for place, words in enumerate(BINS)]
-    children.append(text((LEFT + WIDTH - RIGHT) / 2, floor + 18, "units in the last place from the exact result"))
+    children.append(
+        text((LEFT + WIDTH - RIGHT) / 2, floor + 18, "distance from the exact result, in units in the last place")
+    )
     return figure("histogram", "Histogram of the distances from the exact results", int(floor + 26), children)
 
 

@@ -1,6 +1,6 @@
 """Write the report of a run: an HTML page, JSON, Markdown and JUnit XML.
 
-Only the JUnit XML contains times. All other files of two runs are equal if the results are equal.
+Only the JUnit XML contains durations. All other files of two runs are equal if the results are equal.
 """
 
 from __future__ import annotations

@@ -43,10 +43,10 @@ class Case:
 
     @property
     def rule(self) -> str | None:
-        """The clip, such as "total norm, threshold 1". A case without a rule is not compared with other cases.
+        """The clipping rule and its threshold, such as "total norm, threshold 1".
 
         The report compares cases with equal rules, such as `clip_grad_norm_(max_norm=1.0)` and
-        `clip_by_global_norm(clip_norm=1.0)`.
+        `clip_by_global_norm(clip_norm=1.0)`. A case without a rule is not compared with other cases.
         """
         call, arguments = self.call, self.arguments
         special = {"axes", "use_norm", "total_norm", "error_if_nonfinite", "rule"} & arguments.keys()

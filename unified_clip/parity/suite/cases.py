@@ -36,8 +36,9 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
             for case in _cases(entry, lists, place, path.parent):
                 if case.name in cases:
                     raise SuiteError(
-                        f"{place}: the suite already contains the case {case.name!r}. Remove the repeated value: a "
-                        "call, rule, threshold, configuration, dtype or name of gradients"
+                        f"{place}: the suite already contains the case {case.name!r}. Find the value "
+                        "that is listed twice, and remove one: a call, rule, threshold, configuration, dtype or name "
+                        "of gradients"
                     )
                 check(case, place)
                 cases[case.name] = case
@@ -115,7 +116,9 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     arguments = dict(table)
     name = arguments.pop("call", None)
     if name is None:
-        raise SuiteError(f'{place}: the key `call` is missing. Add a function, as in call = "clip_grad_norm_"')
+        raise SuiteError(
+            f'{place}: the key `call` is missing. Add the name of a function, as in call = "clip_grad_norm_"'
+        )
     if not isinstance(name, str) or name not in CALLS:
         suites_name = f"Gradient{str(name).replace('ClipGradBy', 'ClipBy')}"  # Paddle has two names for each class
         if suites_name in CALLS:

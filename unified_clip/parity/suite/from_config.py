@@ -28,7 +28,7 @@ def calls_of_config(path: Path, place: str) -> Iterator[dict[str, Any]]:
     except ConfigError as error:
         raise SuiteError(f"{place}: {error}", error.code) from None
     if why := _why_not_one_call(config):
-        raise SuiteError(f"{place}: {path}: no single call clips like this configuration: {why}")
+        raise SuiteError(f"{place}: {path}: one function call cannot apply this configuration: {why}")
     if config.rule == "none":
         yield {"call": "get_total_norm"}
     elif config.min is not None:

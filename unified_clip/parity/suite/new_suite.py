@@ -1,4 +1,4 @@
-"""Write a small suite for `unified-clip parity init`: a suite.toml with comments, for the user's own gradient files."""
+"""Write the suite.toml that `unified-clip parity init` creates, with comments and the user's gradient files."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
 TEXT = """\
 # `unified-clip parity` runs each case on every framework, with unified_clip and with the framework's own function.
 
-# With a list of known differences, the run fails for a difference that is not in the list, or for a stale entry of
-# the list. `unified-clip parity --accept` writes the list. Without a list, differences do not fail the run.
+# With a list of known differences, the run fails if a difference is not in the list, or if a listed difference no
+# longer occurs. `unified-clip parity --accept` writes the list. Without a list, differences do not fail the run.
 # known = "known.toml"
 
 {frameworks}
@@ -152,7 +152,7 @@ gradients = ["many gradients"]
 rules = {rules}
 thresholds = [5.9]
 
-# Other norms. If your own function for clip_grad_norm_ has no argument norm_type, delete this table.
+# Other norms. Delete the table below if you test your own clip_grad_norm_ and it has no argument norm_type.
 [[cases]]
 gradients = ["signs and shapes"]
 calls = [
@@ -230,7 +230,7 @@ def notes(norms: Mapping[Path, float]) -> Iterator[str]:
         if not 0 < norm < math.inf:
             effect = "changes nothing" if norm == 0 else "returns only NaN and zeros"
             yield (
-                f"The total norm of {path} is {norm:g}, so a clip by this norm {effect}, whatever the threshold. "
+                f"The total norm of {path} is {norm:g}, so clipping by this norm {effect}, whatever the threshold. "
                 "To test thresholds, also pass gradients with a finite norm above 0."
             )
 

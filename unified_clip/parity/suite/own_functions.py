@@ -87,7 +87,7 @@ def uses_function(case: Case, public_name: str, framework: str) -> bool:
 def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bool:
     """Return whether a Python file seems to define a name. The file is parsed, but not run.
 
-    is_own_python: Whether the current interpreter also runs the file. If False, syntax errors are ignored, because the
+    is_own_python: Whether this interpreter will run the file. If False, syntax errors are ignored, because the
         file can be for another version of Python.
     """
     try:

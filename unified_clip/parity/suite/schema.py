@@ -53,7 +53,7 @@ def _one_of(*names: str) -> AfterValidator:
 
 
 PYTHON_FUNCTION = _accepted_by(
-    re.compile(r".+\.py:[^:]+").fullmatch, "give a file and its function, as in grads.py:gradients"
+    re.compile(r".+\.py:[^:]+").fullmatch, "give a file and a function name, as in grads.py:gradients"
 )
 RELATIVE = _accepted_by(
     re.compile("[^/]").match, "give a pattern such as cases/*.toml, relative to the suite's directory"
@@ -151,11 +151,11 @@ class CaseOptions(SuiteTable):
 
     warns: bool = False
     update: bool = False
-    """Whether to also compare the parameters after an SGD step with the clipped gradients. If True, the
+    """Whether to also apply an SGD step with the clipped gradients, and compare the new parameters. If True, the
     gradients must be float32 or float64."""
 
     subnormal: bool = False
-    """Whether the result depends on subnormal numbers, which TensorFlow and XLA replace by 0 on their devices."""
+    """Whether the result depends on subnormal numbers. Operations of TensorFlow and XLA replace these numbers by 0."""
 
 
 class CallsTable(SuiteTable):

@@ -32,7 +32,7 @@ def only_frameworks(suite: Suite, names: Sequence[str]) -> Suite:
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
-    """In `modes`, a name such as `jax:device` means the mode of one framework."""
+    """In `modes`, `jax:device` leaves out `device` for JAX only."""
     for mode in modes:
         _check_mode(suite, mode)
     frameworks = {

@@ -73,9 +73,12 @@ def _memory(case: Case) -> Iterator[str]:
     if form.gradients_for_parameters and call.style != "in place":
         yield "`gradients_for_parameters` needs a function that clips in place. Remove `gradients_for_parameters`"
     for key, shared in (("expanded", form.expanded), ("overlapping", form.overlapping)):
-        problem, expect = f"{key} memory needs a function that clips in place", ""
+        problem, expect = f"gradients with {key} memory need a function that clips in place", ""
         if call.in_place:
-            problem, expect = f"unified_clip rejects {key} memory in functions that clip in place", f", {OR_EXPECT}"
+            problem, expect = (
+                f"unified_clip's functions that clip in place reject gradients with {key} memory",
+                f", {OR_EXPECT}",
+            )
         if shared and not case.options.raises:
             yield f"{problem}. Remove the key {key}{expect}"
 

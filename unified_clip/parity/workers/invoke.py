@@ -133,11 +133,11 @@ def _other_norm(invocation: Invocation, result: CallResult) -> str:
     if result.raised or result.norm is None or tuple(invocation.adapter.packages) == ("numpy",):
         return ""
     gradients = [densify(_read(invocation, tensor)) for tensor in invocation.gradients]
-    expected = f"{norm_dtype([gradient for gradient in gradients if gradient is not None])}[]"
+    dtype = norm_dtype([gradient for gradient in gradients if gradient is not None])
     if isinstance(result.norm, Dense):
-        return f"the norm is a number instead of a tensor {expected}: return a tensor, not a number"
+        return f"the norm is a number instead of a 0-d {dtype} tensor: return a tensor, not a number"
     norm = types.form(densify(_read(invocation, result.norm)))
-    return "" if norm == expected else f"the norm is {norm} instead of {expected}"
+    return "" if norm == f"{dtype}[]" else f"the norm is {norm} instead of a 0-d {dtype} tensor"
 
 
 def _other_structure(invocation: Invocation, result: CallResult) -> str:

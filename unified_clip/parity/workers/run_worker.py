@@ -51,7 +51,7 @@ def command(
     returns: Mapping[str, str] | None = None,
     table: str = "",
 ) -> list[str]:
-    """Return the command line of a worker. `run_worker` appends the directories JOB and OUT.
+    """Return the command line of a worker. `run_worker` appends the input directory and the output directory.
 
     functions: {public function: the corresponding function of the user, as FILE.py:FUNCTION}.
     root: The directory that contains the files of the user's functions.

@@ -42,7 +42,7 @@ class UserFunction(NamedTuple):
 
     returns: str = ""
     """The value for this function in the suite's table `returns`. The text is empty if the function returns the same
-    as the public function."""
+    kind of result as the public function."""
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
         """Required arguments are passed to the user's function by position."""

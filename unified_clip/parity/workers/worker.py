@@ -172,7 +172,7 @@ def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mappi
 Item = Mapping[str, Any]
 Job = tuple[Mapping[str, Any], Sequence[Gradient]]
 Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
-"""(fields for the result file `N.json`, {name: tensors} for the result file `N.tensors`)"""
+"""The result of work item N: (fields of the file `N.json`, {name: tensors} of the file `N.tensors`)."""
 
 
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
