@@ -262,7 +262,8 @@ def clip_by_norm(
 ) -> Any:
     """Return one tensor clipped by its own norm. With `axes`, clip each slice that spans these axes by its own norm.
 
-    Let n be the 2-norm. The tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
+    Let n be the 2-norm of the tensor or slice. The tensor or slice is multiplied by min(1, clip_norm / n). Source:
+    `tf.clip_by_norm`.
 
     Args:
         t: A tensor of any shape. A sparse tensor is clipped like its dense form, and stays sparse. For None, the result

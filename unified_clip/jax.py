@@ -49,9 +49,9 @@ def clip_grad_norm_(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
             means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
-            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
-            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls, 'auto' means all processes. If
+            only some processes own the gradients, pass these processes: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. All of them must make the call.
         ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
             call is on the devices of only some processes, pass 'replicated' (every process has a copy) or 'distinct'
             (processes have different arrays). Or pass a function that gets an array and returns True if this process
@@ -133,9 +133,9 @@ def get_total_norm(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
             means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
-            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
-            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls, 'auto' means all processes. If
+            only some processes own the gradients, pass these processes: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. All of them must make the call.
         ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
             call is on the devices of only some processes, pass 'replicated' (every process has a copy) or 'distinct'
             (processes have different arrays). Or pass a function that gets an array and returns True if this process
@@ -219,9 +219,9 @@ def clip_by_global_norm(
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
             means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
-            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
-            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls, 'auto' means all processes. If
+            only some processes own the gradients, pass these processes: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. All of them must make the call.
         ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
             call is on the devices of only some processes, pass 'replicated' (every process has a copy) or 'distinct'
             (processes have different arrays). Or pass a function that gets an array and returns True if this process
@@ -264,7 +264,8 @@ def clip_by_norm(
 ) -> Any:
     """Return one array clipped by its own norm. With `axes`, clip each slice that spans these axes by its own norm.
 
-    Let n be the 2-norm. The array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
+    Let n be the 2-norm of the array or slice. The array or slice is multiplied by min(1, clip_norm / n). Source:
+    `tf.clip_by_norm`.
 
     Args:
         t: An array of any shape. A sparse array is clipped like its dense form, and stays sparse. For None, the result
@@ -275,9 +276,9 @@ def clip_by_norm(
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
             means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
-            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
-            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls, 'auto' means all processes. If
+            only some processes own the gradients, pass these processes: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. All of them must make the call.
 
     Returns:
         A new array of the shape and dtype of `t`.
@@ -342,9 +343,9 @@ def global_norm(
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
             means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
-            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
-            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls, 'auto' means all processes. If
+            only some processes own the gradients, pass these processes: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. All of them must make the call.
         ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
             call is on the devices of only some processes, pass 'replicated' (every process has a copy) or 'distinct'
             (processes have different arrays). Or pass a function that gets an array and returns True if this process
@@ -473,9 +474,9 @@ class GradientClipByNorm(classes.GradientClipByNorm):
             `need_clip = False` of a parameter has the same effect.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
             means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
-            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
-            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls, 'auto' means all processes. If
+            only some processes own the gradients, pass these processes: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. All of them must make the call.
 
     Raises:
         TypeError: clip_norm is not a number. clip_norm is an array on a GPU or in a graph. need_clip is not a function.
@@ -509,9 +510,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             clip. The attribute `need_clip = False` of a parameter has the same effect.
         process_group: Inside `shard_map` and `pmap`, pass the axis or axes along which the gradients are sharded. None
             means that each device has complete gradients. 'auto' reads the axes from the types of the arrays, and
-            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls with several processes, pass
-            the processes that together own the gradients: a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All these processes must make the call. 'auto' means all processes.
+            raises ValueError in `pmap` and `shard_map(check_vma=False)`. In eager calls, 'auto' means all processes. If
+            only some processes own the gradients, pass these processes: a `jax.sharding.Mesh`, a list of process
+            indices, or axes of the arrays' mesh. All of them must make the call.
         ownership: Which process owns an array. Only the owner includes the array in the norm. If an array in an eager
             call is on the devices of only some processes, pass 'replicated' (every process has a copy) or 'distinct'
             (processes have different arrays). Or pass a function that gets an array and returns True if this process

@@ -239,7 +239,8 @@ def clip_by_norm(
 ) -> Any:
     """Return one array clipped by its own norm. With `axes`, clip each slice that spans these axes by its own norm.
 
-    Let n be the 2-norm. The array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
+    Let n be the 2-norm of the array or slice. The array or slice is multiplied by min(1, clip_norm / n). Source:
+    `tf.clip_by_norm`.
 
     Args:
         t: An array of any shape. For None, the result is None.

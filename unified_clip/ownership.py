@@ -159,7 +159,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             raise ValueError(
                 f"A parameter is on the ranks {ranks.tolist()}, but not on all ranks along "
                 f"{' and '.join(self._names[at] for at in along)}. Cannot infer which parameters the other ranks have. "
-                "Pass a mesh that has exactly these ranks along one dimension"
+                f"Pass a mesh with a dimension that has exactly the ranks {ranks.tolist()}"
             )
         return [dim for dim in range(len(self._shape)) if dim not in (*along, *self._distinct)]
 
@@ -174,7 +174,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     first rank of the model's process group owns their parameters.
 
     Call this function after FSDP1 has wrapped the model. Then pass the parameters and
-    `process_group=model.process_group` to the clip, for `HYBRID_SHARD` too.
+    `process_group=model.process_group` to the clip function. Do the same with `HYBRID_SHARD`.
 
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
@@ -186,8 +186,8 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     Raises:
         TypeError: `model` has no FSDP1 module.
         ValueError: Nested FSDP1 modules are on different ranks. The model has tensor-parallel parameters, but
-            `tensor_rank` is missing. Only some parameters in a flat parameter are tensor-parallel. A clip
-            gets a tensor that is not a parameter of `model`.
+            `tensor_rank` is missing. Only some parameters in a flat parameter are tensor-parallel. The
+            clip function gets a tensor that is not a parameter of `model`.
 
     Example:
         On each rank, after `init_process_group`::

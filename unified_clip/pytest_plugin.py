@@ -45,7 +45,7 @@ def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """Return `unified_clip.testing.assert_suite_passes`, for paths relative to pytest's root directory.
+    """Return `assert_suite_passes` of `unified_clip.testing`. Relative paths start at pytest's root directory.
 
     The options of `clip_parity` do not apply, because the suite names its frameworks and interpreters.
     """

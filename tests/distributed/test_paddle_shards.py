@@ -338,6 +338,6 @@ def test_if_a_process_ends_the_others_raise_an_error() -> None:
         assert time.monotonic() - began < 30  # Paddle's own limit, which cannot be set
         assert gone.exitcode == 3
         assert "RuntimeError" in str(here)
-        assert "Rank 0 of 2 waited for the other ranks in call 2 of this process group" in str(here)
+        assert "Rank 0 of 2 waited for the other ranks in call 2 on this process group" in str(here)
     finally:
         world.close()

@@ -283,7 +283,7 @@ def test_ambiguous_or_invalid_ownership_is_rejected(
     check_rejected(worlds(size).run(faults.run_case, case), error, *messages)
 
 
-WAITING = "of {} waited for the other ranks in call 1 of this process group. Make the same calls on every rank"
+WAITING = "of {} waited for the other ranks in call 1 on this process group. Make the same calls on every rank"
 
 
 @pytest.mark.nightly

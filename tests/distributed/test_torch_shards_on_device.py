@@ -133,7 +133,7 @@ def test_if_partial_gradients_differ_the_norm_is_nan_and_the_next_call_raises(wo
         at_once = {"another threshold": "", "integers": "position 7"}.get(change, "ranks make different calls")
         assert during.error.startswith(at_once if rank else "")
         assert bool(during.error) == (rank == 1 and change != "another threshold")
-        assert "call 2 of this process group" in after.error
+        assert "call 2 on this process group" in after.error
         assert after.all_reduces == 0
 
 
@@ -143,7 +143,7 @@ def test_partial_gradients_of_two_lists_are_never_summed(worlds: Worlds) -> None
         assert all(map(math.isfinite, [clip.norm for clip in agreed]))
         assert math.isnan(during.norm)
         assert during.error == ""
-        assert "call 5 of this process group differs between ranks" in after.error
+        assert "the ranks made different calls at call 5 on this process group" in after.error
 
 
 WIDE = {
@@ -233,23 +233,23 @@ def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
     [
         (
             "other thresholds",
-            "call 2 of this process group differs between ranks. Set UNIFIED_CLIP_TRITON=0",
+            "the ranks made different calls at call 2 on this process group. Set UNIFIED_CLIP_TRITON=0",
         ),
         (
             "one rank rejects",
-            "a rank raised an error at call 2 of this process group, so the norm of the call is NaN. Restart",
+            "a rank raised an error at call 2 on this process group, so this call returned NaN as the norm. Restart",
         ),
         (
             "one rank checks",
-            "call 2 of this process group differs between ranks. Set UNIFIED_CLIP_TRITON=0",
+            "the ranks made different calls at call 2 on this process group. Set UNIFIED_CLIP_TRITON=0",
         ),
         (
             "one rank has float64",
-            "call 2 of this process group differs between ranks. Set UNIFIED_CLIP_TRITON=0",
+            "the ranks made different calls at call 2 on this process group. Set UNIFIED_CLIP_TRITON=0",
         ),
         (
             "one rank has complex",
-            "a gradient of call 2 of this process group is complex. At the first call with these",
+            "at call 2 on this process group, a gradient was complex, so this call returned NaN as the norm. At the",
         ),
     ],
 )

@@ -424,7 +424,9 @@ def test_parameters_added_later_without_names_are_rejected(fused: bool) -> None:
     optimizer = torch.optim.SGD(model.hidden.parameters(), lr=RATE, fused=fused)
     weights_only("*.bias").attach_to(optimizer, model.hidden)
     optimizer.add_param_group({"params": list(model.output.parameters())})
-    with pytest.raises(ValueError, match=r"In this SGD, parameter 2 .* Detach, and attach again with the model: "):
+    with pytest.raises(
+        ValueError, match=r"In this SGD, parameter 2 .* Detach the clip, and attach it again with the model: "
+    ):
         optimizer.step()
 
 

@@ -232,7 +232,7 @@ class Consensus:
     def _waiting(self, waits: str) -> str:
         return (
             f"Rank {self.group.rank} of {self.group.size} {waits} for the other ranks in call "
-            f"{self._call.arguments.get(CALL)} of this process group. Make the same calls on every rank, also on "
+            f"{self._call.arguments.get(CALL)} on this process group. Make the same calls on every rank, also on "
             "ranks without a gradient, and look for a rank that has ended."
         )
 

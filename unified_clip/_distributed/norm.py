@@ -91,7 +91,7 @@ class LocalShards(ABC):
         return []
 
     def sum_terms(self) -> list[Tensor]:
-        """Return the sums of the gradients in `terms`. All ranks have to call this method."""
+        """Sum each gradient in `terms` over its ranks. All ranks have to call this method."""
         return []
 
     def terms_on_device(self, measure: Measure) -> on_device.Terms | None:

@@ -119,14 +119,14 @@ def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
     digests = [compared[start : start + length] for start in range(0, len(compared), length)]
     if rejected:
         raise ValueError(
-            f"a rank raised an error at call {number} of this process group, so the norm of the call is NaN. Restart "
-            "all ranks from the same checkpoint with UNIFIED_CLIP_TRITON=0. Then all ranks raise the error"
+            f"a rank raised an error at call {number} on this process group, so this call returned NaN as the norm. "
+            "Restart all ranks from the same checkpoint with UNIFIED_CLIP_TRITON=0. Then all ranks raise the error"
         )
     if stays == size and can < size:
         raise ValueError(
-            f"a gradient of call {number} of this process group is complex. At the first call with these "
-            "parameters, no gradient was complex. So the norm of the call is NaN. Set UNIFIED_CLIP_TRITON=0, or give "
-            "these gradients the dtypes of the first call"
+            f"at call {number} on this process group, a gradient was complex, so this call returned NaN as the "
+            "norm. At the first call with these parameters, no gradient was complex. Set UNIFIED_CLIP_TRITON=0, or "
+            "give these gradients the dtypes of the first call"
         )
     if stays != size or tags != TAG * size or not all(map(equal_summands, digests)):
-        raise ValueError(f"call {number} of this process group differs between ranks. {REMEDY}")
+        raise ValueError(f"the ranks made different calls at call {number} on this process group. {REMEDY}")

@@ -46,13 +46,13 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return True on the first of the ranks with the same elements. `Partial` counts as `Replicate`."""
+        """Return True if no earlier rank has the same elements as this rank. `Partial` counts as `Replicate`."""
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return True on the first of the group's ranks with the same elements.
+        """Return True if no earlier rank of the group has the same elements as this rank.
 
-        Return None if an element of the tensor might be on no rank of the group.
+        Return None if the ranks of the group might not have all elements of the tensor.
         """
 
     @abstractmethod
@@ -372,7 +372,7 @@ class DistributedGradients(LocalShards):
 
     @functools.cached_property
     def _has_full_mesh(self) -> bool:
-        """Whether any tensor is on a mesh of all ranks. If so, plain tensors are assumed to be copies."""
+        """Whether any tensor is on a mesh of all ranks. If so, plain tensors are assumed to be equal on all ranks."""
         return any(map(self._group.ranks.__le__, self._meshes))
 
     @functools.cached_property

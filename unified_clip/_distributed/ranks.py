@@ -85,9 +85,9 @@ class Ranks(Sequence[int]):
 
 
 def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ranks, rank: int) -> bool | None:
-    """Return whether `rank` is the first of the group's ranks that have the same elements.
+    """Return True if no earlier rank of the group has the same elements as `rank`.
 
-    Return None if a rank of the group is not on the mesh, or if an element of the tensor is on no rank of the group.
+    Return None if a rank of the group is not on the mesh, or if the group lacks an element of the tensor.
     is_copied: For each dimension of the mesh, whether the tensor is copied along this dimension.
     """
     present, copied = group.has(mesh), tuple(dim for dim, is_along in enumerate(is_copied) if is_along)

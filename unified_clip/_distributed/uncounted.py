@@ -24,7 +24,7 @@ def place(leaf: Leaf, are_listed: bool) -> str:
 class SharedGradients(NamedTuple):
     sets: Sequence[SharedSet] = ()
     needed_place: Callable[[int], str | None] = lambda index: None
-    """Returns the place of a gradient as text, or None if the norm does not need the gradient."""
+    """Returns the name or position of a gradient, or None if the norm does not need the gradient."""
 
 
 def describe(shared: SharedGradients, exchange: Exchange) -> str | None:

@@ -28,7 +28,7 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
         data: A saved state that `read_state` returned. The default is the initial state.
 
     Returns:
-        A float64 vector, or on JAX an int32 matrix, because JAX without x64 has no float64.
+        A float64 vector. On JAX, an int32 matrix, because JAX has no float64 without `jax_enable_x64`.
 
     Raises:
         ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`, `like` has more

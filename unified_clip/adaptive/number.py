@@ -1,4 +1,4 @@
-"""The numbers of adaptive rules: Python floats, or `Number` if a framework computes.
+"""The numbers of adaptive rules: Python floats on the host path, and `Number` on the device path.
 
 `Number` keeps compilers from merging operations, so the result of each operation is rounded.
 """

@@ -68,7 +68,7 @@ def _axes(agc: AGC, gradients: GradientList, index: int) -> list[int] | None:
     if shape is None:
         raise ValueError(
             f"the adaptive rule agc needs the number of axes of the gradient at {gradients.leaves[index].place}. Set "
-            "the shape of the gradient, or exclude its parameter"
+            "the shape of the gradient, or exclude its parameter from the clip"
         )
     try:
         axes = agc.axes(shape)
@@ -86,7 +86,7 @@ def _parameter(gradients: GradientList, index: int) -> Tensor:
     if gradients.is_sparse(index):
         raise TypeError(
             f"the gradient at {leaf.place} is sparse. The adaptive rule agc does not support sparse gradients. Exclude "
-            "the parameter, or convert the gradient to a dense one"
+            "the parameter from the clip, or convert the gradient to a dense one"
         )
     parameter = backend.detached(leaf.parameter)
     shapes = [tuple(backend.shape(tensor) or ()) for tensor in (gradients.values[index], parameter)]

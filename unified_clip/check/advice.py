@@ -80,8 +80,8 @@ BESIDE_DEEPSPEED = (
 )
 
 UNUSED = (
-    "This configuration clips nothing now. If no clip is intended, remove the configuration. Otherwise, use the "
-    "configuration, as in clip(gradients). Clipping then changes your training results."
+    "This configuration clips nothing now. If no clip is intended, remove the configuration. Otherwise, clip with "
+    "the configuration: if its name is clip, call clip(gradients). Clipping then changes your training results."
 )
 
 UNREAD = (
@@ -112,7 +112,7 @@ RECOMMENDED = (
 )
 ANY_THRESHOLD = (
     'Or to accept every threshold, add the clip to check.ignore with rule = "{rule}" and a reason. The check then '
-    "compares no threshold that this clip gets at run time."
+    "does not compare the threshold of this clip with the clip configuration."
 )
 
 KEEP = "To keep this clip, add it to check.ignore with a reason."
@@ -231,10 +231,10 @@ class Advisor:
         reads = "your own code reads this key"
         is_right = self._config.rule in rules
         if numbers == {0} != {threshold}:
-            or_ = f", set it to {threshold!r}. Or, if 0" if is_right else ", and 0"
+            or_ = f", set the key to {threshold!r}. Or, if 0" if is_right else ", and 0"
             return {"rule": "none"}, f"{reads}{or_} is meant to switch the clip off, add"
         if is_right:
-            change = "" if numbers == {threshold} else f"set it to {threshold!r}, and "
+            change = "" if numbers == {threshold} else f"set the key to {threshold!r}, and "
             return {"rule": self._config.rule, "threshold": threshold}, f"{reads}, {change}add"
         if len(numbers) > 1:
             return {}, ""

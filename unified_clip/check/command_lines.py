@@ -275,7 +275,7 @@ def _document(setting: CommandLineSetting, value: Any) -> Document:
 def settings(text: str) -> Iterator[CommandLineSetting]:
     """Yield each option and each override, in the order of lines.
 
-    Replace `$NAME` by a number if the text assigns only this number to NAME.
+    If the text assigns only one number to NAME, replace `$NAME` by this number.
     """
     variables = {first or second for first, second in VARIABLE.findall(text)}
     variables |= {*re.findall(r"\$\{(\w+)", text)}

@@ -270,9 +270,11 @@ class Judge:
         this, expected = (_change(each, with_before=is_same_norm) for each in (row.a, row.b))
         if this != expected:
             expected = expected if row.a.norm_clipped is None else NORM.sub("it", expected)
-            return f"{row.of}: this clip {this}; {self._file.name} {expected}"
-        elements = f"the results differ by up to {row.distance:.2g} times the largest element"
-        return f"{row.of}: this clip {this}, as {self._file.name} does, but {elements}"
+            return f"{row.of}: this clip {this}, but {self._file.name} {expected}"
+        return (
+            f"{row.of}: this clip {this}, as {self._file.name} does, but the results differ by up to "
+            f"{row.distance:.2g} times the largest element"
+        )
 
     def _comparison(self, config: ClipConfig) -> compare.ConfigComparison:
         key = repr({**config.data(), "provenance": None})

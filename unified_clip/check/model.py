@@ -63,7 +63,7 @@ class Finding(ReportModel):
     """For "drift": a sentence about the example gradients for which this clip and the configuration differ most. The
     sentence usually gives the norm before the clip, after this clip, and after a clip by the configuration. If this
     clip differs only in the family or the eps, the sentence gives the largest difference between the coefficients. If
-    the clip has to be off, the sentence gives the reason. For all other kinds, the text is empty.
+    `check.off` lists the file of the clip, the sentence explains the finding. For all other kinds, the text is empty.
     """
 
     edit: str

@@ -46,8 +46,8 @@ def clip_(
 
     Raises:
         ValueError: A configuration is attached to an optimizer of these parameters.
-        RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). FSDP1 shards the
-            gradients, but `ownership` is missing.
+        RuntimeError: Accelerate uses DeepSpeed, Megatron-LM or XLA, which do not expose the gradients. FSDP1 shards
+            the gradients, but `ownership` is missing.
         TypeError: An entry of `parameters` is not a parameter. The configuration selects parameters by name, but
             `parameters` has no names.
         NonFiniteNormError: The norm is not finite, and nonfinite is "raise".

@@ -54,8 +54,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     Raises:
         ValueError: The trainer, the module, another `ClipCallback` or an attached configuration clips too. check_numel
             or check_replicas fails.
-        RuntimeError: The engine does not expose the gradients (DeepSpeed, XLA). FSDP1 shards the gradients, but
-            `ownership` is missing.
+        RuntimeError: The trainer uses DeepSpeed or XLA, which do not expose the gradients. FSDP1 shards the
+            gradients, but `ownership` is missing.
         NonFiniteNormError: The norm of a step is not finite, and the configuration has nonfinite="raise".
 
     Source: unified_clip, at `Callback.on_before_optimizer_step`.

@@ -30,7 +30,7 @@ class ClipState(NamedTuple):
     """The number of steps so far, an int32."""
 
     kept: OutcomeArrays
-    """The outcome of the last step, in JAX's default type: float64 with x64, and float32 without x64."""
+    """The outcome of the last step. Norms are float64 if `jax_enable_x64` is set, and float32 otherwise."""
 
     recent: Any
     """An int8 for each of the last 100 steps: 1 if a gradient changed, 0 if none changed, and -1 if unknown."""
@@ -39,7 +39,7 @@ class ClipState(NamedTuple):
     """The state of the optimizer that you passed to `as_optax`, or an empty state if you passed none."""
 
     adaptive: Any = ()
-    """The state of each adaptive rule. JAX without x64 has no float64, so two int32 contain the bits of a float64."""
+    """The state of each adaptive rule. Two int32 replace each float64, which JAX lacks without `jax_enable_x64`."""
 
 
 def transformation(

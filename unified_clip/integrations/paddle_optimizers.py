@@ -22,7 +22,8 @@ from .names import checked_names
 UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)."
 
 SINGLE_GROUP = (
-    "If the optimizer has a single group, the cause is that this step and the last step clip different parameters. "
+    "If the optimizer has a single group, this error means that this step and the last step clip different "
+    "parameters. "
     "In this case, assign the result of as_paddle() to a variable `clip`, and set clip.step to the step number "
     "before each step."
 )

@@ -74,7 +74,7 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
 
 
 Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
-"""Takes tensors and a boolean for each tensor. Returns whether a boolean is true on any device."""
+"""Takes tensors and a boolean for each tensor. Returns whether at least one boolean is true on at least one device."""
 
 
 def outcome_arrays(

@@ -163,7 +163,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         with torch_scaling.without_scale(optimizer, gradients):
             if len(parameters) != self._count:
-                remedy = "Detach, and attach again with the model: clip.attach_to(optimizer, model)."
+                remedy = "Detach the clip, and attach it again with the model: clip.attach_to(optimizer, model)."
                 self._look_up_names(optimizer, remedy)
             self._clipper.clip_(parameters, step=step)
 

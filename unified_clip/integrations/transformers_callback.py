@@ -52,8 +52,8 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         ConfigError: A setting in a dict is not valid.
         ValueError: The trainer, another `ClipCallback` or an attached configuration clips too. A checkpoint has other
             adaptive rules than the configuration. check_numel or check_replicas fails.
-        RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). FSDP1 shards the
-            gradients, but `ownership` is missing.
+        RuntimeError: The trainer uses DeepSpeed, Megatron-LM or XLA, which do not expose the gradients. FSDP1 shards
+            the gradients, but `ownership` is missing.
         NonFiniteNormError: The norm of a step is not finite, and the configuration has nonfinite="raise".
 
     Source: unified_clip, at `transformers.TrainerCallback.on_pre_optimizer_step`.

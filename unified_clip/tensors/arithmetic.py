@@ -126,7 +126,7 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """Return the first LIMB bits of each fraction as a whole number, and the remaining fractions."""
+    """Split each fraction. Return its first LIMB bits as a whole number, and the rest as a fraction."""
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole

@@ -13,7 +13,8 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Fingerprints = Sequence[float]
-"""One sum for the stored order of axes, one for the flattened weight, and one for each other order of `axis_orders`."""
+"""Weighted sums of the elements: one for the stored order of axes, one for the flattened weight, and one for every
+further order that `axis_orders` returns."""
 
 Order = Literal["same", "transposed", "reshaped", "other"]
 

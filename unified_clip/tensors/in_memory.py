@@ -14,7 +14,7 @@ from .types import STORAGE, Gradient
 
 
 def read_container(container: Any) -> dict[str, Gradient]:
-    """Return the gradients in a container by name. A gradient without a name is named "gradient 0"."""
+    """Return {name: gradient} for a container. A gradient without a name is named "gradient 0"."""
     backend, container = _dispatch.resolve(container)
     tensors = converter(backend.name)
     leaves = containers.flatten(backend, container).leaves

@@ -88,7 +88,9 @@ def test_a_threshold_known_at_run_time_only_is_unknown(check: Check) -> None:
     assert finding.kind == "unknown"
     assert finding.does.startswith("The threshold, args.max_norm, is only known at run time. The check reads only")
     assert "This edit is recommended" in finding.edit.splitlines()[0]
-    assert finding.edit.endswith("The check then compares no threshold that this clip gets at run time.")
+    assert finding.edit.endswith(
+        "The check then does not compare the threshold of this clip with the clip configuration."
+    )
 
 
 LOOPS = [

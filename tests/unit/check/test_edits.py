@@ -103,7 +103,10 @@ def test_an_unknown_file_is_to_be_corrected(check: Check) -> None:
     ("wrong", "edit"),
     [
         ("gradient_clip_vla: 1.0", "Remove trainer.gradient_clip_vla.\nOr, if your own code reads this key, add to"),
-        ("gradient_clip_vla: 2.0", "Remove trainer.gradient_clip_vla.\nOr, if your own code reads this key, set it to"),
+        (
+            "gradient_clip_vla: 2.0",
+            "Remove trainer.gradient_clip_vla.\nOr, if your own code reads this key, set the key to",
+        ),
         ("gradient_clip_val: one", "Or, to accept the file as it is, add to"),
         ("gradient_clip_val: '1.0'", "Or, to accept the file as it is, add to"),
         ("gradient_clip_val: 1.0\n  gradient_clip_algorithm: nrom", "Or, to accept the file as it is, add to"),

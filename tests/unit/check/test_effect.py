@@ -16,17 +16,17 @@ ABOVE = "gradients of norm 10 (above the threshold): "
 @pytest.mark.parametrize(
     ("source", "effect"),
     [
-        (NORM % "0.5", f"{AT_TEN}this clip changes the norm from 10 to 0.5; clip.toml changes it to 1"),
+        (NORM % "0.5", f"{AT_TEN}this clip changes the norm from 10 to 0.5, but clip.toml changes it to 1"),
         (
             "import tensorflow as tf\n\ng, n = tf.clip_by_global_norm(grads, 5.0)",
-            f"{AT_FIFTY}this clip changes the norm from 50 to 5; clip.toml changes it to 1",
+            f"{AT_FIFTY}this clip changes the norm from 50 to 5, but clip.toml changes it to 1",
         ),
-        (NORM % "5.0", f"{AT_FIFTY}this clip changes the norm from 50 to 5; clip.toml changes it to 1"),
-        (NORM % "float('inf')", f"{ABOVE}this clip keeps the norm at 10; clip.toml changes it to 1"),
-        (NORM % "1.0, float('inf')", f"{AT_TEN}this clip changes the norm to 1.083; clip.toml changes it to 1"),
+        (NORM % "5.0", f"{AT_FIFTY}this clip changes the norm from 50 to 5, but clip.toml changes it to 1"),
+        (NORM % "float('inf')", f"{ABOVE}this clip keeps the norm at 10, but clip.toml changes it to 1"),
+        (NORM % "1.0, float('inf')", f"{AT_TEN}this clip changes the norm to 1.083, but clip.toml changes it to 1"),
         (
             NORM % "1.0, error_if_nonfinite=True",
-            "gradients with an infinity: this clip raises an error; clip.toml changes the norm from inf to nan",
+            "gradients with an infinity: this clip raises an error, but clip.toml changes the norm from inf to nan",
         ),
         (
             VALUE,

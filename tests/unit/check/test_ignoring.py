@@ -152,7 +152,7 @@ def test_a_key_that_only_the_own_code_reads_is_approved_by_its_value(check: Chec
             "The entry 1 of check.ignore approves only rule = 'global_norm', threshold = 1.0"
         )
     assert (
-        "set it to 1.0, and add"
+        "set the key to 1.0, and add"
         in only_finding(check({name: PL_TRAINER.format(9.0, "norm"), **ds}, CLIP_CONFIG + formats)).edit
     )
 
@@ -169,7 +169,7 @@ def test_a_key_of_0_that_only_the_own_code_reads_is_approved_by_the_rule_none(
 ) -> None:
     ds = {"ds.json": DEEPSPEED % "1.0", "own.py": "scale(grads, config.grad_clip)\n"}
     advice, _, entry = only_finding(check({name: off, **ds})).edit.partition(", add to clip.toml:\n")
-    assert advice == "If your own code reads this key, set it to 1.0. Or, if 0 is meant to switch the clip off"
+    assert advice == "If your own code reads this key, set the key to 1.0. Or, if 0 is meant to switch the clip off"
     report = check({name: off, **ds}, f"{CLIP_CONFIG}{entry}\n")
     assert (report.findings, len(report.ignored)) == ([], 1)
     for text in (off.replace("0", "5.0"), off + second):

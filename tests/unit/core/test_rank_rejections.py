@@ -131,7 +131,7 @@ def test_a_rank_that_waits_for_long_logs_the_number_of_its_call(monkeypatch: Any
     monkeypatch.setattr(waiting, "PATIENCE", 0.0)
     measure_once(group)
     assert caplog.messages == [
-        "Rank 0 of 2 waits for the other ranks in call 2 of this process group. Make the same calls on every rank, "
+        "Rank 0 of 2 waits for the other ranks in call 2 on this process group. Make the same calls on every rank, "
         "also on ranks without a gradient, and look for a rank that has ended."
     ]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -141,7 +141,7 @@ def test_a_forked_process_logs_its_own_waits(monkeypatch: Any, caplog: Any) -> N
     monkeypatch.setattr(waiting, "_WATCH", [threading.Thread()])
     monkeypatch.setattr(waiting, "PATIENCE", 0.0)
     measure_once(slow_group(caplog))
-    assert "in call 1 of this process group" in caplog.text
+    assert "in call 1 on this process group" in caplog.text
 
 
 def measure_once(group: Any) -> None:

@@ -384,7 +384,7 @@ def test_what_converting_refuses(torch_files: Path, tensorflow_files: Path) -> N
     assert "model.weights.h5 is compressed in this zip archive. Save the model again" in refused(
         tensorflow_files, "deflated.keras"
     )
-    assert "numbers of 'w' are missing or in another file" in refused(tensorflow_files, "hollow.h5")
+    assert "data of 'w' is missing or in another file" in refused(tensorflow_files, "hollow.h5")
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_a_small_file_that_claims_much_is_not_converted(torch_files: Path, tenso
 
 @pytest.mark.nightly
 def test_no_file_reads_another_file(tensorflow_files: Path) -> None:
-    assert "'w' has its numbers in another file, 'secret'. Save all numbers in one file" in refused(
+    assert "'w' has its data in another file, 'secret'. Save all data in one file" in refused(
         tensorflow_files, "external.h5"
     )
     assert "'w' is a link to another file, 'vast.h5'" in refused(tensorflow_files, "linked.h5")

@@ -48,7 +48,7 @@ class Notebook(NamedTuple):
 
     source: str
     commands: str
-    """The command lines after `!` and `%`, and the code of cells such as `%%bash`."""
+    """The commands in lines that start with `!` or `%`, and the code of cells such as `%%bash`."""
 
     other: dict[int, str]
     """{number of the first line: text} for each cell that is not Python."""

@@ -113,7 +113,7 @@ def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:
 def _references(source: Source, name: str, scope: ast.AST | None) -> Iterator[ast.expr]:
     """Yield the expressions that read the variable `name`. A call such as `locals()` reads all variables.
 
-    In a comprehension, `locals()` is ignored, because such code usually logs settings.
+    A comprehension over `locals()` does not count as a read, because it usually only logs settings.
     """
     for node in source.nodes if scope is None else ast.walk(scope):
         match node:

@@ -56,7 +56,7 @@ NEED_CLIP = (
 ).format(config="The clip configuration")
 LAYERWISE = (
     "This optimizer updates each parameter during the backward pass. So there is no norm of all gradients, and "
-    "max_grad_norm has no effect. Choose another optim, or add this setting to check.ignore with a reason."
+    "max_grad_norm has no effect. Set optim to another optimizer, or add optim to check.ignore with a reason."
 )
 NO_CLIPPING = f'{NO_CLIP} To clip at max_grad_norm, add "gradient_clipping": "auto".'
 UNPACKED = (
@@ -288,7 +288,7 @@ def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> 
 
 
 def _overriding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield classes that override Lightning's clip method, but clip nothing."""
+    """Find classes that override Lightning's clip method, but clip nothing."""
     match source.parents.get(node), node:
         case ast.ClassDef() as owner, ast.FunctionDef(name="configure_gradient_clipping" as name):
             called = [last_name(each.func).lower() for each in ast.walk(owner) if isinstance(each, ast.Call)]

@@ -65,7 +65,8 @@ ONE_BOUND = (
     "code with the clip configuration by hand, and add the call to check.ignore with a reason."
 )
 MAY_BE_GRADIENT = (
-    "The clamped expression contains a gradient, but might be another value, as in gradient.norm().clamp(0, 10). "
+    "The clamped expression contains a gradient, but might not be a gradient itself, as in "
+    "gradient.norm().clamp(0, 10). "
     "Compare the code with the clip configuration by hand, and add the call to check.ignore with a reason."
 )
 OTHER_OBJECT = (

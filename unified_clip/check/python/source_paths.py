@@ -71,7 +71,7 @@ def _of_call(source: Source, call: ast.Call, arguments: list[Path], file: Path, 
 
 
 def hydra_files(file: Path, line: int, column: int, sources: Sequence[Path]) -> list[Path]:
-    """Return the main configurations of Hydra for a call that passes `cfg.trainer`. For another call, return [].
+    """Return Hydra's main configuration files if the call at this place has the argument `cfg.trainer`, or else [].
 
     Path() stands for a path that is only known at run time.
     """

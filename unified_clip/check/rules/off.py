@@ -16,8 +16,8 @@ NOT_UNDERSTOOD = (
     "the effect of the trainer is unknown."
 )
 EDIT = (
-    "Set the trainer's clip key to a value that switches clipping off. If the file has such a key, set the format of "
-    "the file in check.formats. If no trainer reads the file, add the file to check.ignore with a reason."
+    "Set the trainer's clip key to a value that switches clipping off. If the file already has this value, set the "
+    "format of the file in check.formats. If no trainer reads the file, add the file to check.ignore with a reason."
 )
 
 

@@ -45,7 +45,7 @@ NEEDED = {
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
 
-SETTING = "Or set `python` under [frameworks.{}] of the suite"
+SETTING = "Or set `python` under [frameworks.{}] of the suite to another interpreter"
 
 
 @cache
@@ -62,7 +62,7 @@ def read(
     only: Sequence[str] = (),
     pythons: Mapping[str, str] | None = None,
 ) -> dict[str, Gradient]:
-    """Return the gradients in a file by name.
+    """Return {name: gradient} for a file.
 
     Booleans, integers and text are left out. An int64 tensor is included if `only` contains its full name. The arrays
     are read-only memory maps, which can be unaligned. Keep `scratch` as long as you use them.
@@ -91,7 +91,7 @@ def read(
 def call(
     spec: str, directory: Path, scratch: Path, *, python: str = sys.executable, framework: str | None = None
 ) -> dict[str, Gradient]:
-    """Run a function such as `grads.py:gradients` in another process, and return its tensors by name."""
+    """Run a function such as `grads.py:gradients` in another process, and return {name: tensor}."""
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
     if not name.isidentifier():

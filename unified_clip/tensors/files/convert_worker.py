@@ -195,12 +195,12 @@ def _extract(source: str, out: Path) -> Path:
 def _read_dataset(name: str, dataset: Any) -> Gradient:
     if dataset.external:
         elsewhere = dataset.external[0][0]
-        raise UnreadableError(f"{name!r} has its numbers in another file, {elsewhere!r}. Save all numbers in one file")
+        raise UnreadableError(f"{name!r} has its data in another file, {elsewhere!r}. Save all data in one file")
     if dataset.chunks:
         _check_chunks(name, dataset)
     # a small file may claim to have huge data: reserve no memory for it
     elif dataset.id.get_storage_size() < dataset.nbytes:
-        raise UnreadableError(f"the numbers of {name!r} are missing or in another file. Save all numbers in one file")
+        raise UnreadableError(f"the data of {name!r} is missing or in another file. Save all data in one file")
     return from_numpy(dataset[()])
 
 
@@ -287,7 +287,7 @@ def with_line(error: BaseException, path: Path) -> str:
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Compile the source each time. Python's cache misses a change within one second if the file keeps its size."""
+    """Compile the source at each import, because Python's cache can miss a change that keeps the size of the file."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)

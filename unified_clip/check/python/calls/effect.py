@@ -28,7 +28,7 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
 
     kind: "in place", "functional" (the clip returns new gradients), "class" (the call creates a clip), or
         "attached" (for `attach_to`).
-    has_names: Whether the call gets the names of the model's parameters, as a call of a clipper does.
+    has_names: Whether the clip call gets the names of the model's parameters.
     """
     never_runs.check_condition(source, call)
     if kind == "attached":

@@ -231,7 +231,7 @@ def _has_options(source: Source, value: ast.AST, classes: Collection[str]) -> bo
 def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
     """Return whether an expression reads the command line, or is a call such as `Args()`.
 
-    classes: The classes with a field for the option. If a parser defines the option, there are no classes.
+    classes: The classes with a field for the option. Empty if a parser defines the option.
     """
     value = value.value if isinstance(value, ast.Subscript) else value
     if not isinstance(value, ast.Call):

@@ -56,7 +56,7 @@ def inheriting(source: Source, known: Classes) -> dict[str, str]:
 
 
 def left_to_trainers(source: Source, built: Sequence[ast.expr], known: Callable[[], Classes]) -> dict[ast.expr, str]:
-    """Return {optimizer: trainer} for each optimizer that a trainer gets, or that a subclass of the trainer builds."""
+    """Return {optimizer: trainer} for each optimizer that is passed to a trainer or built in its subclass."""
     has_bases = any(isinstance(node, ast.ClassDef) and node.bases for node in source.nodes)
     classes = inheriting(source, known()) if built and has_bases else {}
     if not classes and not any(setting_of_base(source.dotted(call.func)) for call in source.calls):
