@@ -233,6 +233,18 @@ def test_another_reason_of_a_known_difference_does_not_fail_the_run() -> None:
         "reason",
         "reason",
     ]
+    for reasons in (("so", "two"), ("two", "so"), ("two", "three")):
+        updates = zip(alike, reasons, strict=True)
+        renamed = [entry.model_copy(update={"reason": reason}) for entry, reason in updates]
+        changes = baseline.changes(report_with_known(*alike), build.with_strict(report_with_known(*renamed)))
+        assert [(each.kind, each.after) for each in changes] == [
+            ("reason", reason) for reason in reasons if reason != "so"
+        ]
+    swapped = [known().model_copy(update={"reason": "two"}), old.known[1].model_copy(update={"reason": "so"})]
+    assert [each.kind for each in baseline.changes(old, report_with_known(*swapped))] == ["reason", "reason"]
+    left = [known(size=0.5).model_copy(update={"cause": "inf"})]
+    changes = baseline.changes(report_with_known(*alike), build.with_strict(report_with_known(*left)))
+    assert "gone" in [each.kind for each in changes]
     others = [entries[0].model_copy(update={"cause": "overflow"}), entries[1]]
     changes = baseline.changes(old, build.with_strict(report_with_known(*others)))
     assert [(each.kind, each.worse) for each in changes] == [("gone", True), ("new", False)]

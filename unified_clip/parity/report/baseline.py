@@ -93,9 +93,12 @@ def changes(
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)
     before, after = (_entries(report, with_digests=with_digests) for report in (old, new))
-    for (old_key, old_reason), (key, reason) in _changed_reasons(old.known, new.known):
-        before[key] = before.pop(old_key)
-        changed.append(_changed("reason", key, old_reason, reason))
+    renamed = list(_renamed(old.known, new.known))
+    keys = {old_key: key for (old_key, _), (key, _) in renamed}
+    if len({keys.get(key, key) for key in before}) == len(before):
+        before = {keys.get(key, key): entry for key, entry in before.items()}
+        reasons = [(key, old_reason, reason) for (_, old_reason), (key, reason) in renamed if old_reason != reason]
+        changed += [_changed("reason", *each) for each in reasons]
     if processors_differ(old, new):
         after = {key: replace(entry, has_changed=False) for key, entry in after.items()}
     alone = {(change.framework, change.case) for change in changed if change.kind in ("new", "gone")}
@@ -208,11 +211,10 @@ def numbered(entries: Iterable[KnownDifferenceResult]) -> Iterator[tuple[KnownDi
         yield entry, f" ({count[key]})" if count[key] > 1 else ""
 
 
-def _changed_reasons(
+def _renamed(
     old: Sequence[KnownDifferenceResult], new: Sequence[KnownDifferenceResult]
 ) -> Iterator[tuple[tuple[Key, str], tuple[Key, str]]]:
-    """Yield the old and the new (key, reason) of each entry of which only the reason has changed."""
-    sides = [{_known_key(*each): each[0] for each in numbered(entries)} for entries in (old, new)]
+    """Yield the old and the new (key, reason) of each entry with another key, because a reason has changed."""
     before, after = (
         {
             (
@@ -224,15 +226,14 @@ def _changed_reasons(
                 entry.versions,
                 *entry.cases,
             ): (
-                key,
+                _known_key(entry, suffix),
                 entry.reason,
             )
-            for key, entry in here.items()
-            if key not in there
+            for entry, suffix in numbered(entries)
         }
-        for here, there in (sides, sides[::-1])
+        for entries in (old, new)
     )
-    yield from ((before[entry], after[entry]) for entry in before if entry in after)
+    yield from ((before[entry], after[entry]) for entry in before if entry in after and before[entry] != after[entry])
 
 
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
