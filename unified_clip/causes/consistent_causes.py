@@ -272,7 +272,9 @@ def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Ca
 
 
 def _has_effect(this: _Call) -> bool:
-    return not this.call.norm_is_expected or not all(each.is_unchanged for each in this.call.scalings.values())
+    call = this.call
+    is_right = call.norm_is_expected or call.norm_fits([call.expected_norm], this.slack)
+    return not is_right or not all(each.is_unchanged for each in call.scalings.values())
 
 
 def _has_sparse(call: Observation) -> bool:

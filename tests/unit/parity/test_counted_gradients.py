@@ -221,6 +221,11 @@ def test_a_single_gradient_that_underflows_does_not_hide_a_branch_for_a_single_g
     assert named["model at 0.2"] == ("left out", sentence)
 
 
+def test_unchanged_gradients_are_not_clipped_although_the_norm_is_rounded_otherwise() -> None:
+    named = causes(lambda grads, limit: ([*grads], total(grads) * (1 + 2.0**-23)), "one axis", "one")
+    assert set(named.values()) == {("not clipped", "as if nothing were clipped: the gradients are unchanged")}
+
+
 def rounded_otherwise(change: Callable[[np.ndarray[Any, Any], float], np.ndarray[Any, Any]]) -> Function:
     """Change the first gradient. The other gradients differ only by rounding."""
 

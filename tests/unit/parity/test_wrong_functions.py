@@ -185,6 +185,13 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
         clip_by(lambda n, c: c / n if n * n > c else 1.0),
         {("another condition", f"{CONDITION}the square of the norm was above the threshold")},
     ),
+    "squared norm above the threshold, and a norm that is rounded otherwise": (
+        lambda grads, limit: (
+            [g * (limit / total(grads) if total(grads) ** 2 > limit else 1.0) for g in grads],
+            total(grads) * (1 + 2.0**-23),
+        ),
+        {("another condition", f"{CONDITION}the square of the norm was above the threshold")},
+    ),
     "inf gives NaN": (
         clip_by(lambda n, c: float(np.float64(c) * min(1 / n, 1 / np.float64(c)) if n else 1.0)),
         {("NaN", "every element is NaN, but none should be")},
