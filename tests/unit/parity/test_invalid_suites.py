@@ -310,6 +310,7 @@ def test_a_missing_suite_is_rejected(tmp_path: Path) -> None:
             r"frameworks.jax: the table of numpy cannot have this name\. Choose a name that is no framework",
         ),
         ("[frameworks.'a,b']\nframework = 'numpy'", "frameworks.a,b: the table of numpy cannot have this name"),
+        ("[frameworks.-x]\nframework = 'numpy'", "frameworks.-x: the table of numpy cannot have this name"),
         ("[frameworks.ours]\nframework = 'numpy'", "frameworks.ours.modes: numpy has no mode 'native'"),
         ("timeout = nan\n[frameworks.numpy]", "timeout: it is nan. Give a finite number"),
         ("timeout = -5\n[frameworks.numpy]", "timeout: it is -5. Give more than 0"),

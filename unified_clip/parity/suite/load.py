@@ -129,8 +129,10 @@ def _framework(table: FrameworkTable, file: Path, name: str, tolerance: float) -
         absent = f"unified_clip has no adapter for the framework {framework!r}. Choose from {known}"
         other_name = "" if table.framework else ". For a table with another name, add the key `framework`"
         raise SuiteError(f"{file}: {absent}{other_name}")
-    if framework != name and (name in ADAPTERS.values() or not re.fullmatch(r"[\w.-]+", name)):
-        remedy = "Choose a name that is no framework, from letters, digits, `_`, `-` and `.`"
+    if framework != name and (name in ADAPTERS.values() or not re.fullmatch(r"\w[\w.-]*", name)):
+        remedy = (
+            "Choose a name that is no framework, from letters, digits, `_`, `-` and `.`, with a letter or a digit first"
+        )
         raise SuiteError(f"{file}, frameworks.{name}: the table of {framework} cannot have this name. {remedy}")
     there, chosen = modes_of(framework, own_functions=bool(table.functions)), table.model_fields_set
     usual = [NATIVE] if table.framework else [mode for mode in there if mode not in get_args(OnRequest)]
