@@ -14,6 +14,7 @@ PARSES = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "
 HF_PARSES = ("parse_args_into_dataclasses", "parse_args_and_config", "parse_dict", "parse_json_file", "parse_yaml_file")
 
 MAX_GRAD_NORM = "max_grad_norm"
+TRAINER_ARGUMENTS = ("args", "config")
 
 PARSE_FUNCTIONS = frozenset({"simple_parsing.parse", "tyro.cli"})
 
@@ -70,7 +71,10 @@ def is_other_object(source: Source, setting: ast.Attribute) -> bool:
 
 def training_arguments_name(source: Source) -> str:
     """Return the variable that gets the parsed training arguments, or "training_args" if no line assigns them."""
-    names = {*map(ast.unparse, _parsed_objects(source, _argument_classes(source)))} or _training_arguments(source)
+    trainers = [call for call in source.calls if last_name(call.func).endswith("Trainer")]
+    passed = [each.value for call in trainers for each in call.keywords if each.arg in TRAINER_ARGUMENTS]
+    objects = [*_parsed_objects(source, _argument_classes(source))] or passed
+    names = {*map(ast.unparse, objects)} or _training_arguments(source)
     return min(filter(str.isidentifier, names), key=len, default="training_args")
 
 
@@ -94,7 +98,7 @@ def _training_arguments(source: Source) -> set[str]:
     for node in source.nodes:
         match node:
             case ast.Call(func=function, args=args, keywords=keywords) if last_name(function).endswith("Trainer"):
-                objects += [*args[:2], *(each.value for each in keywords if each.arg in ("args", "config"))]
+                objects += [*args[:2], *(each.value for each in keywords if each.arg in TRAINER_ARGUMENTS)]
             case ast.Assign(targets=[target], value=ast.Call(func=function)):
                 objects += [target] if last_name(function) in classes else []
     return {ast.unparse(code) for each in objects for code in (each, source.followed(each))}
