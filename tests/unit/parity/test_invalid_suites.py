@@ -372,7 +372,7 @@ KNOWN = """
         ),
         (
             ("size = 0.1", 'size = 0.1\nversions = "numpy[x]>2"'),
-            "known 1, versions: .*. Remove the extras and markers: numpy>2",
+            "known 1, versions: .*Write numpy>2, without extras and markers",
         ),
     ],
 )

@@ -199,8 +199,8 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
         )
         phrases["calls"] = f"at step {number}, {' and '.join(counts)}"
     elif not all(run.optimizer_steps for run in runs) and len(runs[0].lines) != len(runs[1].lines):
-        counts = " and ".join(f"{run.name} has {counted(len(run.lines), 'call')}" for run in runs)
-        phrases["calls"] = f"{counts}: the runs differ in the number of steps, or in the number of calls per step"
+        totals = " and ".join(f"{run.name} has {counted(len(run.lines), 'call')}" for run in runs)
+        phrases["calls"] = f"{totals}: the runs differ in the number of steps, or in the number of calls per step"
     for pair in comparison.pairs:
         if pair.a.step > step:
             break
