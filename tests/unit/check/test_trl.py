@@ -39,6 +39,8 @@ def test_a_setting_after_the_parser_of_trl_is_compared(check: Check) -> None:
     text = SCRIPT.format(IN_CALL).replace("SFTTrainer(model", "training_args.max_grad_norm = {}\nSFTTrainer(model")
     assert check({"sft.py": text.format(1.0)}).findings == []
     assert [each.kind for each in check({"sft.py": text.format(0.5)}).findings] == ["drift"]
+    command = "accelerate launch sft.py --deepspeed ds.json\n"
+    assert [each.kind for each in check({"sft.py": text.format(1.0), "a.sh": command}).findings] == ["unknown"]
 
 
 @pytest.mark.parametrize(
