@@ -64,7 +64,7 @@ def relative_powers(
 
 
 def inverse(p: float) -> float:
-    """Return 1 / p, but at most the largest float64, because inf * log(1) is NaN."""
+    """Return 1 / p. If 1 / p is inf, return the largest float64, because inf * log(1) is NaN."""
     return min(1 / p, sys.float_info.max)
 
 

@@ -304,7 +304,7 @@ def part_dtype(dtype: str) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Masked arrays are rejected, because a clip would include the masked elements."""
+    """Return False for masked arrays, because a clip would include the masked elements."""
     return isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.ma.MaskedArray)
 
 

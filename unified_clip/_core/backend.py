@@ -82,7 +82,7 @@ class Backend(Protocol):
         return None
 
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
-        """Return the tensor that `DevicePrimitives.pack` returns for these float64 numbers."""
+        """Pack float64 numbers into one tensor, as `DevicePrimitives.pack` does for scalars."""
         return self.as_tensor(values)
 
     def has_values(self, vector: Tensor) -> bool:

@@ -248,7 +248,7 @@ def sequence(like: Any, items: list[Any]) -> Any:
 
 
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any], kept: Iterable[Any]) -> Any:
-    """Return a dict if `node` is immutable. Objects in `kept` must not be copied."""
+    """Return a dict if `node` is immutable. Do not copy the objects in `kept`."""
     if type(node) is dict or not isinstance(node, MutableMapping):
         return items
     # A shallow copy of an object around a dict would share this dict, and the items would change `node`.

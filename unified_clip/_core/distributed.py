@@ -118,8 +118,8 @@ def _is_auto(process_group: Any) -> bool:
 
 @cache
 def _covers(pattern: str, narrower: str) -> bool:
-    """Return whether `pattern` matches all names that `narrower` matches. Return False for patterns with `?` or `[`,
-    unless both are equal."""
+    """Return whether `pattern` matches all names that `narrower` matches. If the patterns differ and one of them
+    contains `?` or `[`, return False."""
     if pattern == narrower:
         return True
     if any(mark in pattern + narrower for mark in "?["):

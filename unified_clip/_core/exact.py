@@ -33,7 +33,7 @@ COMPENSATED_ERROR_SHIFT = 80
 LIMBS = 138
 """The number of 32-bit words in a sum, as in `_native/accumulator.hpp`.
 
-The square of the largest float64 is below 2**4196 units, and the words have room for 2**200 squares.
+The words have room for the sum of 2**200 squares of the largest float64.
 """
 
 WORDS = LIMBS + 5
@@ -105,8 +105,8 @@ class Accumulator:
         return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
-        """Return the correctly rounded p-th root, for p of 1 or 2. Return None if the error bound allows two
-        results."""
+        """Return the correctly rounded p-th root, for p of 1 or 2. Return None if the error of the sum is too large
+        to decide the rounding."""
         if self.nan:
             return math.nan
         if self.infinite:

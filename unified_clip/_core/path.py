@@ -104,10 +104,10 @@ class Path(Protocol):
     def prepare_clamp(self, low: float, high: float) -> list[Write]: ...
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
-        """Return zeros if the condition `keep` is false."""
+        """Return `results`, or zeros if the condition `keep` is false."""
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Write zeros if the condition `keep` is false."""
+        """Return the writes of `change`. If the condition `keep` is false, write zeros instead."""
 
     def unchanged(self) -> list[Tensor]:
         """Return the tensors, or copies if code outside unified_clip can overwrite the tensors."""
@@ -170,7 +170,7 @@ class DevicePrimitives(Protocol):
         """
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        """Return float64: 0 if there are no elements, and NaN if any element is NaN."""
+        """Return the largest |g| in float64. Return 0 if there are no elements, and NaN if an element is NaN."""
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
         """Return the sums of |g / divisor|**2. In the result, `axes` have the length 1."""
@@ -220,7 +220,7 @@ class DevicePrimitives(Protocol):
         """If `value` is a tensor, round it once to the dtype of `tensor`. Numbers are already rounded."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Also return True for a NaN bound. Return None in a graph."""
+        """Return True if a lower bound exceeds the upper bound, or if a bound is NaN. Return None in a graph."""
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         """Do not change the bits of NaN, or of elements that are equal to a bound."""
@@ -231,7 +231,7 @@ class DevicePrimitives(Protocol):
         return self.prepare_write(tensors, results)
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
-        """Return zeros if the condition `keep` is false."""
+        """Return the tensors, or zeros if the condition `keep` is false."""
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         raise TypeError(f"tensors of {self.name} cannot be changed in place")
@@ -258,7 +258,7 @@ class DevicePrimitives(Protocol):
         return numbers.min()
 
     def pinned(self, scalar: Scalar) -> Scalar:
-        """In graphs, return min(scalar, the largest float64), so that compilers do not merge operations."""
+        """In graphs, return min(scalar, the largest float64). Compilers do not merge operations across this minimum."""
         return scalar
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:

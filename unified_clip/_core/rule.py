@@ -111,7 +111,8 @@ class Norm(NamedTuple):
 
 
 def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor | None:
-    """Return the total norm or None. The writer's `result` or `finish` writes the clipped gradients later."""
+    """Return the total norm, or None for a rule without a total norm. The writer's `result` or `finish` writes the
+    clipped gradients later."""
     everything = range(len(gradients.values))
     if gradients.shards is not None:
         gradients.set_consensus_fields(_must_match(rule, error_if_nonfinite))
@@ -223,8 +224,8 @@ def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Sca
 def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
     """Return min(1, threshold / (n + eps)) in float64, or NaN if the norm is NaN.
 
-    For an array of norms, return an array, or the number 1 if no norm exceeds its threshold. Neither the result nor its
-    derivative divides by zero.
+    For an array of norms, return an array of coefficients. If all of them are 1, the host path returns the number 1.
+    Neither the result nor its derivative divides by zero.
     """
     unchanged, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
     threshold = xp.asarray(threshold) if is_known else threshold

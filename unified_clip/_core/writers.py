@@ -137,7 +137,7 @@ class InPlace:
     def _share(self, gradients: Changed, group: range) -> None:
         """Write sparse results to `.grad`.
 
-        For dense results, increase autograd's version counters of tensors that share the written memory.
+        If other tensors share the memory of a dense result, report the change to automatic differentiation.
         """
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])

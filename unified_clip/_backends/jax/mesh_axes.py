@@ -27,8 +27,8 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
     if not _are_tracked(manual):
         if declared is None:
             raise ValueError(
-                "Inside pmap, or inside shard_map with check_vma=False, unified_clip cannot detect sharded axes. Leave "
-                "check_vma=False out, or pass process_group. Pass process_group=None if each device has "
+                "Inside pmap, or inside shard_map with check_vma=False, unified_clip cannot detect sharded axes. "
+                "Remove check_vma=False, or pass process_group. Pass process_group=None if each device has "
                 "complete gradients (as after pmean). Otherwise, pass the names of the axes over which gradients are "
                 "sharded"
             )
@@ -83,7 +83,7 @@ def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
 def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
     """Return a vector with the scalars of all devices along the axes.
 
-    The collective is a sum, because a maximum would have no derivative and could lose NaN.
+    The collective is a sum, because a maximum would have no derivative and could ignore NaN.
     """
     for axis in axes:
         at = jax.lax.axis_index(axis)

@@ -149,7 +149,8 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 def _have_optimizers_apply_it() -> None:
     """Make optimizers apply the clips of `set_gradient_clip`, which Paddle 3 ignores.
 
-    `minimize` and `apply_gradients` call the replaced `append_regularization_ops` after the optimizer's clip.
+    Paddle's `minimize` and `apply_gradients` call `append_regularization_ops` after the optimizer's clip. So replace
+    this function by one that also clips.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops
 

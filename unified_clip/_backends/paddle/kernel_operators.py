@@ -44,8 +44,8 @@ REGISTERED = _register()
 
 
 def enabled() -> bool:
-    """Graphs of to_static call the kernels only with UNIFIED_CLIP_GRAPH=kernels. Without unified_clip, Paddle cannot
-    load a saved model that contains these calls."""
+    """Graphs of to_static call the kernels only with UNIFIED_CLIP_GRAPH=kernels. Paddle can load a saved model
+    with these calls only after `_register` has run."""
     return REGISTERED and host.kernels_in_graphs(by_default=not in_to_static_mode())
 
 

@@ -223,7 +223,7 @@ class PaddleShards(DistributedGradients):
         return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
 
     def _ranks_along(self, gradient: Any, is_along: Callable[[Any], bool]) -> list[int]:
-        """The ranks are in mesh order. Return [] if this rank is not on the mesh."""
+        """Return the ranks in mesh order, or [] if this rank is not on the mesh."""
         mesh = _ranks_on(gradient)
         for at in np.argwhere(mesh == self._rank):
             choice = [slice(None) if is_along(p) else here for here, p in zip(at, gradient.placements, strict=True)]

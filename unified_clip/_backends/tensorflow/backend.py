@@ -1,7 +1,7 @@
 """The backend of TensorFlow. In-place functions put new tensors into the caller's list or dict, and assign Variables.
 
-TensorFlow's compilers can lose NaN. XLA's maximum ignores NaN. Grappler replaces `not (x <= c)` by `x > c`, which is
-False for NaN. So this backend masks NaN explicitly, and never uses `not` with a comparison.
+XLA's maximum ignores NaN. Grappler replaces `not (x <= c)` by `x > c`, which is False for NaN. So this
+backend masks NaN explicitly, and never uses `not` with a comparison.
 """
 
 from __future__ import annotations

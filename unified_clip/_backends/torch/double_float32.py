@@ -117,7 +117,7 @@ def fast_two_sum(big: Tensor, small: Tensor) -> DoubleFloat32:
 def two_product(a: Tensor, b: Tensor) -> DoubleFloat32:
     """Return a * b exactly (Dekker), if the rounding error is not subnormal.
 
-    The function splits the bits of both factors, so no intermediate result overflows.
+    A bit mask splits each factor, because Dekker's split can overflow.
     """
     product = a * b
     a_high, a_low = _halves(a.detach())

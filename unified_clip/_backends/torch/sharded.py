@@ -42,7 +42,7 @@ def full_tensor(value: Any) -> Any:
 
 
 def full_max(values: Any) -> Any:
-    """PyTorch's maximum over shards can lose NaN, and fails for an empty shard. So gather the shards first."""
+    """PyTorch's maximum over shards can ignore NaN, and fails for an empty shard. So gather the shards first."""
     return full_tensor(values).max()
 
 

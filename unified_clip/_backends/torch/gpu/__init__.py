@@ -39,7 +39,7 @@ ENABLED = _is_enabled()
 
 
 def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | Tables | None:
-    """Return the kernels' table for a list of gradients, or None.
+    """Return the kernels' table for a list of gradients, or None if the kernels do not support them.
 
     The kernels support dense tensors on GPUs, but not while PyTorch traces or transforms the code.
     """

@@ -17,7 +17,7 @@ from .shared import RUNTIME, chunk_at, magnitude_bits
 STATE: Any = tl.constexpr(180)
 """The number of int64 numbers in the state of a norm:
 
-- 1 if the norm could be rounded wrongly, else 0
+- 1 if the norm might be rounded wrongly, else 0
 - the bits of the largest magnitude
 - LAST minus the exponent of the smallest positive magnitude
 - 177 windows, which are enough for the sum of 2**36 squares of the largest float64 number
@@ -134,7 +134,7 @@ def _rounds_up(
 def decide(
     states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.constexpr, over_ranks: tl.constexpr
 ) -> None:
-    """Compute the norm from the exact sum, if the stored norm could be rounded wrongly.
+    """If the stored norm might be rounded wrongly, compute the norm from the exact sum.
 
     over_ranks: Whether the windows contain the sum over all ranks.
     """

@@ -40,7 +40,7 @@ def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> 
     """Return how many elements can be read in vectors of 16 bytes.
 
     The number is a multiple of `width`, and 0 if an address is not a multiple of 16.
-    `addresses` is the bitwise OR of all addresses.
+    `addresses` is one address, or the bitwise OR of several addresses.
     """
     return tl.where(addresses % 16 == 0, length // width * width, 0)
 

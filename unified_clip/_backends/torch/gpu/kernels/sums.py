@@ -164,7 +164,7 @@ def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.t
 
 @triton.jit
 def rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
-    """Return (norm rounded to float64, whether this norm could be rounded wrongly).
+    """Return (norm rounded to float64, whether this norm might be rounded wrongly).
 
     The second value is also true if the error bound does not hold for the sum.
     """
