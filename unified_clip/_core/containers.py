@@ -13,7 +13,7 @@ from .backend import Backend
 from .types import Leaf, Write, with_article
 
 framework_of: Callable[[type], str | None] = dict[type, str]().get
-"""`_dispatch` sets this function, which returns the name of a type's framework or None."""
+"""`_dispatch` sets this function, which returns the name of a type's framework, or None for other types."""
 
 Rebuild = Callable[[Iterator[Any]], Any]
 

@@ -49,7 +49,7 @@ def norm_over_ranks(
 ) -> tuple[Scalar, Tensor]:
     """Return (norm over all ranks, result of the first all-reduce), both on the device.
 
-    The first all-reduce sums `request.numbers`. The last all-reduce sums the exact sums if the norm could be rounded
+    The first all-reduce sums `request.numbers`. The last all-reduce sums the exact sums if the norm might be rounded
     wrongly, else zeros. For p = inf, the last all-reduce takes the maximum of the magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
