@@ -65,7 +65,7 @@ class ClipUse:
     """Whether the code certainly trains without a clip."""
 
     is_setting: bool = False
-    """Whether this is only a setting that a clip in another place reads."""
+    """Whether this `ClipUse` is not a clip, but a setting that a clip in another place reads."""
 
     option: str = ""
     attribute: str = ""
@@ -110,8 +110,8 @@ class ClipUse:
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""
 
     unused: str = ""
-    """The name of a setting or configuration that no code uses, or the code that creates this configuration. The name
-    of an attribute begins with "."."""
+    """The name of a setting or configuration that no code uses, or the code that creates this configuration. For
+    an attribute, the text is "." and its name."""
 
     users: tuple[Path, ...] = ()
     """The checked files that might use the clip's configuration, except `path`."""

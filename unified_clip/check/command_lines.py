@@ -112,7 +112,7 @@ AT_RUN_TIME = (
 class CommandLineSetting(NamedTuple):
     line: int
     name: str
-    """The name of an option without "--", or a dotted key."""
+    """A dotted key, or the name of an option without its leading "--"."""
 
     value: Any
     """The value: a float for a number, None for null or a missing value, and otherwise text."""

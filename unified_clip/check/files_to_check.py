@@ -104,7 +104,8 @@ def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:
         counts = Counter(files.values())
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
         naming = sorted(file for file in files if names_clip(file))
-        names = f" Files that name a clip: {len(naming)}, such as {shown(naming[0])}." if naming else ""
+        verb = "names" if len(naming) == 1 else "name"
+        names = f" Of these files, {len(naming)} {verb} a clip, such as {shown(naming[0])}." if naming else ""
         texts.append(f"Unread files that may contain clips: {kinds}.{names}")
     return texts
 

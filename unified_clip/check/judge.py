@@ -216,7 +216,8 @@ class Judge:
             files = dict.fromkeys(shown(each.path) for each in self._off if is_of_trainer(use, each.format))
             if use.is_set_outside and files:
                 place = f"{shown(use.path)}:{use.line} {use.clip}"
-                self._elsewhere.append(f"{place} is not set in the source. The clip is off in {', '.join(files)}.")
+                off = f"The clip is off in {', '.join(files)}."
+                self._elsewhere.append(f"{place}: the source does not set this clip. {off}")
                 return "off", None
             why = f"check.off requires that this clip is off. {use.why_unknown}"
             return "unknown", self._finding(use, "unknown", why, edit)

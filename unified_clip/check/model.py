@@ -34,8 +34,8 @@ class Finding(ReportModel):
 
     kind: Kind
     """"drift": the clip differs from the configuration, the gradients are clipped twice, or a clip is on although
-    `check.off` lists its file. "missing": `check.require` or `check.each` requires a clip that the check did not find.
-    Or `check.explicit` requires a clip key that the file does not set. Or an optimizer has no clip, although the file
+    `check.off` lists its file. "missing": the check did not find a clip that `check.require` or `check.each`
+    requires, or a clip key that `check.explicit` requires. An optimizer without a clip is also "missing" if the file
     clips for another optimizer. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the
     table `check` has no effect."""
 

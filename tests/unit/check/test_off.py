@@ -57,10 +57,10 @@ def test_trainers_whose_clip_is_off_pass(check: Check, globs: tuple[str, ...], r
         "vision/config.yaml": {"off"},
     }
     assert report.notes == [
-        "nlp/train.py:8 transformers.TrainingArguments(max_grad_norm=) is not set in the source. The clip is off "
-        "in nlp/args.json.",
-        "vision/train.py:8 lightning.pytorch.cli.LightningCLI(gradient_clip_val=) is not set in the source. The clip "
-        "is off in vision/config.yaml.",
+        "nlp/train.py:8 transformers.TrainingArguments(max_grad_norm=): the source does not set this clip. The clip is "
+        "off in nlp/args.json.",
+        "vision/train.py:8 lightning.pytorch.cli.LightningCLI(gradient_clip_val=): the source does not set this clip. "
+        "The clip is off in vision/config.yaml.",
     ]
 
 
@@ -268,7 +268,7 @@ def test_all_files_that_inherit_the_value_for_off_pass(check: Check, value: str)
     files = {**PARTS, "conf/default.yaml": HYDRA.format(value), "train.py": CLI.replace(".parents[1]", ".parent")}
     report = check(files, off_rule("conf/*.yaml", "train.py"))
     assert report.findings == []
-    assert report.notes[0].endswith("is not set in the source. The clip is off in conf/default.yaml.")
+    assert report.notes[0].endswith(": the source does not set this clip. The clip is off in conf/default.yaml.")
 
 
 def test_one_finding_covers_all_files_that_inherit_a_clip_that_is_on(check: Check) -> None:

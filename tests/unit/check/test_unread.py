@@ -15,7 +15,9 @@ def test_files_that_are_not_read_are_counted_by_kind(check: Check) -> None:
         "b/c.yaml.j2": "a: {{ b }}\n",
     }
     (note,) = check(files).notes
-    assert note == ("Unread files that may contain clips: 2 .gin, 1 .j2. Files that name a clip: 1, such as b/x.gin.")
+    assert note == (
+        "Unread files that may contain clips: 2 .gin, 1 .j2. Of these files, 1 names a clip, such as b/x.gin."
+    )
     assert check(files, "rule = 'global_norm'\nthreshold = 1.0\n", "a.py").notes == [], "a file, not a directory"
 
 
@@ -44,4 +46,4 @@ def test_a_script_that_is_not_read_has_a_note_if_it_names_a_clip(check: Check, n
 
 def test_a_file_of_environment_variables_that_names_a_clip_has_a_note(check: Check) -> None:
     (note,) = check({"a.py": TORCH % "1.0", "b.env": "MAX_GRAD_NORM=0.1\n", "c.env": "SEED=1\n"}).notes
-    assert note == ("Unread files that may contain clips: 1 .env. Files that name a clip: 1, such as b.env.")
+    assert note == ("Unread files that may contain clips: 1 .env. Of these files, 1 names a clip, such as b.env.")

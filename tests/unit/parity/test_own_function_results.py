@@ -50,8 +50,8 @@ WRONG_RESULTS = {
     "return grads": "clip.py:clip returned a list of 2",
     "raise SystemExit(3)": "clip.py:clip ended with SystemExit: 3. Return a result, or raise an error",
     "raise KeyboardInterrupt": "clip.py:clip ended with KeyboardInterrupt. Return a result, or raise an error",
-    "return grads, 1.0\nraise SystemExit(5)": "line 4: SystemExit: 5. Put the code that ends the program below the "
-    "line if __name__",
+    "return grads, 1.0\nraise SystemExit(5)": "line 4: SystemExit: 5. Put the code that ends the program below "
+    "this line: if __name__",
     "return grads[:1]": "clip.py:clip returned a list of 1. Return \\(clipped gradients, norm\\)",
     "pass": "returned None. Return",
     "return ['a', 'b'], 1.0": "returned str as a clipped gradient. Return",

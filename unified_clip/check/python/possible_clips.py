@@ -33,8 +33,8 @@ UNREAD = (
 def read(path: Path, near: Sequence[Path], clips: Sequence[ClipUse], *, is_known: bool) -> Iterator[ClipUse]:
     """Yield the settings with a name like a clip, such as grad_clip = 1.0.
 
-    If a clip reads a setting, the `ClipUse` of the setting has the rule of this clip. All other settings become one
-    `ClipUse` with their values.
+    If a clip reads a setting, the `ClipUse` of the setting has the rule of this clip. One `ClipUse` contains
+    the values of all other settings.
 
     near: The files whose code might read the settings.
     is_known: Whether `clips` contains a clip in the file `path`. If so, leave out the settings that no clip reads.

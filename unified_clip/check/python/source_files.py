@@ -94,7 +94,7 @@ def read(
     """Return the clips of frameworks and of unified_clip in Python files.
 
     configurations: The Python files that are read as configurations of trainers.
-    precisions: For each Python file, {name of a nearby Accelerate file: mixed precision}.
+    precisions: `precisions[file][name]` is the `mixed_precision` of the Accelerate file `name` near the Python `file`.
     root: The folder of the clip configuration.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source, edit=False)

@@ -74,7 +74,7 @@ def check(
         if not matching and not _covers(paths, root, glob):
             outside.append(repr(glob))
             continue
-        outside_of = _elsewhere(matching, file_uses, ", and extend the pattern to that file")
+        outside_of = _elsewhere(matching, file_uses, ", and widen the pattern to match that file")
         places = [f"{shown(use.path)}:{use.line}" for use in ignored for file in use.files if file in matching]
         uncounted = f" {NOT_COUNTED.format(places=', '.join(dict.fromkeys(places)))}" if places else ""
         why = f"No file that matches {glob!r} has a clip (matching files: {len(matching)}).{uncounted}{outside_of}"

@@ -274,7 +274,7 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
             raise UnreadableError(f"the file has no function {name!r}. Correct the name") from None
         raise UnreadableError(f"the file cannot be imported: {with_line(error, path)}. Correct the file") from None
     except SystemExit as error:
-        remedy = 'Put the code that ends the program below the line if __name__ == "__main__":'
+        remedy = 'Put the code that ends the program below this line: if __name__ == "__main__":'
         raise UnreadableError(f"the file cannot be imported: {with_line(error, path)}. {remedy}") from None
 
 

@@ -150,10 +150,10 @@ class Flow:
     def sites(
         self, node: ast.expr, ends: Callable[[ast.AST], bool] = lambda outer: False
     ) -> dict[ast.expr, list[ast.Call | ast.IfExp]]:
-        """Follow a value through the code, and return the calls and conditional expressions that use it.
+        """Follow a value through the code, and return the calls and conditional expressions that use the value.
 
-        The keys of the result are `node`, and each call of a function that returns the value. The search follows
-        variables, and items of a tuple, list or dict.
+        The result has the key `node`. If a function returns the value, each call of that function is a further key.
+        The search follows variables, and items of a tuple, list or dict.
 
         ends: A function that returns whether the search stops at a node.
         """
