@@ -100,7 +100,7 @@ def _ends(call: Observation, slack: float, which: str, cut: Callable[[int], Indi
 
 
 def _properties(call: Observation) -> Iterator[tuple[str, Indices]]:
-    """Yield (description, indices) for groups of gradients, such as all gradients of one dtype."""
+    """Yield a description and the indices of each group of gradients, such as all gradients of one dtype."""
     axes = {number: len(gradient.shape) for number, gradient in call.counted.items()}
     tests: dict[str, Callable[[int], bool]] = {"all gradients": lambda number: True}
     for count in range(MOST_AXES):
@@ -125,5 +125,5 @@ def repeated(call: Observation) -> Iterator[Hypothesis]:
     coefs = [coef**times for coef, times in zip(call.coefficients(Hypothesis(norms=norms)), call.times, strict=True)]
     sentence = f"as if the norm included {names} as often as the list contains {names}"
     yield Hypothesis("repeated parameter", sentence, norms, about=about)
-    sentence = f"as if {names} were measured and scaled as often as the list contains {names}"
+    sentence = f"as if {names} were included in the norm and scaled as often as the list contains {names}"
     yield Hypothesis("repeated parameter", sentence, norms, coefs=coefs, tolerance=IN_FLOAT32, about=about)

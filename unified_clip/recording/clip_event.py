@@ -62,7 +62,7 @@ class ByParameter:
         return self._by_id.get(id(parameter))
 
     def in_order(self, clip: Clip) -> Sequence[str]:
-        """Return all names if the call clips one gradient for each parameter, and [] otherwise."""
+        """Return the names of all parameters if the call clips one gradient for each parameter, and [] otherwise."""
         leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
             return []

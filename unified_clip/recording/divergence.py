@@ -37,8 +37,8 @@ class Divergence:
     """The relative distance of two numbers."""
 
     ulps_at_its_size: float | None = None
-    """The difference, measured in ULP of the total norm. For a weight, measured in ULP of the largest norm of this
-    weight. For a coefficient, this number is the same as `ulps`."""
+    """The difference, measured in ULP of the total norm. For a weight, measured in ULP of its largest norm
+    so far. For a coefficient, the same as `ulps`."""
 
     is_noise: bool = False
 
@@ -102,7 +102,7 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
-    """Yield a list for each pair of calls, with causes before consequences."""
+    """For each pair of calls, yield the differences, with causes before consequences."""
     for differences in _all_divergences(pairs, max_ulp):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
 

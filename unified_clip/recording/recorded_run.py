@@ -47,8 +47,8 @@ class RecordedCall(RecordedTable):
     call: str
     framework: str | None = None
     rule: str | None = None
-    """The clip rule. "global" uses one norm of all gradients, "each" a norm for each gradient, "slices" a norm for each
-    slice, and "value" no norm."""
+    """The clip rule. "global": one norm of all gradients, "each": a norm for each gradient, "slices": a norm for each
+    slice, "value": no norm."""
 
     threshold: Real | tuple[Real, Real] | None = None
     """The threshold of the norm, or the bounds of a clip by value. None if the threshold is an array."""
@@ -84,7 +84,7 @@ class RecordedCall(RecordedTable):
 
     ranks: int | None = None
     rank: int | None = None
-    """The world size (`ranks`) and the rank. None unless several ranks own the gradients."""
+    """`ranks` is the world size. None unless several ranks own the gradients."""
 
     layout: dict[str, int] = {}
     """{placements, such as "Shard(dim=0) over dp=4": number of gradients with these placements}."""
@@ -198,8 +198,7 @@ class OptimizerStep(RecordedTable):
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The number of clip calls since the previous step. If None, the lines of clip calls between both steps have to be
-    counted."""
+    """The number of clip calls since the previous step. If None, `runs.read` counts their lines."""
 
     rates: dict[str, float] = {}
     """Maps each parameter to its learning rate. Empty if all parameters have the same learning rate."""
@@ -230,12 +229,12 @@ class RecordedProcess(RecordedTable):
 
     rank: int | None = None
     ranks: int | None = None
-    """The world size (`ranks`) and the rank of the process. None if they are unknown."""
+    """`ranks` is the world size. Both numbers are None if they are unknown."""
 
     pid: int | None = None
     arguments: tuple[str, ...] = ()
     incomplete_line: bool = False
-    """Whether the process ended while it wrote a line. This line is left out."""
+    """Whether the process ended while it wrote its last line. The recording does not contain this line."""
 
 
 class Header(RecordedTable):
@@ -258,7 +257,7 @@ class RecordedRun(RecordedTable):
     lines: list[RecordedCall]
 
     incomplete_line: bool
-    """Whether the run ended while it wrote a line. This line is left out."""
+    """Whether the run ended while it wrote its last line. `runs.read` ignores this line."""
 
     name: str
     """The name of the run in printed sentences."""

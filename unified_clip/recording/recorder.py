@@ -43,10 +43,10 @@ def record(
             the weights, also record the norms of the weights. To compute norms, all gradients are read once more.
         gradients_every: Every N steps, store the gradients before clipping as safetensors files beside `path`.
         names: The names of the parameters: a list of names in order, a dict of name to parameter, or a model with
-            `named_parameters()`. With a dict or a model, you can also clip a list with one gradient for each
-            parameter, in the same order. If `names` is None, the names come from the call: the keys of a dict, or
-            (name, gradient) tuples. Parameters of Paddle and TensorFlow have their own names. Gradients without a name
-            get their position as a name.
+            `named_parameters()`. With a dict or a model, a clip call can also get a list of gradients
+            without names, one for each parameter, in the same order. If `names` is None, the names come from the call:
+            the keys of a dict, or (name, gradient) tuples. Parameters of Paddle and TensorFlow have their own names.
+            Gradients without a name get their position as a name.
         natives: Record the frameworks' own functions too.
 
     Returns:
@@ -165,8 +165,8 @@ class Recording:
         self.end()
         if self._is_empty and failure is None:
             self._warn(
-                f"{self.path}: {NO_CALLS} Graphs that were compiled before the recording began are not recorded "
-                "either: begin to record before the first step, and in TensorFlow 1 before the graph is built."
+                f"{self.path}: {NO_CALLS} Graphs that were compiled before the recording began are not recorded: "
+                "begin to record before the first step, and in TensorFlow 1 before the graph is built."
             )
 
     def end(self) -> None:

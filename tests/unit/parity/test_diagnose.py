@@ -223,7 +223,7 @@ def test_one_of_equal_gradients_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("times", "words"),
-    [(1, "the norm included 'encoder.weight'"), (2, "'encoder.weight' were measured and scaled")],
+    [(1, "the norm included 'encoder.weight'"), (2, "'encoder.weight' were included in the norm and scaled")],
 )
 def test_a_gradient_has_an_effect_for_each_time_that_the_list_contains_it(times: int, words: str) -> None:
     clip_case = dataclasses.replace(GLOBAL, call_form=CallForm(listed=[0, 1, 2, 1, 3]))

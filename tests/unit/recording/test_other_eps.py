@@ -213,7 +213,8 @@ def test_a_loss_that_first_differs_by_rounding_has_two_steps(compare_runs: Compa
     close = with_losses(OLD, add_ulps(2.0, 1), add_ulps(1.0, 5))
     (text,) = [line for line in sentences.report_lines(compare_runs(old, close)) if line.startswith("loss")]
     end = ". The values differ by at most 6e-07 relatively, which can be rounding"
-    assert text.endswith(f"{end}. A small mistake has the same effect. To find out, run both scripts in float64.")
+    advice = "A small mistake can cause the same difference. To find out, run both scripts in float64."
+    assert text.endswith(f"{end}. {advice}")
     close = with_losses(OLD, 2.0 + 2.0**-51, 1.0)
     wide = [[{**each, "dtype": "float64"} if "call" in each else each for each in run] for run in (old, close)]
     (text,) = [line for line in sentences.report_lines(compare_runs(*wide)) if line.startswith("loss")]

@@ -72,7 +72,7 @@ def test_a_regularizer_that_is_twice_or_half_the_weight_decay_is_named(
     assert cause.kind == "weight decay before the clip"
     assert cause.sentence.startswith(f"{name} adds {factor * DECAY} times the weight to the gradients of 'kernel' and")
     assert cause.sentence.endswith(
-        f"optimizer to {0 if is_old else DECAY}. Here, the optimizer of {other_name} has a weight decay of {DECAY}. "
+        f"optimizer to {0 if is_old else DECAY}. The optimizer of {other_name} has a weight decay of {DECAY}. "
         "For example, a weight decay of 0.02 is like adding 0.01 times the sum of the squared weights to the loss"
     )
 

@@ -159,7 +159,6 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
-    """A port might transpose only the weights that are not square. No framework uses the order "permuted"."""
     if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
         sentence = f"the shapes of the weights {names_text(reshaped)} are transposed, but not the order of elements"
         hint = _kernel_hint(reshaped, shapes)
@@ -380,10 +379,10 @@ def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
     if not moved <= 2 * point.pairs[point.index - 1].rate * (pair.a.parameters[name].elements or 0) ** 0.5:
         return ""
     return (
-        "If the settings are equal, rounding might be the cause: optimizers such as Adam divide each gradient by its "
-        "own size. So an element whose true gradient is 0 gets updates from rounding errors. For example, in a joint "
-        "bias of queries, keys and values, the elements of the keys have the true gradient 0. To find out, compare in "
-        "float64: docs/my-loss-curve-differs.md#rounding"
+        "If the optimizers have equal settings, rounding might be the cause. Optimizers such as Adam change weights "
+        "with small and with large gradients by about the same amount. So rounding errors can move an element whose "
+        "true gradient is 0. For example, in a joint bias of queries, keys and values, the elements of the keys have "
+        "the true gradient 0. To find out, compare in float64: docs/my-loss-curve-differs.md#rounding"
     )
 
 

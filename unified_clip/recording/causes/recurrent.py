@@ -19,9 +19,9 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
     text = {name: f"{name} {pair.names[name]}" for name in orders}
     if kept := [name for name in orders if GRU_OF_KERAS in text[name] and orders[name] in ("same", "transposed")]:
         sentence = (
-            f"the gates of {enumeration(list(map(repr, kept)))} have the same order in both runs, but the "
-            "order of a GRU is (z, r, h) in Keras, (r, z, n) in PyTorch and (r, z, c) in Paddle. Exchange the first "
-            "third and the second third of these weights and of their biases"
+            f"the gates of {enumeration(list(map(repr, kept)))} have the same order in both runs. But "
+            "frameworks order the gates of a GRU differently: (z, r, h) in Keras, (r, z, n) in PyTorch and (r, z, c) "
+            "in Paddle. Exchange the first third and the second third of these weights and of their biases"
         )
         return Cause("other initial weights", sentence)
     if moved := [name for name in orders if LSTM_OF_KERAS in text[name] and orders[name] == "rearranged"]:

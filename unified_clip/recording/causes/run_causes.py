@@ -214,7 +214,7 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
         yield point.cause("another threshold", instead(what, new, old, ""))
     if not same(a.norm_type, b.norm_type) and a.rule == b.rule == "global" and _can_be_of_one_list(a, b):
         values = f"{b.norms()[0]:.9g} and {a.norms()[0]:.9g}"
-        sentence = f"{instead('norm_type', b.order, a.order)}. The same gradients could have both norms: {values}"
+        sentence = f"{instead('norm_type', b.order, a.order)}. Equal gradients can have these two norms: {values}"
         yield point.cause("another norm type", sentence)
     if eps := another_eps(point, pair):
         yield eps
@@ -293,8 +293,8 @@ def _noise(point: DivergencePoint) -> Cause:
     sentence = (
         f"only rounding noise in {names} differs. These gradients, or parts of them, have norms of at most {ROUNDING} "
         "ULP of the total norm. Their true value might be 0, for example for a bias before BatchNorm or of attention "
-        "keys. Adam divides each gradient by its own size, so noise changes the weights of these gradients by up to "
-        f"the learning rate. To ignore noise, pass --max-ulp {ROUNDING}"
+        "keys. Adam changes weights with small and with large gradients by about the same amount, so noise can "
+        f"change these weights by up to the learning rate. To ignore noise, pass --max-ulp {ROUNDING}"
     )
     return Cause("rounding noise", sentence)
 

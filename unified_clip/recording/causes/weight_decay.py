@@ -160,7 +160,7 @@ def regularizer_cause(
     of_run, of_other = decays[not is_first], decays[is_first]
     if of_other and not of_run and not math.isclose(of_other, decay, rel_tol=FACTOR_ERROR):
         sentences.append(
-            f"Here, the optimizer of {other} has a weight decay of {of_other:.6g}. For example, a weight "
+            f"The optimizer of {other} has a weight decay of {of_other:.6g}. For example, a weight "
             "decay of 0.02 is like adding 0.01 times the sum of the squared weights to the loss"
         )
     return Cause("weight decay before the clip", ". ".join(sentences))

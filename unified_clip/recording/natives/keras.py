@@ -112,7 +112,8 @@ def _marking_scaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _class_name(optimizer: Any) -> str:
-    """Return a name such as "keras.optimizers.Adam". Skip subclasses without their own `update_step`."""
+    """Return a name such as "keras.optimizers.Adam". If a subclass has no own `update_step`, return the name of
+    its base class."""
     kinds = type(optimizer).__mro__
     kind = next(kind for kind in kinds if kind.__module__.startswith("keras.") or "update_step" in vars(kind))
     return f"keras.optimizers.{kind.__name__}"

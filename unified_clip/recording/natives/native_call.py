@@ -172,7 +172,7 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
     """Return the coefficient that turned `before` into `after`, or None if no coefficient explains all elements.
 
-    Because of rounding, several coefficients are possible. Return the coefficient nearest to `formula`.
+    If rounding makes several coefficients possible, return the one nearest to `formula`.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

@@ -141,7 +141,7 @@ def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace `Optimizer._apply_optimize`, which Paddle calls for each parameter group."""
+    """Wrap `Optimizer._apply_optimize` to record steps. Paddle calls this method for each parameter group."""
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:

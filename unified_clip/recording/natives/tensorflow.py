@@ -54,7 +54,10 @@ def install() -> None:
 
 
 def _watch_operations() -> None:
-    """This creates TensorFlow's context, so never call it before a script can call `disable_eager_execution`."""
+    """Call this only after the script has computed gradients, because it creates TensorFlow's context.
+
+    A script has to call `disable_eager_execution` before the context exists.
+    """
     if tf.executing_eagerly() and _mark_computed not in context.context().op_callbacks:
         op_callbacks.add_op_callback(_mark_computed)
 

@@ -113,7 +113,7 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _record_step(optimizer: Any, update: Any) -> Any:
-    """Record the step, and return `update`. In a graph for a session, the returned operation also records the step."""
+    """Record the step, and return `update`. In a graph for a session, return an operation that does both."""
     rate = optimizer._call_if_callable(_attribute(optimizer, RATES))
     betas = [_attribute(optimizer, names) for names in BETAS]
     settings = {

@@ -43,7 +43,7 @@ EMPTY: Mapping[str | None, tuple[str, str]] = {
         "Pass model.parameters() to each clip call, or a list of the parameters",
     ),
     "other parameters": (
-        "the gradients of all passed parameters are None. The parameters of the optimizer have gradients",
+        "the gradients of all passed parameters are None, but the parameters of the optimizer have gradients",
         "Pass the parameters of the optimizer to the clip call",
     ),
     None: (
@@ -76,7 +76,7 @@ def changes_by_hand(run: RecordedRun) -> str:
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
-    """`run` leaves out clip calls of `other`. If `step` is None, `run` never clips."""
+    """Return the cause if only `other` makes the clip calls in `calls`. If `step` is None, `run` never clips."""
     clips = f"{other.name} clips with {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
     if changes := changes_by_hand(run):
         sentence = (

@@ -360,7 +360,7 @@ def _counts_calls(run: RecordedRun) -> bool:
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:
-    """Number the optimizer steps from 1, and each clip call by its step."""
+    """Number the optimizer steps from 1, and give each clip call the number of its step."""
     offset, done, lines = 0 if is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):
         while done < len(run.optimizer_steps) and run.optimizer_steps[done].calls <= index:

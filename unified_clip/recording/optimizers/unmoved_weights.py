@@ -16,7 +16,7 @@ MOST_NETWORKS = 6
 
 
 SAME = 0.01
-"""The largest relative difference between the norms of one weight in both runs."""
+"""Two runs can have the same weights if the norms differ by at most this fraction."""
 
 
 def unmoved_weights(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> Iterator[StepDifference]:

@@ -82,7 +82,10 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """PyTorch's GRU has two biases, and Keras' has one."""
+    """Join calls that clip parts of the gradients of one other call.
+
+    For example, PyTorch's GRU has two biases, and Keras' GRU has one.
+    """
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
         return calls
     whole, sizes = others[0], [each.elements for each in others[0].parameters.values()]

@@ -99,7 +99,7 @@ def _format_logged(name: str, pairs: Sequence[NumberPair], comparison: Recording
     if beyond is None:
         text = f"{name} differs {start}. {largest}, which can be rounding."
         if not any("float64" in (pair.a.dtype, pair.b.dtype) for pair in comparison.pairs):
-            text += " A small mistake has the same effect. To find out, run both scripts in float64."
+            text += " A small mistake can cause the same difference. To find out, run both scripts in float64."
         return text
     if beyond > differing:
         (later, c), (_, d) = pairs[beyond]

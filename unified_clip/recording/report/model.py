@@ -113,7 +113,7 @@ class ComparisonReport(ReportModel):
     divergences: list[ReportedDivergence]
     agreements: list[Agreement]
     unreported: list[Finding]
-    """A different eps of the clip that is not in `divergences`, for example because `max_ulp` hides its effect."""
+    """A difference of the clip's eps that is not in `divergences`, for example because `max_ulp` hides its effect."""
 
     notes: list[str]
     """Sentences about what was compared, and how closely both runs agree."""

@@ -138,8 +138,8 @@ def _where_to_look(comparison: RecordingComparison) -> list[str]:
         return []  # the cause has its own advice
     if isinstance(first.a, tuple):
         return [
-            "Parameters that only one run has were not compared. If the same weights have other names in the other "
-            "run, pass the names with --map."
+            "Parameters that only one run has were not compared. If the runs have different names "
+            "for the same weights, match the names with --map."
         ]
     if first.stage not in ("weight", "gradient", "norm") or not _follows_only_rounding(comparison, first):
         return []
