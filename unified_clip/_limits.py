@@ -19,7 +19,7 @@ MAX_ENTRIES = "UNIFIED_CLIP_MAX_ENTRIES"
 
 DEFAULT_BYTES = 4 * 2**30
 DEFAULT_RATIO = 100
-"""The default limit is DEFAULT_RATIO times the file size, but at least DEFAULT_BYTES."""
+"""The default of MAX_BYTES is DEFAULT_RATIO times the file size, but at least DEFAULT_BYTES."""
 
 DEFAULT_SECONDS = 600.0
 DEFAULT_NESTING = 100

@@ -177,7 +177,7 @@ class _Version(argparse.Action):
 
 
 def _read_ported(path: Path) -> Any:
-    """The modules of `parity` must not import `port`."""
+    """Read a report of `port`, for the modules of `parity`, which must not import `port`."""
     from .port.report import build
 
     return build.read(path)

@@ -35,8 +35,8 @@ class PartlyClippedError(RuntimeError):
 class ConfigError(CodedError, ValueError, code="UC104"):
     """A clip configuration is wrong.
 
-    The message names the file, the line, the key and the remedy. `unified-clip help CODE` explains the attribute
-    `code`, such as "UC104".
+    The message names the file, the line, the key and the remedy. The attribute `code` is an error code, such as
+    "UC104", which `unified-clip help CODE` explains.
     """
 
 

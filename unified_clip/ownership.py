@@ -157,8 +157,9 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         along = [at for at, places in enumerate(self._coordinates(ranks)) if places.min() < places.max()]
         if len(ranks) < math.prod(self._shape[at] for at in along):
             raise ValueError(
-                f"A parameter is on the ranks {ranks.tolist()}, but not on all ranks along "
-                f"{' and '.join(self._names[at] for at in along)}. Cannot infer which parameters the other ranks have. "
+                f"A parameter is on the ranks {ranks.tolist()}, but not on all ranks along the mesh "
+                f"dimension{'s' * (len(along) > 1)} {' and '.join(self._names[at] for at in along)}. Cannot infer "
+                "which parameters the other ranks have. "
                 f"Pass a mesh with a dimension that has exactly the ranks {ranks.tolist()}"
             )
         return [dim for dim in range(len(self._shape)) if dim not in (*along, *self._distinct)]
@@ -180,8 +181,8 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
         tensor_rank: The index of this rank in its tensor-parallel group, if you call `parallelize_module` before
             FSDP1. Tensor-parallel rank 0 owns the parameters outside the plan of `parallelize_module`, such as a
-            normalization layer. In place of `model.process_group`, pass the group of all data-parallel and
-            tensor-parallel ranks that together have one copy of the model.
+            normalization layer. With `tensor_rank`, pass another `process_group` to the clip: the group of all
+            data-parallel and tensor-parallel ranks that together have one copy of the model.
 
     Raises:
         TypeError: `model` has no FSDP1 module.
@@ -215,8 +216,8 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
         if not own >= ranks or (handle.uses_sharded_strategy and own != ranks):
             raise ValueError(
                 f"A nested FSDP1 module is on the ranks {sorted(own)}, and the model is on {sorted(ranks)}. Cannot "
-                "infer which rank owns each parameter. As ownership, pass a function of your own that gets "
-                "a parameter and returns True if this rank owns the parameter"
+                "infer which rank owns each parameter. Pass your own function as ownership: it gets a "
+                "parameter and returns True if this rank owns the parameter"
             )
         for parameter, is_counted in _counted_of_handle(handle, tensor_rank):
             counts[id(parameter)] = parameter, is_counted and (is_first or handle.uses_sharded_strategy)

@@ -58,8 +58,8 @@ def clip_grad_norm_(
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. On a CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf
-        correctly.
+        float32 otherwise. In eager calls on a CPU without automatic differentiation, the norm is correctly rounded for
+        p = 1, 2 and inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. max_norm or
@@ -143,8 +143,8 @@ def get_total_norm(
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
-        CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf correctly.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
+        eager calls on a CPU without automatic differentiation, the norm is correctly rounded for p = 1, 2 and inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. norm_type is not a
@@ -384,7 +384,7 @@ def set_gradient_clip(
 
     Raises:
         TypeError: `clip` has an unsupported type. param_list is not a list of parameters. `program` is not a static
-            program. The call is inside `to_static`.
+            program. The call is in a function that `to_static` compiles.
         ValueError: An entry of param_list is not a parameter of the program.
 
     Example:
@@ -413,7 +413,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 
     Raises:
         TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or boolean
-            dtype. A GradientClipByValue applies to a complex gradient. The call is in a graph of `to_static`.
+            dtype. A GradientClipByValue applies to a complex gradient. The call is in a function that `to_static`
+            compiles.
         ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name in place of a
             parameter. Or a parameter with a clip does not belong to the current static program.
 

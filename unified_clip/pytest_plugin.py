@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FRAMEWORKS = "the frameworks that the fixture clip_parity compares (default: all installed frameworks)"
-INTERPRETERS = "a different Python interpreter for a framework. Example: paddle=PATH"
+INTERPRETERS = "a Python interpreter to use for a framework instead of pytest's. Example: paddle=PATH"
 MISSING = "whether tests that use clip_parity fail (default) or are skipped if a framework is not installed"
 
 

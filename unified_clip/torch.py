@@ -56,8 +56,8 @@ def clip_grad_norm_(
 
     Returns:
         The total norm before clipping, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and
-        float32 otherwise. On a CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf
-        correctly.
+        float32 otherwise. In eager calls on a CPU without automatic differentiation, the norm is correctly rounded for
+        p = 1, 2 and inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. max_norm or
@@ -140,8 +140,8 @@ def get_total_norm(
         check_replicas: Check that the copies of a gradient are equal on all ranks.
 
     Returns:
-        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On a
-        CPU, eager calls without automatic differentiation round norms of order 1, 2 and inf correctly.
+        The norm, a scalar. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. In
+        eager calls on a CPU without automatic differentiation, the norm is correctly rounded for p = 1, 2 and inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype. An entry is neither a tensor nor None. norm_type is not a

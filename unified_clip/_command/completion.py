@@ -17,7 +17,7 @@ SHELLS = {
     "fish": "~/.config/fish/completions/unified-clip.fish",
     "tcsh": "~/.unified-clip.completion.tcsh, and source it in ~/.tcshrc",
 }
-"""{shell: the file for its completion script}."""
+"""For each shell, the path at which to save the completion script."""
 
 FORMATS = ("--from", "--from-b", "--to")
 """The values of these options are names of configuration formats, such as lightning."""

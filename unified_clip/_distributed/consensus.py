@@ -94,7 +94,7 @@ class Consensus:
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
         self.has_terms = self.has_all_terms = self._can_stay = False
         self.parameters = 0
-        """A digest of the call's parameters, or 0 if the host reads the norm."""
+        """A digest of the call's parameters, or 0 if the norm must not stay on the device."""
         self._terms: on_device.Terms | None = None
 
     def norm_on_device(

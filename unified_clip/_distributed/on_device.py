@@ -34,7 +34,7 @@ REMEDY = (
     "that shows how their calls differ"
 )
 
-MIXED = f"ranks make different calls. On ranks that leave their norm on the GPU, the norm is NaN. {REMEDY}"
+MIXED = f"ranks make different calls. If the norm of a rank stays on its GPU, this norm is NaN. {REMEDY}"
 
 
 class NormOnDevice(NamedTuple):
@@ -103,7 +103,7 @@ def agree(group: Any, parameters: int, agreement: Agreement | None) -> None:
 
 
 def store(group: Any, number: int, added: Deferred | None) -> None:
-    """Store `added`, which `check_last_call` reads at the next call."""
+    """Store the integers that `check_last_call` reads at the next call."""
     if added is not None:
         _UNREAD[group] = number, added
 

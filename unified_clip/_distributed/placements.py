@@ -311,7 +311,7 @@ class DistributedGradients(LocalShards):
                 f"such as {self.terminology.world_group}"
             )
         raise ValueError(
-            f"the {self.terminology.mesh}es of the gradients have {' or '.join(map(str, sorted(sizes)))} of "
+            f"the gradients are on {self.terminology.mesh}es with {' or '.join(map(str, sorted(sizes)))} of "
             f"{world.size} ranks. Cannot infer which gradients the other ranks have. As process_group, pass the group "
             "of all ranks that have the model. If all ranks have the model, pass "
             f"{self.terminology.world_group}. {REMEDY}"

@@ -99,7 +99,7 @@ def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ran
 
 
 class KeptByIdentity(Generic[V]):
-    """A cache that keeps a value while an object exists. If the value refers to the object, both exist forever."""
+    """A cache with a value for each object. Deleting an object deletes its value, unless the value refers to it."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}

@@ -33,8 +33,8 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
     Raises:
         ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`, `like` has more
             or fewer tensors than `data` was saved for.
-        TypeError: `adaptive` is not a rule with a state. The state grows in each step, as for `Percentile` without a
-            window.
+        TypeError: `adaptive` is not a rule with a state. The state grows in each step, like the state of `Percentile`
+            without a window.
 
     Example:
         >>> import numpy as np

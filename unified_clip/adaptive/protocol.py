@@ -32,7 +32,7 @@ class Rule(Protocol):
         """Return (the threshold for this norm, the new state). Raise no error.
 
         Args:
-            state: The state of the rule, with the names that `init` returns.
+            state: The state of the rule, with the keys that `init` returns.
             norm: The total norm, which is finite.
             step: The number of earlier finite norms.
         """
@@ -178,9 +178,9 @@ class AdaGC:
         warmup_steps: The number of steps in the warm-up, at least 1. In the warm-up, all tensors are clipped by their
             total norm.
         warmup_threshold: The threshold for the total norm in the warm-up, above 0.
-        warmup_norms: The first average of a tensor is the smallest norm above 0 in the warm-up. "clipped" uses the
-            norms after the clip, as in the paper. "unclipped" uses the norms before the clip, as in the authors'
-            code.
+        warmup_norms: The norms that determine the first average of a tensor: "clipped" (norms after the clip, as in the
+            paper) or "unclipped" (norms before the clip, as in the authors' code). The average is the smallest norm
+            above 0 in the warm-up.
 
     Raises:
         TypeError: A setting is not a number. `warmup_steps` is not a whole number.

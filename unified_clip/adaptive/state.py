@@ -137,7 +137,7 @@ def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar
 
 def _other_names(rule: Rule, new: Mapping[str, Real]) -> TypeError:
     return TypeError(
-        f"{rule}.threshold returned a state with the names {sorted(new)}. Return a state with the names that init "
+        f"{rule}.threshold returned a state with the keys {sorted(new)}. Return a state with the keys that init "
         f"returns: {sorted(rule.init())}."
     )
 

@@ -1,4 +1,4 @@
-"""The thresholds of AGC, computed from the norms of the parameters' units."""
+"""The thresholds of AGC, one for each unit (row or channel) of a gradient."""
 
 from __future__ import annotations
 

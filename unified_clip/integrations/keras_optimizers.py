@@ -73,7 +73,7 @@ def _check(optimizer: Any) -> None:
         raise TypeError(
             f"optimizer is {kind}, which passes all gradients on to other optimizers. Attach to each optimizer in its "
             "list `optimizers`: each optimizer clips by the norm of its own gradients. If you passed a function "
-            "to MultiOptimizer, first call optimizer.build(variables)."
+            "to MultiOptimizer, first call optimizer.build(variables) to create this list."
         )
     missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]
     if missing:

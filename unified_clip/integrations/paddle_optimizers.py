@@ -125,8 +125,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
         if nonfinite in IN_GRAPHS:
             raise TypeError(
                 f"nonfinite = {nonfinite!r} works in dynamic mode only, because values are unknown while a static "
-                "program is built. Set nonfinite to 'family', or to 'zero' to set all gradients to 0 if a norm is not "
-                "finite."
+                "program is built. Set nonfinite to 'family'. Or, to set all gradients to 0 if a norm is not finite, "
+                "set nonfinite to 'zero'."
             )
         if self._settings.has_schedule:
             raise TypeError(

@@ -103,7 +103,7 @@ def test_the_answer_for_a_mesh_is_kept_until_the_mesh_is_gone() -> None:
 )
 def test_a_part_of_a_dimension_does_not_tell_what_the_others_there_have(ranks: list[int], names: str) -> None:
     counts = mesh_ownership(mesh(WHOLE, NAMES, 0), distinct=("pp",))
-    message = f"{re.escape(str(ranks))}, but not on all ranks along {names}. Cannot infer which parameters the other"
+    message = f"{re.escape(str(ranks))}, but not on all ranks along the mesh dimensions {names}. Cannot infer"
     with pytest.raises(ValueError, match=message):
         counts(SimpleNamespace(device_mesh=Mesh(ranks)))
 
