@@ -38,7 +38,7 @@ COMPUTED = ast.Constant | ast.UnaryOp | ast.BinOp | ast.IfExp
 
 
 def problem(use: ClipUse) -> str:
-    """Return why timm's files and scripts do not decide the clip of a script that creates timm's loss scaler."""
+    """Return why this Python script of timm clips otherwise than its options and files say."""
     source = source_of(use.path) if use.package == "timm" else None
     for call in source.calls if source is not None else ():
         place, function = f"Line {call.lineno}", ast.unparse(call.func)

@@ -107,8 +107,8 @@ def test_a_function_that_returns_none_is_moved_to_the_name_that_clips_in_place(t
     error = call_function(tmp_path, body)["unreadable"]
     assert error == (
         "clip.py:clip returned None. Return (clipped gradients, norm). Or, if your function clips in place, "
-        "list it as clip_grad_norm_ in [frameworks.numpy.functions], and add "
-        'clip_grad_norm_ = "nothing" to [frameworks.numpy.returns]. Your function must then also add 1e-6 to the '
+        "list it under [frameworks.numpy.functions] as clip_grad_norm_, and write "
+        'clip_grad_norm_ = "nothing" under [frameworks.numpy.returns]. Your function must then also add 1e-6 to the '
         "norm, as clip_grad_norm_ does"
     )
     in_place = case([*WORKED], "clip_grad_norm_", max_norm=0.5)

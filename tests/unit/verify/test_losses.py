@@ -30,7 +30,7 @@ def test_losses_are_columns_of_the_table_and_are_compared(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("loss", "advice"),
     [
-        (MEAN, "The losses agree. Compare the code that changes gradients between the loss and the clip"),
+        (MEAN, "The losses agree. In both scripts, compare the code that changes the gradients before the clip"),
         (f"2 * {MEAN}", "Compare the data"),
     ],
 )

@@ -139,9 +139,9 @@ class UserFunction(NamedTuple):
 
     def _or_in_place(self) -> str:
         table = self._table.replace("returns", "functions")
-        setting = f'clip_grad_norm_ = "nothing" to {self._table}'
+        setting = f'clip_grad_norm_ = "nothing" under {self._table}'
         return (
-            f"Or, if your function clips in place, list it as clip_grad_norm_ in {table}, and add {setting}. Your "
+            f"Or, if your function clips in place, list it under {table} as clip_grad_norm_, and write {setting}. Your "
             "function must then also add 1e-6 to the norm, as clip_grad_norm_ does"
         )
 

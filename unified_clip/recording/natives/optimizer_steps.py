@@ -34,7 +34,7 @@ class Losses:
         HOOKS.on_switch(self._waiting.clear, self._waiting.clear)
 
     def add(self, read: Callable[[], Any]) -> None:
-        """Keep `read` for the next optimizer step. Until then, the device can compute the loss."""
+        """Keep `read`, which waits for the device to compute the loss, for the next optimizer step."""
         scales = [recording.loss_scale for recording in DISPATCHER.natives]
         scale = scales[0] if scales else None
 

@@ -113,7 +113,7 @@ def _other_gradients(
     if first is not None and second is not None:
         losses = f" (the losses are {first:.9g} and {second:.9g})"
         if are_equal and distance(single(first), single(second)).ulps <= ROUNDING:
-            advice = "The losses agree. Compare the code that changes gradients between the loss and the clip"
+            advice = "The losses agree. In both scripts, compare the code that changes the gradients before the clip"
             if 0 < (most := max((each.relative for each in row.parameters.tensors), default=0.0)) < SMALL:
                 advice = (
                     f"The losses agree. The relative difference of the gradients is at most {most:.2g}. Compare the "
