@@ -19,7 +19,7 @@ from .python.clipped_twice import CALLBACKS
 
 CLASSES = {f"{OWN}.{name}": f"{OWN}.{name}" for name in CALLBACKS}
 CLASSES["ClipCallback"] = f"{OWN}.integrations.lightning_callback.ClipCallback"
-"""LightningCLI accepts this name of the callback without its module."""
+"""LightningCLI accepts the name "ClipCallback" without a module."""
 
 CONFIG_CLASSES = (f"{OWN}.ClipConfig", f"{OWN}.config.clip_config.ClipConfig", "ClipConfig")
 

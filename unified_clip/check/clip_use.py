@@ -39,7 +39,7 @@ class NamedValue(NamedTuple):
 
 @dataclass(frozen=True)
 class ClipUse:
-    """A clip in a file, or a note that another file sets the clip.
+    """A clip in a file, or a trainer's file whose clip is set in another file.
 
     Exactly one of the fields `config`, `why_unknown` and `set_elsewhere` is set.
     """

@@ -156,7 +156,7 @@ class Judge:
         return None if self._is_accepted(config, nearest=nearest) else config
 
     def _with_advice_to_switch_off(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Add advice to switch the trainer's own clip off. If the trainer has a `ClipCallback`, replace `edit`.
+        """Add advice to switch the trainer's clip off. If the trainer has a `ClipCallback`, return only this advice.
 
         without_callback: Whether a trainer without a `ClipCallback` also gets this advice.
         """

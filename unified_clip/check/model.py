@@ -62,7 +62,7 @@ class Finding(ReportModel):
     effect: str
     """For "drift": a sentence about the example gradients for which this clip and the configuration differ most. The
     sentence usually gives the norm before the clip, after this clip, and after a clip by the configuration. If this
-    clip differs only in the family or the eps, the sentence gives the largest difference between the coefficients. If
+    clip differs only in its family or its eps, the sentence gives the largest difference between the coefficients. If
     `check.off` lists the file of the clip, the sentence explains the finding. For all other kinds, the text is empty.
     """
 
@@ -99,7 +99,7 @@ class Clip(ReportModel):
     of the clip is unknown."""
 
     result: Result
-    """"same": the clip and the configuration have the same effect. "near": the clip differs only in the family or the
+    """"same": the clip and the configuration have the same effect. "near": the clip differs only in its family or its
     eps. `--nearest` or `check.nearest` accepts this difference. "off": the trainer's own clip is off, as `check.off`
     requires. "ignored": an entry of `check.ignore` covers the finding. If the clip has a finding, the result is the
     kind of the finding: "drift", "missing" or "unknown"."""

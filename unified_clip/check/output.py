@@ -26,7 +26,7 @@ MAX_LINES = 20
 MAX_PLACES = 5
 
 ENTRY_PATH = re.compile(r"^\W*path\b.*$", re.MULTILINE)
-"""Matches the path in an entry of check.ignore. Findings that differ only in this path are printed once."""
+"""Matches the path in an entry of check.ignore. Findings that differ only in this path are printed as one finding."""
 
 CODE = ("edit",)
 """The fields of the report that contain code. Line breaks in code are kept."""

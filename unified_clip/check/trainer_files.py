@@ -188,7 +188,7 @@ def _place(path: Path, candidate: Candidate) -> tuple[Key, ...]:
 def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:
     """Return the clip of a file that Hydra's main configurations include.
 
-    Return None if the effect is unknown or differs between the main configurations.
+    Return None if the effect of the clip is unknown, or if it differs between the main configurations.
     """
     uses = [_use(path, (trainer, document), version) for document in hydra.with_main(path)]
     meanings = [use.config.meaning if use.config is not None else None for use in uses]

@@ -38,7 +38,7 @@ FORMATS = {
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
-    """Return a fraction (degree 1) or its square root (degree 2), rounded to `dtype` with ties to even."""
+    """Return `square` (degree 1) or its square root (degree 2), rounded to `dtype` with ties to even."""
     if square == 0:
         return 0.0
     target = FORMATS[dtype]

@@ -24,7 +24,7 @@ PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
-"""At the stage "update", `parity` compares the parameters after a step, and `verify` compares their changes."""
+"""At the stage "update", `parity` compares the parameters after a step. `verify` compares the changes of parameters."""
 
 
 class UnreadableError(CodedError, code="UC701"):
@@ -93,7 +93,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """np.savez and h5py write bfloat16 as V2."""
+    """Return the name of a dtype. The name of V2 is "bfloat16", because np.savez and h5py write bfloat16 as V2."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
@@ -102,7 +102,7 @@ def form(tensor: Dense | None) -> str:
 
 
 def encode(values: Float64s, dtype: str) -> Dense:
-    """`dtype` must represent each number exactly, so call `arithmetic.rounded` first."""
+    """Convert numbers to `dtype`, which must represent each of them exactly. Call `arithmetic.rounded` first."""
     if dtype != "bfloat16":
         return Dense(dtype, values.astype(STORAGE[dtype]))
     bits = np.asarray(values.astype(np.float32)).view(np.uint32) >> np.uint32(16)

@@ -19,7 +19,7 @@ CALLBACKS = {
 """Maps a callback of unified_clip to the packages of the trainers that call it."""
 
 ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "tf_keras")
-"""Packages of trainers and optimizers with their own clip. With `attach_to`, the gradients can be clipped twice."""
+"""Packages whose trainers or optimizers can clip. If code also calls `attach_to`, it can clip the gradients twice."""
 
 
 def packages_of_callbacks(path: Path) -> set[str]:

@@ -29,8 +29,8 @@ class Engine(NamedTuple):
     """The key of the class in `check.advice.ATTACH`."""
 
     raises: bool = False
-    """Whether a norm that is not finite raises an error by default. The argument `error_if_nonfinite` overrides the
-    default."""
+    """Whether the clip raises an error by default if the norm is not finite. The argument `error_if_nonfinite`
+    overrides the default."""
 
 
 ALGORITHM = "gradient_clip_algorithm"

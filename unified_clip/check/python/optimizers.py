@@ -27,7 +27,7 @@ OPTIMIZER = re.compile(
     r"|rmsprop|rprop|schedule_free_(adamw|sgd)|sgd|sign_sgd|signum|simplified_ademamix|sm3|sophia|yogi"
     r"|scale_by_(?!learning_rate|schedule)\w+|(named_)?chain)"
 )
-"""Matches the full name of an optimizer, but not of a scheduler or of PyTorch's base class."""
+"""Matches names of optimizers, such as "torch.optim.SGD". Schedulers and PyTorch's class `Optimizer` do not match."""
 
 STEPPER = re.compile(r"(?i)(?!.*sched).*(opt|adam|sgd|scaler|solver|engine)")
 

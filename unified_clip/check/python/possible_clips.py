@@ -31,7 +31,7 @@ UNREAD = (
 
 
 def read(path: Path, near: Sequence[Path], clips: Sequence[ClipUse], *, is_known: bool) -> Iterator[ClipUse]:
-    """Yield the settings with a name like a clip, such as grad_clip = 1.0.
+    """Yield the settings that are named like a clip setting, such as grad_clip = 1.0.
 
     If a clip reads a setting, the `ClipUse` of the setting has the rule of this clip. One `ClipUse` contains
     the values of all other settings.

@@ -31,7 +31,7 @@ def attribute(code: str) -> str:
 def clip_rule(path: Path, name: str, clips: Sequence[ClipUse], near: Sequence[Path]) -> ClipConfig | None:
     """Return the rule of the clips that read the attribute `name`, or None if their rules differ.
 
-    Such a clip is in the same file, or one of the two files imports the other.
+    Such a clip is in `path`, in a file that imports `path`, or in a file that `path` imports.
 
     near: The files that belong to the project of `path`.
     """

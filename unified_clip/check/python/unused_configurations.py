@@ -72,7 +72,7 @@ def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
 
 
 def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield the clips. If a file does not use its own configuration, search the other files in `paths` for uses."""
+    """Yield the clips. If a file does not use its own configuration, find the files in `paths` that use it."""
     for use in uses:
         if not use.unused or use.why_unknown:
             yield use

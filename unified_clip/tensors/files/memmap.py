@@ -90,7 +90,7 @@ def load(directory: Path) -> dict[str, Gradient]:
 
 
 def keep(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gradient]:
-    """Return all gradients as memory maps. Gradients in memory are written into the directory."""
+    """Return all gradients as memory maps. Gradients that are in memory are first written to files in `directory`."""
     kept: dict[str, Gradient] = {}
 
     def unmapped() -> Iterator[tuple[str, Gradient]]:

@@ -25,7 +25,7 @@ LOCAL_HEADER = 30
 extra field."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""Newer versions of the npy format are only for structured arrays."""
+"""Newer versions of the npy format are only for structured arrays, which are not supported."""
 
 
 def items(path: Path) -> Iterator[Item]:

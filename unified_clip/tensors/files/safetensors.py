@@ -38,7 +38,7 @@ class TensorEntry(NamedTuple):
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the tensors of a file. NAME.indices and NAME.values of a sparse gradient become one `Item`."""
+    """Yield the tensors of a file. The tensors NAME.indices and NAME.values of a sparse gradient become one `Item`."""
     raw = open_map(path)
     header, start = _header(raw)
     sparse = _sparse_shapes(header.pop("__metadata__", {}))

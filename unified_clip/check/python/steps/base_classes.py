@@ -67,7 +67,7 @@ def left_to_trainers(source: Source, built: Sequence[ast.expr], known: Callable[
 
 
 def step_of_own_loop(source: Source) -> ast.Call | None:
-    """Return the first optimizer step of a file that creates a Trainer, and never calls its method `train`."""
+    """Return the first optimizer step of a file that creates a `Trainer` but never calls `trainer.train()`."""
     functions = [call.func for call in source.calls if last_name(call.func) == "train"]
     owners = [source.followed(each.value) for each in functions if isinstance(each, ast.Attribute)]
     is_trained = any("trainer" in ast.unparse(owner).lower() for owner in owners)

@@ -44,7 +44,10 @@ class _Steps:
         return made
 
     def clip_of(self, event: Event, before: Sequence[Event]) -> int | None:
-        """Return the line of the clip before a step, 0 if no clip comes before the step, or None if unknown."""
+        """Return the line of the clip before a step, or 0 if there is none.
+
+        Return None if it is unknown whether a clip comes before the step.
+        """
         if line := self._clip_of_optimizer(event.owner):
             return line
         if last_name(event.call.func) in APPLY:

@@ -50,8 +50,8 @@ class Flow:
         """Return each expression that might be the value of the variable `read`.
 
         If several assignments always run before `read`, use only the last one. In a loop, also use assignments below
-        `read`, because they run before the next iteration. If the function assigns nothing to the variable, use all
-        assignments in the file.
+        `read`, because they run before the next iteration. For a variable of another function or of
+        the module, use all assignments in the file.
         """
         values = self._values_at(read)
         around = set(self.source.around(read)) if values else ()
