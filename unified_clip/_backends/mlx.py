@@ -207,7 +207,7 @@ def _is_traced(values: Sequence[Any]) -> bool:
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """MLX has no other test for traced values."""
+    """Return whether evaluation fails because a transformation traces the values. MLX has no other test for this."""
     try:
         evaluate(values)
     except ValueError as error:

@@ -219,7 +219,7 @@ class DevicePath:
         return [self._bounds(tensor, low, high) for tensor in self._tensors]
 
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
-        """Round the bounds once, because frameworks round twice to bfloat16."""
+        """Round numbers directly to the dtype. Frameworks would round first to float32 and then to 16 bits."""
         dtype = self._backend.dtype(tensor)
         rounded = [nearest(b, dtype) if dtype in FORMATS and isinstance(b, int | float) else b for b in bounds]
         return [self._backend.bound(bound, tensor) for bound in rounded]

@@ -16,7 +16,7 @@ Rule = Literal["global", "each", "slices", "value"]
 
 
 class Clip(NamedTuple):
-    """The observer gets this before the gradients change."""
+    """The data about one clip, passed to the observer before the gradients change."""
 
     rule: Rule
     gradients: Any

@@ -152,7 +152,7 @@ def measure(
     """Return one `Norm` for the group, or several if the rule clips per tensor.
 
     Norms on devices precede norms on the host. Writes on devices can fail, so they must run first.
-    scalars: If false, a `Norm` can have a vector with one number per tensor.
+    scalars: If true and the rule clips per tensor, return one `Norm` for each tensor, not one with a vector of norms.
     """
     if rule.kind == "value":
         return [_bounded(gradients, group, rule, inputs)]

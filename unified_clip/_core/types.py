@@ -53,7 +53,7 @@ class CoalescedSparse(NamedTuple):
     """Returns the sparse gradient with new values."""
 
     sparse_axes: int
-    """The sparse gradient has indices for this number of leading axes."""
+    """The number of leading axes for which the sparse gradient has indices."""
 
     indices: Tensor
 

@@ -49,7 +49,7 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
-    """Sum the rows that have equal indices, in float64 and rounded once. Return (indices, sums).
+    """Sum the rows that have equal indices. Return (indices, sums), with each sum rounded once.
 
     The result has as many rows as the gradient stores. Unused rows have indices outside the shape, as in padded BCOO
     arrays.

@@ -66,7 +66,7 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Multiply and divide by the same factor. Otherwise, XLA would compute the scalar again for each use."""
+    """Keep XLA from computing the scalar again for each use: multiply and divide it by the same factor."""
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)
 

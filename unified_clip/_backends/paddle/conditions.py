@@ -33,8 +33,7 @@ OLD_IR = (paddle.base.framework.Variable, paddle.base.framework.Program)
 
 
 def is_of_old_ir(value: Any) -> bool:
-    """Return whether a variable or program has Paddle's intermediate representation (IR) before 3.0, which is not
-    supported."""
+    """Return whether a variable or program uses the intermediate representation (IR) of Paddle 2, the old IR."""
     return issubclass(type(value), OLD_IR)  # isinstance with Variable accepts every eager tensor in dynamic mode
 
 

@@ -44,10 +44,7 @@ def is_for_xla() -> bool:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """In a graph for XLA, multiply and divide by the same factor.
-
-    Otherwise, XLA would compute the scalar again for each use.
-    """
+    """Keep XLA from computing the scalar again for each use: multiply and divide it by the same factor."""
     if not is_for_xla():
         return scalar
     one, two = (constant(number, tf.float64) for number in (1.0, 2.0))

@@ -10,9 +10,9 @@ ordered numbers, division, square root.
 - Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic",
 2017: the error bounds, in units of u = 2**-24.
 
-The device must round every float32 sum, difference and product to nearest. PyTorch does so in eager mode, in
-`torch.compile` on the CPU, and in Metal kernels unless PYTORCH_MPS_FAST_MATH is set. For `torch.compile` on MPS, the
-rounding is unknown. Quotients and roots can have an error of two ULP, and subnormal numbers can be flushed to zero.
+The device must round every float32 sum, difference and product to nearest. Its quotients and roots can have an error
+of two ULP, and it can flush subnormal numbers to zero. PyTorch rounds to nearest in eager mode, in `torch.compile` on
+the CPU, and in Metal kernels unless PYTORCH_MPS_FAST_MATH is set. For `torch.compile` on MPS, the rounding is unknown.
 This module has never run on a device without float64. Tests run it on CPUs with UNIFIED_CLIP_PATH=pairs.
 
 PyTorch differentiates only `hi`, in float32.
@@ -229,7 +229,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return super().prepare_scale(tensors, coef.hi)
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """The CPU rounds float64 bounds and integer bounds."""
+        """Round float64 and integer bounds on the CPU, because the device has no float64."""
         if not isinstance(value, torch.Tensor) or value.dtype in NARROW:
             return super().bound(value, tensor)
         return PRIMITIVES.bound(value.cpu(), torch.empty(0, dtype=tensor.dtype)).to(tensor.device)

@@ -27,7 +27,7 @@ ScaleByOperations = Callable[[Sequence[Tensor], Scalar, bool], None]
 HostPathOf = Callable[[Sequence[Tensor]], Path]
 
 LIBRARY = torch.library.Library("unified_clip", "DEF")
-# The kernels' tables are kept, and a CUDA graph would reuse their memory. PyTorch before 2.9 does not know the tag.
+# The kernels' tables are kept, but a CUDA graph would reuse their memory. PyTorch before 2.9 does not have the tag.
 OUTSIDE_CUDA_GRAPHS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
 for schema in (
     "norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor",

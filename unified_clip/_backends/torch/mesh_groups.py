@@ -27,7 +27,7 @@ def groups_of(group: Any) -> list[Any]:
 
 
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
-"""For each process group, the `MeshGroups` that begin with this group. A key has the `id` of every member group."""
+"""All `MeshGroups`, by their first process group, and then by a tuple with the `id` of every group."""
 
 
 def group_of_mesh(mesh: Any) -> Any:
@@ -40,7 +40,7 @@ def group_of_mesh(mesh: Any) -> Any:
 
 
 def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
-    """Return a list with the process group over which the DTensors are sharded or `Partial`.
+    """Return a list with one process group: the group over which the DTensors are sharded or `Partial`.
 
     If all DTensors are replicated, the list is empty. If the placements do not determine the group, return None.
     """

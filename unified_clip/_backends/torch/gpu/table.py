@@ -296,8 +296,8 @@ def table_of_list(device_list: Any) -> Table | None:
 def _kept(device: torch.device, key: Hashable, addresses: Callable[[], Addresses]) -> Table | None:
     """Return the kept table of the current CUDA stream, or a new table.
 
-    The copy of a table to the GPU is asynchronous, and a launch on another CUDA stream would not wait for it. Tables of
-    CUDA graphs are not kept here, because a graph can run after kept tables are deleted.
+    Each CUDA stream has its own tables, because tables are copied to the GPU asynchronously, and other streams do not
+    wait for the copy. Tables of CUDA graphs are not kept here, because a graph can run after kept tables are deleted.
     """
     if not _is_supported(device):
         return None

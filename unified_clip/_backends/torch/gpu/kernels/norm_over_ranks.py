@@ -2,8 +2,8 @@
 
 Each rank sends the integers (words) of `Accumulator.to_words`, then the words that `consensus` compares. For a float32
 norm, the kernels use only the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), they read only the words
-FIRST_WIDE_LIMB to END_WIDE_LIMB - 1. If the sum is not between LEAST_SUM and LARGEST, a float64 norm needs the exact
-sum.
+FIRST_WIDE_LIMB to END_WIDE_LIMB - 1. If the sum is not between LEAST_SUM and LARGEST, these words are
+not enough for a float64 norm. Then the kernels of `exact_sums` compute the norm.
 """
 
 from __future__ import annotations

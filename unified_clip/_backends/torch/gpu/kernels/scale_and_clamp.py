@@ -62,7 +62,7 @@ def change(
 ) -> None:  # fmt: skip
     """A kernel that works in place skips chunks whose coefficient is 1.
 
-    `low` and `high` are the bits of the float64 bounds, because the number -0 can lose its sign.
+    `low` and `high` are the bits of the float64 bounds, so that a bound of -0 keeps its sign.
     """
     low = _converted(low.to(tl.int64).to(tl.float64, bitcast=True), dtype)
     high = _converted(high.to(tl.int64).to(tl.float64, bitcast=True), dtype)
