@@ -21,7 +21,7 @@ OR_WITH_EPS = ", or as if eps were about "
 AND_WITH_EPS = ", and as if eps were "
 
 FEW_NORMS = 8
-"""With fewer distinct norms, a small wrong eps cannot be distinguished from rounding."""
+"""With fewer than FEW_NORMS distinct norms, a small wrong eps cannot be distinguished from rounding."""
 
 IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
 

@@ -83,7 +83,7 @@ def _in_float32(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[int]) -> float:
-    """Return the norm over the gradients with these indices, added up in float32.
+    """Return the norm of the gradients with the indices `numbers`, computed in float32.
 
     Ways 0 to 3 add up the squares of each gradient separately. Ways 1 and 3 also round the norm of each gradient.
     Way 4 adds up all squares in one sum.

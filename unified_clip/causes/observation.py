@@ -47,7 +47,7 @@ class Hypothesis(NamedTuple):
     """The allowed relative error of the coefficients."""
 
     coefs: Sequence[float] = ()
-    """If empty, the coefficients follow from `norms`."""
+    """If empty, the coefficients are computed from `norms`."""
 
     about: Sequence[int] = ()
     """The indices of the affected gradients. If empty, all gradients are affected."""
@@ -218,7 +218,7 @@ class Observation:
     # -- tests
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Unlike `explains`, return False if the correct settings explain the results, too."""
+        """Return whether the hypothesis explains the results, but the correct settings do not."""
         by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
         is_shown_by_norm = not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
         if not is_shown_by_norm and (self.gradients_match_norm or self.expected_fits(hypothesis.tolerance)):

@@ -211,7 +211,7 @@ def _common(
 
 
 def count_lists(calls: Iterable[Observation]) -> int:
-    """Lists with the same total norm count once."""
+    """Count the clipped lists of gradients. Count lists with the same total norm only once."""
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 

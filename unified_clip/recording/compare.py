@@ -51,7 +51,7 @@ class RecordingComparison:
     """Maps each reported difference to its causes, with the earliest difference first. Empty if the runs agree."""
 
     agreements: Sequence[Agreement]
-    """How closely the runs agree in each number, such as the norm."""
+    """How closely the runs agree in each quantity, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None
     """The first coefficient that differs because the runs have different eps, and its `Cause`. None if the runs have

@@ -52,7 +52,7 @@ class StepDifference(NamedTuple):
 
 
 class Agreement(ReportModel):
-    """How closely two runs agree at one stage, over all steps."""
+    """How closely two runs agree in one quantity, such as the norm, over all steps."""
 
     stage: str
     compared: int
@@ -74,7 +74,7 @@ class DivergencePoint:
     a: RecordedRun
     b: RecordedRun
     pairs: Sequence[CallPair]
-    index: int  # of the pair of calls, or `len(pairs)` for a call without a partner
+    index: int  # of the pair of calls, or `len(pairs)` for an unpaired call
     first: Divergence
     missing: MissingCalls | None = None
     """The calls that only one run makes, if `index` is `len(pairs)`."""

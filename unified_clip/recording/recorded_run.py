@@ -29,7 +29,7 @@ class Parameter(RecordedTable):
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
     sums: tuple[Real, Real] | None = None
     """`sums` contains the sum of the weight's elements and the sum of their cubes. `tensors/arrangement.py` defines
-    `fingerprints`. Only the first clip of a gradient records both fields."""
+    `fingerprints`. Only the first clip of a gradient records `sums` and `fingerprints`."""
 
     @property
     def elements(self) -> int | None:

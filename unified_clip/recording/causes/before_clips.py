@@ -68,7 +68,7 @@ def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 MOST_GROWTH = 1000
-"""Gradients can differ by up to MOST_GROWTH times the difference of the weights."""
+"""The relative difference of gradients can be up to MOST_GROWTH times that of the weights."""
 
 UNNAMED = "the other clip calls"
 

@@ -38,7 +38,7 @@ Effect = Callable[..., bool]
 def join(
     points: Sequence[DivergencePoint], explained: Explained, steps: Iterable[StepDifference]
 ) -> dict[Divergence, Sequence[Cause]]:
-    """Return all divergences in order of time, without consequences of earlier differences."""
+    """Return divergences with their causes, in order of time. Leave out causes that follow from earlier differences."""
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
         steps = [each for each in steps if each.divergence.parameter != "weight_decay"]

@@ -104,7 +104,7 @@ def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms:
 
 
 def _by_norms(decay: float, norms: Norms) -> Evidence | None:
-    """The gradient is g + c w. So c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|) / |w|."""
+    """With weight decay c, the gradient is g + c w. So c is from (|g + c w| - |g|) / |w| to (|g + c w| + |g|) / |w|."""
     names = _differing(norms)
     unknown = _without_effect(decay, norms)
     if not names or {*names} & {*unknown} or any(map(math.isnan, (norm for each in norms.values() for norm in each))):

@@ -16,7 +16,7 @@ from ..lines import write_line
 from ..recorder import Recording
 
 PART, NOTES, FAILED = ".part", ".notes", ".failed"
-"""Suffixes of files: the recorded lines, the warnings, and the reason why a process was not recorded."""
+"""Suffixes of the files with the recorded lines, the warnings, and the reason why a process was not recorded."""
 
 RANKS = (
     ("RANK", "WORLD_SIZE"),

@@ -102,7 +102,7 @@ class ModelNames:
         return self._names.get(parameter)
 
     def _search(self) -> None:
-        """Name each parameter after the smallest model that contains it."""
+        """Give each parameter the name that it has in the smallest model with this parameter."""
         objects = _objects(SEARCHED)
         trained = {id(each) for optimizer in objects for each in _listed(_trained_by, optimizer)}
         modules = [each for each in objects if issubclass(type(each), torch.nn.Module)]

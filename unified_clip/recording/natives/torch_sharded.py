@@ -1,5 +1,5 @@
 """Read the norm that `clip_grad_norm_` computes for sharded gradients, as in FSDP2. Recordings must not change the
-number and the order of collectives."""
+number or the order of collectives."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class TracedStep:
 
 
 class TracedOrder:
-    """The order of clips and steps while JAX traces. A compiled graph can report them in another order."""
+    """The order of clips and steps while JAX traces. A compiled graph can report clips and steps in another order."""
 
     def __init__(self) -> None:
         self._reset()

@@ -22,7 +22,7 @@ Skips = dict[int, int]
 """{optimizer step: number of skipped training iterations directly before it}."""
 
 SAME = 1e-3
-"""Norms with a smaller relative difference can be norms of the same gradients."""
+"""Norms with a relative difference of up to SAME can be norms of the same gradients."""
 
 
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:

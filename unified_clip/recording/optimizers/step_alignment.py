@@ -16,7 +16,7 @@ from .clips_after_step import is_late
 from .clips_of_step import is_empty, with_calls
 
 Order = Sequence[int]
-"""For each call or step of the first run, the index of its partner in the second run."""
+"""For each call or step of the first run, the index of the paired call or step of the second run."""
 
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 
@@ -74,7 +74,7 @@ def is_clipped_first(iteration: Iteration) -> bool:
 def _order_of_calls(
     left: Sequence[RecordedCall], right: Sequence[RecordedCall], known: Order, names: Names
 ) -> Order | None:
-    """Return the index of the partner in `right` for each call in `left`, or None if calls cannot be paired."""
+    """For each call in `left`, return the index of the paired call in `right`. None: calls cannot be paired."""
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
         if len({*gradients}) < len(gradients):

@@ -117,7 +117,7 @@ def orders_of(pair: CallPair) -> dict[str, str]:
 # -- the order of the calls of a step
 
 MIN_COMMON_FRACTION = 0.5
-"""Calls with a smaller fraction of common gradients are not paired."""
+"""The smallest fraction of common gradients for which two calls can be paired."""
 
 Likeness = Sequence[Sequence[float | None]]
 """A row for each call of one run, and a column for each call of the other run. None: cannot be paired."""
@@ -128,10 +128,10 @@ class MissingCalls(NamedTuple):
     is_first: bool
     calls: Sequence[RecordedCall]
     partners: Sequence[RecordedCall]
-    """The calls with a partner in the other run."""
+    """The calls of the same run that are paired with calls of the other run."""
 
     later: frozenset[int]
-    """The positions in `partners` of the calls after the first call without a partner."""
+    """The positions in `partners` of the calls after the first unpaired call."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
@@ -255,7 +255,7 @@ def _partners(likeness: Likeness) -> list[int] | None:
 
 
 def _partners_in_order(likeness: Likeness) -> list[int] | None:
-    best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
+    best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last paired call
     for values in likeness:
         longer: dict[int, tuple[float, list[int]]] = {}
         for index, value in enumerate(values):

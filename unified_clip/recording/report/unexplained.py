@@ -49,7 +49,7 @@ ALIKE: Sequence[set[CauseKind]] = (
     {"scaled gradients", "clipping before unscaling", "gradient accumulation", "weight decay before the clip"},
     {"inexact norm", "rows", "given norm", "16 bits"},
 )
-"""If a report names one cause of a set, the report does not rule out the other causes of this set."""
+"""Sets of similar causes. If one cause of a set is found, the report rules out no other cause of this set."""
 
 ABOUT_PARAMETERS = {
     "left out",

@@ -1,1 +1,1 @@
-"""`unified-clip record` puts this directory on PYTHONPATH. Its modules import only the standard library."""
+"""`unified-clip record` puts this directory on PYTHONPATH. The modules here import only the standard library."""
