@@ -29,7 +29,7 @@ ONE_PER_GROUP = (
 
 
 class NamedValue(NamedTuple):
-    """A clip key and its value. For a table or list, each inner value is a separate `NamedValue`."""
+    """A clip key and its value. A table or list becomes one `NamedValue` for each inner value."""
 
     name: str
     """The key. Inside a table, the key is dotted, such as "grad_clip.max_norm"."""
@@ -51,7 +51,7 @@ class ClipUse:
     """The clip in words: a function, an argument, or a trainer with its key."""
 
     config: ClipConfig | None = None
-    """The clip configuration with the same effect as the clip, or None if the effect is unknown or another file sets
+    """The clip configuration with the same effect as the clip. None if the effect is unknown, or if another file sets
     the clip."""
 
     why_unknown: str = ""

@@ -20,7 +20,7 @@ from .trainer_files import SOURCES, names_clip
 SUFFIXES = (*DOCUMENT_KINDS, *SOURCES, *SHELLS)
 
 MAX_BYTES = 1 << 20
-"""The largest size of a file that is parsed. In a larger file, the check only searches the text for names of clips."""
+"""The largest size of a file that is parsed. A larger file is only searched for names such as `max_grad_norm`."""
 
 MAX_NOTEBOOK_BYTES = 64 << 20
 

@@ -70,8 +70,10 @@ class Judge:
         self._comparisons: dict[str, compare.ConfigComparison] = {}
 
     def judge(self, use: ClipUse, *, nearest: bool = False) -> tuple[Result, Finding | None]:
-        """Return the result of the comparison, and the finding. Without a finding, the result is "same", "near" or
-        "off"."""
+        """Compare a clip with the configuration, and return (result, finding).
+
+        Without a finding, the result is "same", "near" or "off".
+        """
         if use.rejected and use.config is not None:
             is_drift = not use.must_be_off and family_difference(use.config, self.config) is None
             use = use if is_drift else replace(use, config=None, why_unknown=use.rejected, rejected="")

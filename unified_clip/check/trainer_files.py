@@ -257,7 +257,7 @@ def package(use: ClipUse) -> str:
 
 
 def names_clip(path: Path) -> bool:
-    """Return whether the text of a file contains the name of a clip. For an unreadable file, return True."""
+    """Return whether a file contains a name such as `max_grad_norm`. For an unreadable file, return True."""
     try:
         if path.suffix.lower() == NOTEBOOK:
             return text_names_clip(all_code(path))

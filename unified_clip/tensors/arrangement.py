@@ -52,8 +52,8 @@ def fingerprints_of(array: Any, dtype: str) -> Fingerprints | None:
 def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
     """Return the sum of the elements and the sum of their cubes, for a real matrix.
 
-    Two matrices with the same norm and sums probably have the same elements. The orders can differ, because frameworks
-    store the gates of a GRU in different orders.
+    Two matrices with the same norm and sums probably have the same elements. The elements can be in
+    different orders, because frameworks store the gates of a GRU in different orders.
     """
     if dtype in COMPLEX or array.ndim != 2:
         return None
@@ -73,7 +73,7 @@ def without_ones(shape: Sequence[int | None]) -> list[int | None]:
 
 
 def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the orders of axes in which frameworks store a weight. The first is the order of `shape`.
+    """Return the orders of axes in which frameworks store a weight. The first item is the order of `shape`.
 
     A convolution kernel has the axes (output, input, height, width) in PyTorch and Paddle, and (height, width, input,
     output) in Keras, TensorFlow and JAX.

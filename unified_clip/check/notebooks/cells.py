@@ -1,4 +1,4 @@
-"""Read the code cells of a notebook as one Python source, with the place of each line."""
+"""Convert a notebook into one Python source, and map each line of the source to its cell."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ LIMITS = ("clip_val", "clip_value", "gradient_clip_val", "max_norm")
 
 
 def config(source: Source, call: ast.Call | None, threshold: float | None = None) -> ClipConfig | None:
-    """Return the clip configuration with the effect of an engine's method. Return None for a call of another method.
+    """Return the clip configuration with the effect of a call such as `fabric.clip_gradients`, or None for other calls.
 
     threshold: The number to use for a threshold that is only known at run time.
     """

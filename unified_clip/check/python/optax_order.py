@@ -1,4 +1,4 @@
-"""Find clips in `optax.chain` that come after another transformation, and therefore clip no gradients."""
+"""Find clips in `optax.chain` that clip no gradients, because they come after another transformation."""
 
 from __future__ import annotations
 

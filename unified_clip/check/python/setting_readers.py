@@ -21,7 +21,10 @@ PLAIN_BASES = ("ABC", "BaseModel", "Enum", "Generic", "NamedTuple", "Protocol", 
 
 
 def attribute(code: str) -> str:
-    """Return the last name of an expression such as `config.grad_clip` or `config["grad_clip"]`, or ''."""
+    """Return the attribute or key that an expression reads. For other code, return ''.
+
+    For `config.grad_clip` and `config["grad_clip"]`, return "grad_clip".
+    """
     match ast.parse(code, mode="eval").body:
         case ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
             return name

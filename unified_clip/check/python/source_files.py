@@ -208,7 +208,7 @@ def _own_calls(known: _Known | None, methods: Collection[str]) -> set[tuple[int,
 def _native_uses(
     file: PortedFile, configurations: Collection[Path], paths: Sequence[Path], *, is_replaced: bool
 ) -> list[ClipUse | None]:
-    """Return the frameworks' own clips in a file. An item is None if the code does not clip.
+    """Return the frameworks' own clips in a file. An item is None for a place that does not clip.
 
     is_replaced: Whether the file also clips with unified_clip.
     """

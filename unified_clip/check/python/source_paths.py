@@ -19,7 +19,7 @@ JOINED = ("pathlib.Path", "pathlib.PurePath", "os.path.join")
 
 
 def path_of(source: Source, node: ast.expr, file: Path, depth: int = 0) -> Path:
-    """Return the path to which an expression in Python source evaluates. A path from `__file__` is absolute."""
+    """Return the path to which an expression evaluates. A path that is built from `__file__` is absolute."""
 
     def inner(node: ast.expr) -> Path:
         return path_of(source, node, file, depth)

@@ -26,7 +26,7 @@ NAMES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
 """Patterns for names of keys, and the rules that a matching key can set. The first match decides."""
 
 ONLY_VALUE = re.compile(r"(clip_?)?value")
-"""Matches names such as CLIP_VALUE in Detectron2. This key is the threshold, and the key CLIP_TYPE names the rule."""
+"""Matches names such as CLIP_VALUE. In Detectron2, CLIP_VALUE sets only the threshold, and CLIP_TYPE sets the rule."""
 
 
 def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:

@@ -28,7 +28,7 @@ def marked(use: ClipUse) -> ClipUse:
 
 
 def not_understood(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
-    """Yield a clip of unknown effect for each file of `check.off` without a known trainer."""
+    """Yield a clip of unknown effect for each file that matches `check.off` and has no known trainer."""
     shows = {os.path.realpath(file) for use in file_uses.uses if not use.is_own for file in use.files}
     shows |= file_uses.repeats
     reported: set[Path] = set()

@@ -1,4 +1,4 @@
-"""Find entries of the table `check` that have no effect."""
+"""Find entries without effect in the table `check`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..model import Finding
 def find(
     clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], paths: Sequence[Path]
 ) -> Iterator[Finding]:
-    """Yield a finding for each entry of the table `check` that has no effect.
+    """Yield a finding for each entry without effect in the table `check`.
 
     used: The indices of the `check.ignore` entries that match a finding.
     """

@@ -65,7 +65,7 @@ def read(
     """Return {name: gradient} for a file.
 
     Booleans, integers and text are left out. An int64 tensor is included if `only` contains its full name. The arrays
-    are read-only memory maps, which can be unaligned. Keep `scratch` as long as you use them.
+    are read-only memory maps, which can be unaligned. Keep `scratch` as long as you use the arrays.
     """
     try:
         path, kind = _kind(path)

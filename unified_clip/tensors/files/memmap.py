@@ -46,7 +46,7 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 
 
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
-    """Write a gradient to `file`, except if it is a memory map of another file. Return the place of the gradient."""
+    """Write a gradient to `file`, unless the gradient is a memory map of another file. Return the gradient's place."""
     if gradient is None:
         return None
     if isinstance(gradient, Sparse):

@@ -25,7 +25,7 @@ LONG = 1 << 16
 read."""
 
 _Unpickler: Any = pickle._Unpickler
-"""Subclasses can replace methods such as `load_reduce` here, but not in `pickle.Unpickler`."""
+"""Unlike subclasses of `pickle.Unpickler`, subclasses of this class can replace methods such as `load_reduce`."""
 
 LONGEST_CODE = 16
 
@@ -43,7 +43,7 @@ SLICED = "UnpackBigParamInfor@@"
 
 
 class Dtype:
-    """A dtype in Paddle's pickles. The code of uint16 means bfloat16, because Paddle has no uint16."""
+    """A dtype in Paddle's pickles. Paddle has no uint16, and writes bfloat16 as uint16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:

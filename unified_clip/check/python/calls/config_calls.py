@@ -33,7 +33,7 @@ class ConfigVariable(NamedTuple):
 def configurations(
     source: Source, uses: Sequence[ClipUse], imports: Mapping[str, ConfigVariable] = MappingProxyType({})
 ) -> dict[str, ConfigVariable]:
-    """Map code such as "self.clip" or "ClipConfig.load('clip.toml')" to its configuration or clipper.
+    """Return {code: configuration or clipper} for code such as "self.clip" or "ClipConfig.load('clip.toml')".
 
     imports: The configurations and clippers that the file imports.
     """

@@ -22,7 +22,7 @@ NO_NUMBER = "The threshold is {value}, which is not a number. The call fails, or
 
 
 def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, has_names: bool = False) -> ClipConfig:
-    """Return `config`, limited to the parameters that a clip call selects.
+    """Return `config`. If a clip call selects only some parameters, set `include` to these parameters.
 
     Raise ConfigError if the call clips nothing, or if its effect is unknown.
 

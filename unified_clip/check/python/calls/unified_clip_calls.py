@@ -61,7 +61,8 @@ def _own_functions() -> dict[str, OwnFunction]:
 def uses(path: Path) -> list[ClipUse]:
     """Return the clips of unified_clip in a Python file.
 
-    If the Python is invalid, or if `import *` or `getattr` hides names, return one clip of unknown effect.
+    If the Python is invalid, or if `import *` or `getattr` hides which functions the file uses, return one
+    clip of unknown effect.
     """
     if OWN.encode() not in python_source(path):
         return []

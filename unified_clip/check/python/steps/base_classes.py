@@ -21,7 +21,7 @@ BASE = re.compile(r"(\w+)(?=\s*(?:,|$|\[))")
 TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
 
 Classes = Mapping[str, str]
-"""Maps a class to its base class in a library, such as "speechbrain.Brain". The value is '' for other classes."""
+"""Maps a class to its base class in a library, such as "speechbrain.Brain". Without such a base, the value is ''."""
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:

@@ -226,7 +226,7 @@ class Flow:
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
     """Return the path of a value in `outer`, given the path `slots` of the value in the child node `inner`.
 
-    Return None if `outer` is a subscript with another key.
+    Return None if `outer` is a subscript that reads an element without the value.
     """
     match outer:
         case ast.Tuple(elts=parts) | ast.List(elts=parts) if any(map(_is_starred, parts)):
