@@ -1,4 +1,4 @@
-"""Arithmetic on CPU memory, by a `TensorList` of the compiled kernels or an `ArrayList` of NumPy.
+"""Compute on CPU memory, with a `TensorList` of the compiled kernels or an `ArrayList` of NumPy arrays.
 
 Both classes return the same bits. NumPy has no bfloat16, so arrays of uint16 contain the bits of bfloat16 numbers.
 """
@@ -188,7 +188,7 @@ def nan_last(value: float) -> tuple[bool, float]:
 def slice_norms(
     view: Array, dtype: str, axes: Sequence[int], norm_name: str, threads: int = 1, arrays: Any | None = None
 ) -> npt.NDArray[np.float64]:
-    """Return the correctly rounded 2-norm of each slice. In the result, `axes` have the length 1."""
+    """Return the correctly rounded 2-norm of each slice. The result has length 1 along `axes`."""
     kept = [axis not in axes for axis in range(view.ndim)]
     shape = [length if keep else 1 for length, keep in zip(view.shape, kept, strict=True)]
     wide = wider_than(norm_name)
@@ -288,7 +288,7 @@ def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
 
 
 def shareable_empty_like(view: Array) -> Array:
-    """TensorFlow and JAX can share the memory of the result."""
+    """Align a large array, so that TensorFlow and JAX can share its memory."""
     if view.nbytes < MIN_SHARED_BYTES or not view.flags.c_contiguous:
         return np.empty_like(view)
     memory = np.empty(view.nbytes + ALIGNMENT, np.uint8)
@@ -309,7 +309,7 @@ def is_array(value: Any) -> bool:
 
 
 def own_copy(value: Any) -> Array:
-    """Copy in the machine's byte order."""
+    """Return a copy in the machine's byte order."""
     return np.array(value, dtype=value.dtype.newbyteorder("="))
 
 

@@ -1,7 +1,7 @@
 """The exact sum and the correctly rounded maximum of the moduli |x + yj| of complex numbers.
 
-Two float64 numbers represent a modulus with a relative error below 2**-95. For more precision, `exact_sum` rounds
-each modulus down to a multiple of 2**-UNIT.
+Two float64 numbers represent a modulus with a relative error below 2**-95. `exact_sum` is more precise:
+it computes each modulus in units of 2**-UNIT, rounded down.
 """
 
 from __future__ import annotations

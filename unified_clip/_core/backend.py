@@ -105,10 +105,10 @@ class Backend(Protocol):
     # -- memory, for the host path
 
     def host_view(self, tensor: Tensor) -> Any:
-        """bfloat16 becomes uint16."""
+        """Return an array with the tensor's numbers. bfloat16 becomes uint16."""
 
     def from_host(self, array: Any, dtype: str) -> Tensor:
-        """The tensor can share the array's memory. An array of uint16 has the bits of bfloat16 numbers."""
+        """The returned tensor can share the array's memory. An array of uint16 has the bits of bfloat16 numbers."""
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
         """The method can remove arrays from the list to free memory early."""

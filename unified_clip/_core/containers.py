@@ -26,7 +26,7 @@ class Tree(NamedTuple):
 
 
 def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
-    """For a flat tuple or an iterator, `Tree.rebuild` returns a list.
+    """Collect the leaves of a container. For a flat tuple or an iterator, `Tree.rebuild` returns a list.
 
     into: An empty list for the leaves. After an error, it contains the leaves of all valid entries.
     """

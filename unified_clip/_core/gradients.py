@@ -76,7 +76,10 @@ class GradientList:
 
     shards: Shards | None = None
     is_collected = False
-    """Whether one pass collected all gradients. These gradients are dense, are not distributed and share no memory."""
+    """Whether the backend collected all gradients in one pass.
+
+    These gradients are dense, are not distributed and share no memory.
+    """
     places: list[int] | None = None
     """For collected gradients, the positions in the container that the user passed. None for 0, 1, 2, ..."""
     entries = 0

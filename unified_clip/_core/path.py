@@ -40,7 +40,7 @@ class Scalars(Protocol):
         """Return the sum of a vector with at most one nonzero element."""
 
     def least(self, numbers: Scalar) -> Scalar:
-        """The array must not contain NaN."""
+        """Return the smallest number. The array must not contain NaN."""
 
     def pinned(self, scalar: Scalar) -> Scalar:
         """Return a finite number unchanged. Compilers do not merge the operations before and after this call."""
@@ -81,19 +81,19 @@ class Path(Protocol):
         """Return a float64, rounded to `norm_dtype`."""
 
     def tensor_norms(self, p: float) -> list[float] | None:
-        """Return None if each tensor needs a separate path."""
+        """Return the norm of each tensor, or None if each tensor needs a separate path."""
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        """Return the 2-norm of each slice. The path must have one tensor. In the result, `axes` have the length 1.
+        """Return the 2-norm of each slice. The path must have one tensor. The result has length 1 along `axes`.
 
-        groups: For each row, an integer that identifies the slice. With `groups`, the result has one norm for each row.
+        groups: A number for each row. Rows with equal numbers form one slice. With `groups`, return one norm per row.
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         """Return new tensors, or `unchanged()` for the coefficient 1."""
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        """Return no writes if `coef` is known to be 1."""
+        """Return the writes that multiply by `coef`. If `coef` is known to be 1, return an empty list."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         """Return None in a graph."""
@@ -137,7 +137,7 @@ class Path(Protocol):
         """Return None if the traced graph cannot call Python functions."""
 
     def per_tensor(self) -> Path | None:
-        """Return None if each tensor needs a separate path."""
+        """Return a path with one norm per tensor, or None if each tensor needs a separate path."""
 
     def scope(self) -> AbstractContextManager[Any]: ...
 
@@ -173,7 +173,7 @@ class DevicePrimitives(Protocol):
         """Return the largest |g| in float64. Return 0 if there are no elements, and NaN if an element is NaN."""
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        """Return the sums of |g / divisor|**2. In the result, `axes` have the length 1."""
+        """Return the sums of |g / divisor|**2. The result has length 1 along `axes`."""
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
@@ -188,7 +188,7 @@ class DevicePrimitives(Protocol):
     def root(self, value: Scalar, p: float) -> Scalar: ...
 
     def times_divisor(self, scalar: Scalar, divisor: Scalar) -> Scalar:
-        """Multiply a norm by the `divisor` of `power_sum`."""
+        """Multiply the norm of g / divisor by the divisor."""
         return scalar * divisor
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...

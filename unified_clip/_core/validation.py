@@ -245,7 +245,7 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
 
 
 def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
-    """Return sorted axes. Negative axes are converted if the number of axes is known."""
+    """Return sorted axes. If `shape` is not None, the result has no negative axes."""
     rank = None if shape is None else len(shape)
     items = value.tolist() if hasattr(value, "tolist") else value
     normalized = []

@@ -166,7 +166,7 @@ def nothing() -> None: ...
 
 
 def make_all(writes: Sequence[Write]) -> None:
-    """Make the changes, first those that can be undone. After an error, undo the changes.
+    """Make the changes that can be undone, and then the other changes. After an error, undo the changes.
 
     Raise PartlyClippedError if memory was overwritten, or if a change cannot be undone.
     """

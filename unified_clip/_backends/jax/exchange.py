@@ -41,8 +41,8 @@ def structure_of(arrays: Sequence[Any]) -> Structure:
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
     """Convert NumPy arrays to uncommitted JAX arrays on the default device.
 
-    If possible, large results share the memory of `arrays`. A compiled function copies small arrays faster than
-    `device_put`. XLA compiles this function at the second call with the same shapes and dtypes.
+    If possible, large results share the memory of `arrays`. From the second call with the same shapes and dtypes,
+    a compiled function copies small arrays. This function is faster than `device_put`.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True

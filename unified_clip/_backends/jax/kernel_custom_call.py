@@ -66,7 +66,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
         return function
 
     def implementation(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
-        """Run eager calls as compiled functions, even under `jax.disable_jit`."""
+        """In eager calls, run a compiled function, even under `jax.disable_jit`."""
         with jax.enable_x64(True), jax.disable_jit(False):
             return compiled(norm, batches)(*tensors)
 

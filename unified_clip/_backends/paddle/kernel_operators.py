@@ -85,7 +85,7 @@ def _by_paddle(dense: Dense) -> bool:
 def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
     """Paddle needs a tensor with an axis, so `flatten_` adds an axis to a 0-d tensor.
 
-    `flatten_` also changes the copy in place, so that Paddle cannot merge two copies of the tensor.
+    Because `flatten_` works in place, Paddle also does not merge two copies of the tensor.
     """
     copy = paddle._C_ops.flatten_(paddle.assign(dense.tensor), 0, 0)
     product = paddle._C_ops._run_custom_op("unified_clip_scale", copy, coef)[0]

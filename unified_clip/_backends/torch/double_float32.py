@@ -158,7 +158,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         raise TypeError(f"adaptive thresholds need float64, which {like[0].device} lacks. Use a fixed threshold")
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Limit finite numbers to the range of float32. The CPU converts float64 tensors and integer tensors."""
+        """Limit finite Python numbers to the range of float32. The CPU converts float64 tensors and integer tensors."""
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, DoubleFloat32):
             return DoubleFloat32(value.hi.to(device), value.lo.to(device))
@@ -256,7 +256,7 @@ DOUBLE_FLOAT32 = DoubleFloat32Primitives()
 class DoubleFloat32Path(DevicePath):
     """Squares and quotients do not overflow or underflow. A subnormal norm or coefficient is rounded twice.
 
-    If p is not 1, 2 or inf, the CPU computes the norm in float64. The call then waits for the device.
+    If p is not 1, 2 or inf, the CPU computes the norm in float64, so `norm` waits for the device.
     """
 
     def __init__(self, tensors: Sequence[Tensor], differentiable: bool) -> None:

@@ -23,7 +23,7 @@ ROWS = 32
 
 
 class LocalSums:
-    """The host computes exact sums, float64 norms and maxima."""
+    """Sums and maxima of this rank's tensors. The CPU computes exact sums, sums for float64 norms, and maxima."""
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
         self._backend, self._tensors = backend, [tensor.detach() for tensor in tensors]

@@ -21,7 +21,7 @@ assert kernels.STATE.value == 2 + WINDOWS
 
 class Counted(NamedTuple):
     table: Table | None = None
-    """None if there are no gradients, or if the kernels do not support one of them."""
+    """None if there are no gradients, or if the kernels do not support one of the gradients."""
 
     total: Accumulator = Accumulator()
     """The exact sum of |g|**p over the gradients that are not in `table`."""
@@ -49,8 +49,9 @@ def norm_over_ranks(
 ) -> tuple[Scalar, Tensor]:
     """Return (norm over all ranks, result of the first all-reduce), both on the device.
 
-    The first all-reduce sums `request.numbers`. The last all-reduce sums the exact sums if the norm might be rounded
-    wrongly, else zeros. For p = inf, the last all-reduce takes the maximum of the magnitudes.
+    The first all-reduce sums `request.numbers`. If the norm might be rounded wrongly, the last all-reduce adds up the
+    exact sums. Otherwise, the last all-reduce adds up zeros. For p = inf, the last all-reduce takes the maximum
+    of the magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}

@@ -136,7 +136,7 @@ def decide(
 ) -> None:
     """If the stored norm might be rounded wrongly, compute the norm from the exact sum.
 
-    over_ranks: Whether the windows contain the sum over all ranks.
+    over_ranks: Whether `states` contains the exact sum over all ranks.
     """
     group = tl.program_id(0)
     state = states + group * STATE
