@@ -13,7 +13,7 @@ CHUNK = 16 * BLOCK
 LIMB = 18
 """A mantissa of 53 bits is split into three limbs of 18, 18 and 17 bits.
 
-Each number in the list `limbs` is below 2**37. A sum of CHUNK such numbers is below 2**53.
+A limb, or a sum of products of two limbs, is below 2**37. A sum of CHUNK such numbers is below 2**53.
 """
 
 

@@ -23,7 +23,7 @@ SPLITTER = 2.0**27 + 1
 """The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
-"""Error bounds of squares, relative to the largest square: for `high`, and for `high + low`."""
+"""Error bounds of `high`, and of `high + low`, from `_sum_of_squares`. They are relative to the largest square."""
 
 
 SMALL = 2.0**-400

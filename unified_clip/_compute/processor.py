@@ -52,7 +52,7 @@ def ieee_arithmetic() -> Iterator[None]:
 
 
 def _libm() -> Any:
-    """The value of FE_DFL_ENV is known only on Linux on x86-64."""
+    """Return the C library on Linux on x86-64, where the value of FE_DFL_ENV is known. Otherwise, return None."""
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         return None
     return ctypes.CDLL(None)

@@ -16,7 +16,7 @@ from .processor import ieee_arithmetic
 def merge_rows(indices: npt.NDArray[Any], values: Array, dtype: str) -> tuple[npt.NDArray[Any], Array]:
     """Sum the rows that have equal indices. Return (unique indices, sums), with each sum rounded once.
 
-    indices: An array of shape (k, n), with k indices for each row.
+    indices: An array of shape (k, n). Column i has the k indices of `values[i]`.
     values: An array of shape (n, ...).
     """
     unique, inverse = np.unique(indices, axis=1, return_inverse=True) if len(indices) > 1 else unique_row(indices)

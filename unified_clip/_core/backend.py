@@ -78,7 +78,7 @@ class Backend(Protocol):
         """Return the host path if all tensors and extra inputs support it, else the device path."""
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        """Return None if a tensor needs separate checks, for example because it is sparse. Items can be None."""
+        """Return None if a tensor needs more checks than this method makes, such as a sparse one. Items can be None."""
         return None
 
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
@@ -184,11 +184,11 @@ class Parameters(ABC):
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Return None if a gradient needs separate checks, for example because it is sparse."""
+        """Return None if a gradient needs more checks than this method makes, for example because it is sparse."""
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Return None if a gradient needs separate checks. A gradient can be None."""
+        """Return None if a gradient needs more checks than this method makes. A gradient can be None."""
 
     @abstractmethod
     def any_sharded(self, parameters: Sequence[Any]) -> bool: ...

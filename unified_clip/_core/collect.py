@@ -215,7 +215,7 @@ def prepare_rejection(
     in_place: bool,
     keep: Callable[[Any], bool] = wants_clipping,
 ) -> list[Leaf]:
-    """Return an empty list, which the caller fills with the leaves of the call.
+    """Return an empty list. The caller adds the leaves of the call to this list.
 
     If the call fails, unified_clip sends the error to the ranks with shards or copies of these leaves.
     """

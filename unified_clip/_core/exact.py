@@ -1,8 +1,9 @@
 """Add up sums of |g|**p exactly, and round the norm.
 
 Kernels return sums as integers in units of 2**-UNIT, with an error bound for each sum. So the order in which blocks,
-tensors, threads or ranks are added does not matter. The method `root` rounds both ends of the error interval. If both
-results are equal, the norm is correctly rounded (Ziv's test). Otherwise, the caller computes the exact sum.
+tensors, threads or ranks are added does not matter. The method `root` rounds the norms of the smallest and the largest
+possible sum. If both results are equal, the norm is correctly rounded (Ziv's test). Otherwise, the caller computes the
+exact sum.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BLOCK = 4096
 BLOCK_ERROR_SHIFT = 40
 """The relative error of a block sum is below 2**-40.
 
-In any order, the relative error of 4095 additions of non-negative float64 numbers is at most about 4095 * 2**-53.
+In any order, adding 4096 non-negative float64 numbers has a relative error of at most about 4095 * 2**-53.
 """
 
 COMPENSATED_ERROR_SHIFT = 80

@@ -43,7 +43,7 @@ class Scalars(Protocol):
         """Return the smallest number. The array must not contain NaN."""
 
     def pinned(self, scalar: Scalar) -> Scalar:
-        """Return a finite number unchanged. Compilers do not merge the operations before and after this call."""
+        """Return a finite number unchanged. Stop compilers from merging the operations before and after this call."""
 
     def stop_gradient(self, scalar: Scalar) -> Scalar: ...
 
@@ -173,7 +173,7 @@ class DevicePrimitives(Protocol):
         """Return the largest |g| in float64. Return 0 if there are no elements, and NaN if an element is NaN."""
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        """Return the sums of |g / divisor|**2. The result has length 1 along `axes`."""
+        """Return the sums of |g / divisor|**2 over `axes`. The result has length 1 along these axes."""
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
@@ -203,7 +203,7 @@ class DevicePrimitives(Protocol):
         raise TypeError(f"bug in unified_clip: the backend of {self.name} has no bitcast")
 
     def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
-        """Return the rounded number as float64."""
+        """Round to `dtype`, then convert back to float64."""
         return self.cast(self.cast(scalar, dtype), "float64")
 
     def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:

@@ -64,7 +64,7 @@ class Slices(NamedTuple):
     axes: Sequence[int]
 
     groups: Tensor | None = None
-    """A number for each row, or None if `axes` alone determine the slices. Rows with equal numbers form one slice."""
+    """The number of each row's slice, or None if `axes` alone determine the slices."""
 
 
 class Write(NamedTuple):

@@ -39,7 +39,7 @@ def _load() -> ModuleType | None:
 def _warn_in_clone() -> None:
     """Warn if this clone has no compiled kernels, but the installed package has them.
 
-    With `PYTHONSAFEPATH`, do not warn, because Python does not import from the current directory.
+    With `PYTHONSAFEPATH`, do not warn: Python ignores the current directory, so the clone is imported on purpose.
     """
     if sys.flags.safe_path or not (PACKAGE_PARENT / "pyproject.toml").is_file():
         return

@@ -17,7 +17,7 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""In bytes. For arrays up to this size, a copy by compiled code is faster than `jax.device_put`."""
+"""Compiled code copies arrays of at most this number of bytes faster than `jax.device_put`."""
 
 WIDE = {"float64", "complex128", "int64", "uint64"}
 

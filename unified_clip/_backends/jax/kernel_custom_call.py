@@ -1,6 +1,6 @@
 """A JAX primitive for the norm. The compiled kernels compute the norm if the only device is a CPU.
 
-XLA computes the coefficient and the products, and can fuse both with the step of an optimizer.
+XLA computes the coefficient and multiplies the gradients. It can fuse this code with the step of an optimizer.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _from_arguments(by_operations: ByOperations, norm: Norm, *tensors: Tensor) -
 
 
 def _is_for_one_device(module: Any) -> bool:
-    """On several devices, XLA would gather the shards for the kernels."""
+    """Return False for exported programs, and for several devices, where XLA would gather all shards for a kernel."""
     return not module.lowering_parameters.for_export and getattr(module.axis_context, "num_devices", None) == 1
 
 

@@ -91,7 +91,7 @@ def _join(like: Any, shards: dict[Any, Tensor]) -> Tensor:
 
 
 def put_replicated(value: Tensor, sharding: Any) -> Tensor:
-    """Each process has the value, so no communication is needed."""
+    """Copy a value to the devices of `sharding`. All processes have the value, so they do not communicate."""
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
     local = np.asarray(value)

@@ -176,7 +176,7 @@ def like_tensor(condition: Tensor, tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """In static programs, `paddle.where` turns -0.0 into 0.0."""
+    """Call `paddle.where`. In static programs, the results have 0.0 in place of -0.0."""
     shape = condition.shape
     if min(shape, default=1) < 0:
         shape = paddle.shape(condition)  # expand_as fails for empty tensors

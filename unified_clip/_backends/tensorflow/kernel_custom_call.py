@@ -1,7 +1,7 @@
 """The compiled kernels as a custom call (`XlaCustomCallV2`), for graphs that XLA compiles for a CPU.
 
-XLA computes the coefficient and the products, and can fuse both with the step of an optimizer. The shapes of all
-tensors must be known when the function is traced.
+XLA computes the coefficient and multiplies the gradients. It can fuse this code with the step of an optimizer. The
+shapes of all tensors must be known when the function is traced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def register() -> bool:
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Every device must be a CPU of this process, because only this process has registered the kernels."""
+    """Return False if a device is not a CPU of this process, because only this process has registered the kernels."""
     return bool(
         all(tensor.shape.is_fully_defined() for tensor in tensors)
         and tf.compat.v1.executing_eagerly_outside_functions()

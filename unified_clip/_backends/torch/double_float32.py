@@ -6,7 +6,7 @@ together with their exact rounding errors. Sources:
 - Dekker, "A floating-point technique for extending the available precision", 1971: the exact product, the exact sum of
 ordered numbers, division, square root.
 - Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B: the exact sum of two unordered numbers.
-- Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: long sums. The rounding errors are added up separately.
+- Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: long sums, with separate sums of rounding errors.
 - Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic",
 2017: the error bounds, in units of u = 2**-24.
 
@@ -254,9 +254,10 @@ DOUBLE_FLOAT32 = DoubleFloat32Primitives()
 
 
 class DoubleFloat32Path(DevicePath):
-    """Squares and quotients do not overflow or underflow. A subnormal norm or coefficient is rounded twice.
+    """The device path in double-float32. Squares and quotients do not overflow or underflow.
 
-    If p is not 1, 2 or inf, the CPU computes the norm in float64, so `norm` waits for the device.
+    A subnormal norm or coefficient is rounded twice. If p is not 1, 2 or inf, the CPU computes the norm in float64, so
+    `norm` waits for the device.
     """
 
     def __init__(self, tensors: Sequence[Tensor], differentiable: bool) -> None:

@@ -94,7 +94,7 @@ def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
 
 
 def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Write]:
-    """Pass bounds that are rounded to the tensors' dtype. Do not pass 0: PyTorch might replace -0 by 0."""
+    """Round the bounds to the tensors' dtype first. Do not pass a bound of 0: PyTorch might turn -0.0 into 0.0."""
     return [
         Write(functools.partial(torch._foreach_clamp_min_, tensors, low)),
         Write(functools.partial(torch._foreach_clamp_max_, tensors, high)),

@@ -1,4 +1,4 @@
-"""Sum `Partial` gradients over ranks. All gradients on the same ranks share one all-reduce."""
+"""Sum `Partial` gradients over ranks. Gradients that are summed over the same ranks share one all-reduce."""
 
 from __future__ import annotations
 

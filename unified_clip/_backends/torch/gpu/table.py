@@ -57,7 +57,7 @@ WIDE_ERROR = 2.0**-77
 """The same as ERROR, for sums that are stored as two float64 numbers.
 
 The second number is the sum of at most 2**13 rounding errors. So the second number is at most 2**-40 times the first.
-The relative error of the second number is about 2**-40.
+The relative error of the second number is about 2**-40. So the relative error of the sum is about 2**-80.
 """
 
 NARROW_ERROR = 2.0**-35
@@ -72,7 +72,7 @@ EXACT_PROGRAMS = 264
 """The maximum number of programs that run `add_exactly`."""
 
 OPTIONS = {"enable_fp_fusion": False}
-"""Do not fuse products with sums. The error bounds assume that products are rounded before they are added."""
+"""Triton must not fuse products with sums: the error bounds assume that products are rounded before they are added."""
 
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
 """The compute capabilities of NVIDIA GPUs on which float64 has half the speed of float32. On most other NVIDIA

@@ -1,6 +1,6 @@
 """The kernels that compute exact sums. A sum is a long integer, stored in windows of 24 bits.
 
-A magnitude is significand * 2**exponent * unit. The unit is half of the smallest positive number in the norm's dtype.
+Each |g| equals significand * 2**exponent * unit. The unit is half of the smallest positive number in the norm's dtype.
 A sum counts multiples of unit**p. So a sum can represent every |g|**p, and m**p for every midpoint m between
 neighbouring norms.
 """

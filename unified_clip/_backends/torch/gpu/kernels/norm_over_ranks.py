@@ -1,4 +1,4 @@
-"""The kernels that compute norms over several ranks, from sums of integers.
+"""The kernels that compute norms over several ranks, from the results of an all-reduce.
 
 Each rank sends the integers (words) of `Accumulator.to_words`, then the words that `consensus` compares. For a float32
 norm, the kernels use only the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), they read only the words
@@ -143,7 +143,7 @@ def round_words(
 
 @triton.jit
 def _pair(words: tl.tensor) -> tl.tensor:
-    """Return the sum as two float64 numbers. The relative error is at most 2**-90."""
+    """Return the sum in `words` as two float64 numbers. The relative error is at most 2**-90."""
     zero = tl.zeros([], tl.float64)
     high, low = zero, zero
     for limb in range(FIRST_WIDE_LIMB, END_WIDE_LIMB):
@@ -156,7 +156,7 @@ def _pair(words: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _norm(words: tl.tensor, order: tl.constexpr) -> tl.tensor:
-    """Return the norm in float64. The relative error is at most 2**-50."""
+    """Return the norm from the sum in `words`, in float64. The relative error is at most 2**-50."""
     carry, top = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
     for limb in range(FIRST_LIMB, END_LIMB):

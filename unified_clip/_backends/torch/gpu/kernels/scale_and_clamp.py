@@ -60,7 +60,7 @@ def change(
     dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, in_place: tl.constexpr,
     per_tensor: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A kernel that works in place skips chunks whose coefficient is 1.
+    """Clamp one chunk, or multiply it by its coefficient. In place, a coefficient of 1 writes nothing.
 
     `low` and `high` are the bits of the float64 bounds, so that a bound of -0 keeps its sign.
     """

@@ -33,7 +33,7 @@ NARROW_LEAST: Any = tl.constexpr(2.0**-72)
 NARROW_LARGEST: Any = tl.constexpr(2.0**120)
 """The error bound holds for sums of float32 squares between NARROW_LEAST and NARROW_LARGEST.
 
-There are at most 2**36 squares, and each square loses at most 2**-148.
+There are at most 2**36 squares. Underflow changes each square by at most 2**-148.
 """
 
 
