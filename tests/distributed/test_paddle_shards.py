@@ -232,7 +232,7 @@ def test_gradients_on_meshes_of_some_processes_are_clipped_there() -> None:
 
 def test_process_groups_of_other_types_are_rejected(worlds: Callable[[int], World]) -> None:
     for failure in worlds(2).attempt(paddle_sharded.norm_of_plain, [np.ones(2, np.float32)], "everyone", "distinct"):
-        assert "TypeError: process_group is 'everyone'. Pass a group of paddle.distributed" in str(failure)
+        assert "TypeError: process_group is 'everyone'. Pass a paddle.distributed group" in str(failure)
 
 
 def test_a_process_outside_of_the_group_raises_an_error(worlds: Callable[[int], World]) -> None:

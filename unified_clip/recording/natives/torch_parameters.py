@@ -68,10 +68,9 @@ def _count_changed(pairs: Iterable[tuple[State | None, State]]) -> int | None:
 
 
 def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                yield id(parameter), (id(parameter.grad), parameter.grad._version)
+    for parameter in _listed(_trained_by, optimizer):
+        if parameter.grad is not None:
+            yield id(parameter), (id(parameter.grad), parameter.grad._version)
 
 
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
