@@ -581,9 +581,9 @@ def test_mean_squared_error_of_random_logits(reduction: str) -> None:
 
 
 def test_a_clip_has_to_know_its_threshold() -> None:
-    with pytest.raises(TypeError, match="clip_norm is a tensor on a device .* its value is not known"):
+    with pytest.raises(TypeError, match=r"clip_norm is a tensor on a device .* its value is not known"):
         uc.GradientClipByNorm(torch.ones((), device="meta"))
-    with pytest.raises(TypeError, match="max is a tensor on a device .* its value is not known"):
+    with pytest.raises(TypeError, match=r"max is a tensor on a device .* its value is not known"):
         uc.GradientClipByValue(torch.ones((), device="meta"))
 
 
