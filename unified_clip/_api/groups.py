@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     n: Scalar
     norm: Tensor
     norms: list[list[Norm]]
-    """One list per group: a norm over the group, a norm per tensor, or nothing for a clip by value."""
+    """For each group, a list with one norm for the group, one norm per tensor, or no norm for a clip by value."""
 
     max_abs: list[Scalar | None]
     """For each group clipped by value, the largest magnitude of an element. For other groups, None."""

@@ -201,7 +201,7 @@ class AssigningPath(host.HostPath):
 
 
 def _is_traced(values: Sequence[Any]) -> bool:
-    """Return whether a transformation traces any value. If none is traced, this test starts to evaluate the values."""
+    """Return whether MLX traces any of the values. If none is traced, this test starts to evaluate the values."""
     probe = mx.depends(NOTHING, [value for value in values if isinstance(value, mx.array)])
     return _is_rejected(mx.async_eval, probe)  # mx.eval evaluates what mx.grad traces
 

@@ -247,7 +247,7 @@ def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array
 
 
 def certified_root(total: float, lost: float) -> float | None:
-    """Return the square root in float32, or None if it might be rounded wrongly."""
+    """Return the correctly rounded square root in float32, or None if the rounding is uncertain."""
     if not 1e-70 < total < 1e76:  # the root is a normal float32
         return None
     lost += 2.0**-50  # for the product and the root below

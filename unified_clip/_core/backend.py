@@ -90,7 +90,7 @@ class Backend(Protocol):
         return self.read(vector[0]) is not None
 
     def read(self, scalar: Tensor) -> float | int | None:
-        """Return None in a graph, or if the device is still computing."""
+        """Return the number, or None in a graph or while the device is computing."""
 
     def wants_derivative(self, scalar: Tensor) -> bool:
         return False
@@ -217,7 +217,7 @@ class Variables(ABC):
 class Pytree(ABC):
     @abstractmethod
     def children(self, node: Any) -> dict[str, Any] | None:
-        """Return the children of a custom container by name. Return None for leaves, lists, tuples and dicts."""
+        """Map names to the children of a custom container. Return None for leaves, lists, tuples and dicts."""
 
     @abstractmethod
     def with_children(self, node: Any, children: list[Any]) -> Any: ...

@@ -1,4 +1,4 @@
-"""Run the body of a public function. Compilers trace the whole body, or leave it out of their graphs."""
+"""Run the body of a public function. A compiler traces the whole body or no part of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Add up sums of |g|**p exactly, and round the norm.
 
-Kernels return sums as integers in units of 2**-UNIT, with an error bound for each sum. So the order in which blocks,
-tensors, threads or ranks are added does not matter. The method `root` rounds the norms of the smallest and the largest
+Kernels return sums as integers in units of 2**-UNIT. So the order in which blocks, tensors, threads or ranks are added
+does not matter. Each sum has an error bound. The method `root` rounds the norms of the smallest and the largest
 possible sum. If both results are equal, the norm is correctly rounded (Ziv's test). Otherwise, the caller computes the
 exact sum.
 """

@@ -10,7 +10,7 @@ from .types import Deferred, GraphCallback, Scalar, Tensor, Write
 
 
 class Scalars(Protocol):
-    """Scalars also have the operators `+ - * / < <= > >=`."""
+    """Functions of scalars. A `Scalar` supports the operators `+ - * / < <= > >=`."""
 
     def asarray(self, value: Any) -> Scalar:
         """Convert a number, or a tensor with one element, to a scalar."""
@@ -78,7 +78,7 @@ class Path(Protocol):
     """"float64" if any tensor is float64 or complex128, else "float32"."""
 
     def norm(self, p: float) -> Scalar:
-        """Return a float64, rounded to `norm_dtype`."""
+        """Round the norm to `norm_dtype`, and return the result as float64."""
 
     def tensor_norms(self, p: float) -> list[float] | None:
         """Return the norm of each tensor, or None if each tensor needs a separate path."""
@@ -99,7 +99,7 @@ class Path(Protocol):
         """Return None in a graph."""
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        """A bound is a number, or a tensor that broadcasts to the shape of each tensor."""
+        """`low` and `high` are numbers, or tensors that broadcast to the shape of each tensor."""
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]: ...
 
@@ -166,7 +166,7 @@ class DevicePrimitives(Protocol):
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         """Return the float64 sum of |g / divisor|**p. The derivative at zero must be finite.
 
-        If p is neither 1 nor 2, compute the power by logarithms, because the quotient can underflow to 0.
+        If p is neither 1 nor 2, compute the power by logarithms, because g / divisor can underflow to 0.
         """
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
@@ -210,7 +210,7 @@ class DevicePrimitives(Protocol):
         return self.cast(scalar, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        """Return g itself if coef is 1. Round coef to float32, except for float64 and complex128."""
+        """Return g itself if coef is 1. Round coef to float32, unless g is float64 or complex128."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
         """Run all checks now, because a later write must not raise."""

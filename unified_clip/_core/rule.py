@@ -151,7 +151,7 @@ def measure(
 ) -> list[Norm]:
     """Return one `Norm` for the group, or several if the rule clips per tensor.
 
-    Norms on devices precede norms on the host. Writes on devices can fail, so they must run first.
+    Writes follow the order of the norms. Writes on devices can fail, so norms on devices come first.
     scalars: If true and the rule clips per tensor, return one `Norm` for each tensor, not one with a vector of norms.
     """
     if rule.kind == "value":

@@ -37,7 +37,7 @@ def _load() -> ModuleType | None:
 
 
 def _warn_in_clone() -> None:
-    """Warn if this clone has no compiled kernels, but the installed package has them.
+    """Warn if Python imports a clone of the repository without compiled kernels, but the installed package has them.
 
     With `PYTHONSAFEPATH`, do not warn: Python ignores the current directory, so the clone is imported on purpose.
     """

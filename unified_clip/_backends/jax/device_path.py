@@ -65,7 +65,7 @@ class JaxPath(DevicePath):
         return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
 
     def is_certain(self, p: float) -> bool:
-        """Return whether to compute exact sums. On one device, compiling an exact sum would take too long."""
+        """Return whether to compute exact sums. Return False on one device, where compilation would take too long."""
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (
             jax.device_count() > 1

@@ -23,8 +23,8 @@ Axes = tuple[str, ...]
 LOWEST, WIDTH, WINDOWS = -300, 16, 38
 """A sum is stored as 38 integers (windows) of 16 bits each, from the bit 2**-300 to the bit 2**307.
 
-The square of the smallest float32 number is above 2**-300. The float64 sum of up to 2**37 values of one window is
-exact.
+The square of the smallest float32 number is above 2**-300. float64 represents the sum of up to 2**37 of these
+16-bit integers exactly.
 """
 
 BASE = 2.0**WIDTH

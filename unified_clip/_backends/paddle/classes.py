@@ -1,4 +1,4 @@
-"""Clip classes for Paddle's optimizers, `set_gradient_clip` and `append_gradient_clip_ops`."""
+"""The functions `set_gradient_clip` and `append_gradient_clip_ops`, and the clip class for Paddle's optimizers."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _by_paddle(dense: Dense) -> bool:
 
 
 def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
-    """Paddle needs a tensor with an axis, so `flatten_` adds an axis to a 0-d tensor.
+    """For a 0-d tensor, Paddle would end the process. So `flatten_` adds an axis.
 
     Because `flatten_` works in place, Paddle also does not merge two copies of the tensor.
     """

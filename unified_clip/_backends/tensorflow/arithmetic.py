@@ -13,14 +13,14 @@ from tensorflow.python.ops import control_flow_util
 from ..._core.types import Scalar, Tensor
 
 EAGER = tf.__internal__.EagerTensor
-"""The type of eager tensors. `type(tf.constant(0))` would start the runtime before users configure it."""
+"""The type of eager tensors. A call of `tf.constant` here would start the runtime before users configure it."""
 
 PIECE = 1 << 18
 """A piece of 2**18 elements takes 2 MiB in float64, which fits into a cache."""
 
 
 LANES = 4
-"""The maximum number of these pieces in memory."""
+"""The maximum number of pieces of PIECE elements in memory."""
 
 
 SHORT = 1 << 12
@@ -175,7 +175,7 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return False in a graph, where eager tensors are constants."""
+    """Return False in a graph, because eager tensors become constants there."""
     return tf.executing_eagerly() and all(
         type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors
     )

@@ -333,7 +333,7 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 
 
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
-    """In graphs for XLA, the length of the result must be known, so NumPy computes it for constant indices."""
+    """XLA must know the length of the result. So in graphs for XLA, NumPy computes the result for constant indices."""
     constants = smart_constant_value(indices) if is_for_xla() else None
     if constants is None:
         rows, segments = tf.unique(indices)

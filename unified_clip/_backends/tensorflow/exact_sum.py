@@ -1,7 +1,7 @@
 """Correctly rounded norms in graphs of a `tf.distribute` strategy.
 
-Usually, the lowest and the highest possible sum have the same rounded norm. Otherwise, integer operations compute the
-exact sum, which decides between the two rounded norms.
+A float64 sum has a lower and an upper bound. Usually, both bounds have the same rounded norm. Otherwise, integer
+operations compute the exact sum, which decides between the two norms.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _root(total: Scalar, p: float) -> Scalar:
 
 @functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
-    """Return the number nearer to the root of the exact sum. In a tie, return the number with the even mantissa."""
+    """Return `low` or `high`, whichever is nearer to the root of the exact sum. In a tie, return the even mantissa."""
     middle = (low + high) / 2.0
     words -= _words(tf.reshape(tf.where(p > 1.0, middle * middle, middle), [1]))
     carry, rest = tf.constant(0, tf.int64), tf.constant(0, tf.int64)

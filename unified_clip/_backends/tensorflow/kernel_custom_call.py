@@ -60,7 +60,7 @@ def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool,
 
 
 def barrier(tensor: Tensor) -> Tensor:
-    """Make XLA compute the tensor before operations that use the result."""
+    """Return the same tensor. XLA computes the tensor before operations that use the returned tensor."""
     return gen_xla_ops.xla_optimization_barrier([tensor])[0]
 
 

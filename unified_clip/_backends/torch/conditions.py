@@ -113,7 +113,7 @@ def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
 
 
 def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tensor] = ()) -> bool:
-    """Return whether to compute in double-float32: on a device without float64, or with UNIFIED_CLIP_PATH=pairs."""
+    """Return whether a device lacks float64, or UNIFIED_CLIP_PATH=pairs is set. For float64 tensors, return False."""
     wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
     if wide and any(map(arithmetic.lacks_float64, tensors)):
         raise TypeError(
@@ -127,7 +127,7 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch traces, applies a `torch.func` transform, or computes forward-mode derivatives.
+    """Return whether PyTorch traces a graph, applies a `torch.func` transform, or computes forward-mode derivatives.
 
     In these cases, PyTorch cannot record reads of raw memory.
     """

@@ -158,7 +158,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         raise TypeError(f"adaptive thresholds need float64, which {like[0].device} lacks. Use a fixed threshold")
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Limit finite Python numbers to the range of float32. The CPU converts float64 tensors and integer tensors."""
+        """Limit finite Python numbers to float32's range. The CPU splits float64 and integer tensors into two parts."""
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, DoubleFloat32):
             return DoubleFloat32(value.hi.to(device), value.lo.to(device))

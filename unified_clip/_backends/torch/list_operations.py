@@ -1,8 +1,8 @@
 """Compute norms of tensor lists, and multiply tensor lists by scalars.
 
-The number of operations does not depend on the number of tensors. The functions record no derivatives, and do not
-support `vmap`. All tensors are dense, real and not empty. A scalar is one number for all tensors, or a vector with a
-number for each tensor.
+The number of PyTorch operations does not depend on the number of tensors. The functions record no derivatives, and do
+not support `vmap`. All tensors are dense, real and not empty. `coef` and `divisor` are one number for all tensors, or a
+vector with a number for each tensor.
 """
 
 from __future__ import annotations

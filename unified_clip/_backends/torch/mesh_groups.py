@@ -1,4 +1,4 @@
-"""Process groups of device meshes. This module never creates a group, because that requires a call on every rank."""
+"""Process groups of device meshes. This module creates no groups, because all ranks would have to take part."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Bucket(NamedTuple):
         return torch.cat([_as_real(values[index]).to(torch.float64).flatten() for index in self.members])
 
     def rounded(self, buffer: Tensor, values: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Return the gradients from `buffer`, which is the sum of `flattened` over all ranks."""
+        """Return the gradients from `buffer`, the sum over all ranks of the tensors that `flattened` returns."""
         numbers = {index: _as_real(values[index]) for index in self.members}
         sums = buffer.split([number.numel() for number in numbers.values()])
         return {

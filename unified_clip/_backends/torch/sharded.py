@@ -323,7 +323,7 @@ class TorchShards(DistributedGradients):
     def _placements_decide(self) -> bool:
         """Return whether DTensor placements determine the process group.
 
-        A missing gradient has no placements, so this method needs the parameters. Without parameters, return False.
+        A missing gradient has no placements, so read the placements of its parameter. Without parameters, return False.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas
@@ -347,9 +347,10 @@ def _layout(tensor: Any) -> Hashable:
 
 
 def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
-    """Return an index that selects all ranks of a mesh along the dimensions that `is_along` marks.
+    """Return an index into the ranks of a mesh.
 
-    Along the other dimensions, the index selects the position of this rank.
+    The index selects all positions along each dimension that `is_along` marks. Along the other dimensions, the index
+    selects the position of this rank.
     """
     return tuple(slice(None) if along else at for along, at in zip(is_along, mesh.get_coordinate(), strict=True))
 

@@ -12,7 +12,7 @@ from .table import PARTS, Table
 
 
 class Tables:
-    """Each table comes with the indices of its tensors in the gradient list."""
+    """Several tables for one gradient list. Each entry has the indices of a table's tensors in this list."""
 
     def __init__(self, tables: Sequence[tuple[Sequence[int], Table]]) -> None:
         self._tables = tables

@@ -30,7 +30,7 @@ NAN_BITS: Any = tl.constexpr(0x7FF8000000000000)
 
 @triton.jit
 def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return the significands and the exponents of magnitudes. The smallest exponent is 1."""
+    """Return the significands and the exponents of magnitudes. The exponent of zero and of subnormal numbers is 1."""
     fraction_bits: tl.constexpr = 52 if wide else 23
     bits = bits.to(tl.int64)
     exponents = bits >> fraction_bits
@@ -73,7 +73,7 @@ def add_exactly(
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
     per_tensor: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The windows are integers, so the order of the additions does not matter."""
+    """The terms are added as integers, so the order of the additions does not matter."""
     begin = first_chunk + tl.program_id(0).to(tl.int64)
     end = begin * 0 + end_chunk
     if not per_tensor:

@@ -31,7 +31,7 @@ END_WIDE_LIMB: Any = tl.constexpr((UNIT + 1023) // 32 + 1)
 LEAST_SUM: Any = tl.constexpr(2.0**-800)
 UNBOUNDED_LIMB: Any = tl.constexpr((UNIT + 1010) // 32)
 UNBOUNDED: Any = tl.constexpr(2 ** ((UNIT + 1010) % 32))
-"""A rank adds UNBOUNDED to the word UNBOUNDED_LIMB if its sum is NaN or above LARGEST."""
+"""A rank whose sum is NaN or above LARGEST adds UNBOUNDED to the word with the index UNBOUNDED_LIMB."""
 
 LOW_WORD: Any = tl.constexpr(2**32 - 1)
 NAN: Any = tl.constexpr(float("nan"))

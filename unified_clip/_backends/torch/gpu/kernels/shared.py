@@ -75,7 +75,7 @@ def two_sum(left: tl.tensor, right: tl.tensor) -> tl.tensor:
 def squared(numbers: tl.tensor) -> tl.tensor:
     """Return the squares and their rounding errors.
 
-    A returned error is off by at most 2**-104 * square for float64, and by at most 2**-148 for float32.
+    The returned rounding errors are accurate to 2**-104 * square for float64, and to 2**-148 for float32.
     """
     square = numbers * numbers
     if numbers.dtype == tl.float64:
