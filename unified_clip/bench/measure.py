@@ -114,7 +114,7 @@ def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
 
 
 def extra_memory(call: Call, inputs: Any) -> int | None:
-    """Return how many bytes the peak memory grows during a call, or None outside Linux."""
+    """Return the growth of the peak memory during a call, in bytes. Return None outside Linux."""
     if sys.platform != "linux":
         return None
     gc.collect()

@@ -37,7 +37,7 @@ def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place:
 
 
 def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
-    """`clips` contains unified_clip's function, and then the framework's. They take (gradients, threshold)."""
+    """`clips` contains unified_clip's function, and then the framework's function. Both take (gradients, threshold)."""
     return pair(name, prepare, [clip_to(threshold, clip) for clip in clips], in_place)
 
 

@@ -55,7 +55,7 @@ class WorstElement(ReportModel):
     ours: Number | None
     native: Number | None
     apart: int
-    """The number of elements that differ at this stage."""
+    """The number of elements that differ from the exact result at this stage."""
 
     compared: int
     """The number of elements that were compared at this stage."""

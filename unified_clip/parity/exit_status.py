@@ -1,4 +1,4 @@
-"""Decide the exit status of `unified-clip parity`: 0, 1 for wrong results, or 3 for missing results."""
+"""Decide the exit status of `unified-clip parity`."""
 
 from __future__ import annotations
 

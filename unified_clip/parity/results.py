@@ -247,7 +247,7 @@ class Problem(ReportModel):
     problem in unified_clip."""
 
     excused: bool = False
-    """Whether the baseline excuses this failure, because the earlier run had the same failure."""
+    """Whether the baseline excuses this failure, because the baseline contains the same failure."""
 
     cases: list[str] = Field(default=[])
     """The cases that have the problem."""

@@ -51,7 +51,7 @@ class Adapter(TensorConverter, Protocol):
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Return the parameters after one SGD step with LEARNING_RATE.
 
-        Before the step, all parameters are 1. The result contains one tensor for each gradient, or None if the gradient
+        Before the step, all parameters are 1. For each gradient, the result contains a tensor, or None if the gradient
         is None.
         """
 

@@ -29,8 +29,9 @@ class Changes(NamedTuple):
 
 
 def accept_differences(path: Path, report: ParityReport) -> Changes:
-    """Leave correct entries and all comments unchanged. If only the size or the cases of an entry are stale, update the
-    entry instead of removing it.
+    """Update the list of known differences. Correct entries and all comments stay unchanged.
+
+    If only the size or the cases of an entry are stale, update the entry instead of removing it.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     tables = _entry_tables(document)

@@ -187,7 +187,7 @@ class KnownDifference(schema.SuiteTable):
         return same and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        """The size of the difference is ignored."""
+        """Return whether the entry covers a difference of this kind and cause. The size is ignored."""
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
         same = accepted and difference.not_finite == self.not_finite
         return same and self.is_for(framework, case, difference)

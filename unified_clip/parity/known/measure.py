@@ -79,7 +79,7 @@ class MeasuredDifference(NamedTuple):
     size: float = 0.0
     is_finite: bool = True
     has_nonzero: bool = False
-    """Whether a result is not 0, although the exact array and the gradients before the clip contain only zeros."""
+    """Whether a result has nonzero elements, although the exact array and the input gradient have only zeros."""
 
 
 Arrays = Sequence[Float64s]

@@ -13,7 +13,7 @@ from .public_calls import CALLS
 from .schema import FrameworkTable, SuiteError, no_such
 
 STYLES = ("in place", "list", "each", "measure")
-"""The `PublicCall.style` of the public functions that a user's function can replace."""
+"""The values of `PublicCall.style` for the public functions that a user's function can replace."""
 
 WITH_NORM = ("in place", "list")
 """If `PublicCall.style` is one of these, a user's function can leave out the norm, and return only the clipped

@@ -179,8 +179,8 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
     """Run the cases, and return their results in order.
 
     If a graph with several cases fails, the cases run one by one. A case that also fails alone gets the result
-    {"unreadable": error}. If no case fails alone, the first case gets this result, so that the failure of the graph is
-    reported.
+    {"unreadable": error}. If every case succeeds alone, the first case gets this result, to report the failure of the
+    graph.
     """
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
@@ -193,7 +193,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
     if len(cases) == 1:
         return [({"unreadable": message}, {})]
     results = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
-    if not any("unreadable" in result for result, _ in results):  # each case runs alone: only their shared graph fails
+    if not any("unreadable" in result for result, _ in results):  # every case succeeds alone: only the graph fails
         results[0] = (
             {"unreadable": f"fails in a graph with {counted(len(cases) - 1, 'other case')}, but not alone: {message}"},
             {},
