@@ -94,7 +94,7 @@ def check_name(name: str) -> None:
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """Read the header of a `.npy` file. NumPy itself would read up to 4 GiB."""
+    """Read the header of a `.npy` file. First check the length, because NumPy would read up to 4 GiB."""
     magic = file.read(8)
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
     size = int.from_bytes(length, "little")

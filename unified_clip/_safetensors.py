@@ -13,7 +13,7 @@ CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64
 
 
 def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None) -> None:
-    """`tensors` is {name: (dtype name, array)}. A bfloat16 array contains the bits as uint16."""
+    """`tensors` is {name: (dtype name, array)}. For bfloat16, the array has the dtype uint16 and the same bits."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     blocks = []
     end = 0

@@ -238,7 +238,7 @@ def _ranks_of(group: Any) -> set[int]:
 
 
 def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[Any, bool]]:
-    """Yield each parameter, and False if a different tensor-parallel rank owns the parameter."""
+    """Yield (parameter, bool). False means that a different tensor-parallel rank owns the parameter."""
     flat = handle.flat_param
     specs = flat._param_extensions  # None for a parameter that is not a DTensor on the tensor-parallel mesh
     if tensor_rank is None and any(spec is not None for spec in specs):

@@ -86,7 +86,7 @@ _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class Consensus:
-    """The collectives of one call. All ranks of the group must call the collectives in the same order."""
+    """The collectives for norms of one clip call. All ranks of the group must call them in the same order."""
 
     def __init__(self, group: ProcessGroup, call: Call, place: int = 0) -> None:
         """`place` is the index of this norm among the norms of the call."""

@@ -19,7 +19,7 @@ REMEDY = (
 
 
 def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
-    """`texts` has a tuple (ranks, text) for each different text."""
+    """For each different call, `texts` has (ranks that made the call, description of the call)."""
     rejected = [(ranks, text["remarks"]["rejected"]) for ranks, text in texts if "rejected" in text["remarks"]]
     if rejected:
         reasons = "; ".join(f"{format_ranks(ranks)} rejected this call: {reason}" for ranks, reason in rejected)

@@ -282,7 +282,7 @@ def _all_reduce(
 ) -> None:
     """Replace this rank's sums by the sums over all ranks. The keys of `sums` are indices in `norm_groups`.
 
-    An error in one process group is sent to all later groups, whose ranks would otherwise wait.
+    After an error in one process group, send the error to all later groups. Their ranks would otherwise wait forever.
     """
     difference: ValueError | None = None
     for group, positions in by_group(norm_groups, list(sums)):

@@ -19,7 +19,7 @@ from .digests import PIECES
 from .integers import equal_summands
 
 FLAGS = WORDS + 1 + 3 + 3 * PIECES
-"""The index of the flag "norms can stay on the GPU". The next index has the flag "this norm stays on the GPU"."""
+"""The first all-reduce has two flags from this index: whether norms can stay on the GPU, and whether this norm does."""
 
 TAGS = FLAGS + 2
 

@@ -68,7 +68,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def reduced(self, index: int) -> Tensor:
-        """Return the local tensor of a gradient. A collective first sums a `Partial` gradient."""
+        """Return the local tensor of a gradient. For a `Partial` gradient, compute this tensor by a collective."""
 
     @abstractmethod
     def layout(self, tensor: Any) -> str:

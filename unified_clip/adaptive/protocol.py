@@ -45,8 +45,8 @@ class EmaRatio:
     Args:
         ratio: The threshold divided by the average, at least 1.
         alpha: The weight of the old average, from 0 to 1.
-        warmup_steps: The number of norms in the warm-up, at least 1. These norms are not clipped, and their mean is the
-            first average.
+        warmup_steps: The number of norms in the warm-up, at least 1. The rule does not limit these norms. Their mean is
+            the first average.
 
     Raises:
         TypeError: A setting is not a number. `warmup_steps` is not a whole number.
@@ -81,7 +81,7 @@ class ZClip:
     Args:
         alpha: The weight of the old mean and variance in the moving averages, from 0 to 1.
         z_thresh: The threshold for the z-score, above 0.
-        warmup_steps: The number of norms in the warm-up, at least 1. These norms are not clipped, and they give the
+        warmup_steps: The number of norms in the warm-up, at least 1. The rule does not limit these norms. They give the
             first mean and variance.
         mode: "percentile" clips to `mean + z_thresh * standard deviation`. "zscore" clips to the threshold that
             `clip_option` selects.
@@ -138,7 +138,7 @@ class Percentile:
             state grows in each step. Only `ClipConfig` supports None, in eager calls on a CPU.
         include_current: Whether these norms include the current norm, as in the authors' code. If False, the first
             step is not clipped.
-        warmup_steps: The number of norms at the start that are not clipped, at least 0.
+        warmup_steps: The number of norms at the start that the rule does not limit, at least 0.
 
     Raises:
         TypeError: A setting is not a number. `window` or `warmup_steps` is not a whole number.
@@ -269,7 +269,7 @@ class AGC:
 
     @property
     def floors(self) -> tuple[float, float]:
-        """The lower limits (`eps`, `smallest_norm`), with the defaults of the convention in place of None."""
+        """(`eps`, `smallest_norm`). The default of the convention replaces None."""
         eps, smallest = (0.0, 0.0) if self.convention == "composer" else (1e-3, 1e-6)
         return eps if self.eps is None else self.eps, smallest if self.smallest_norm is None else self.smallest_norm
 

@@ -28,7 +28,8 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
-        parameters: The parameters, in the order of `t_list` or with the same keys. They get no derivative.
+        parameters: The parameters, in the order of `t_list` or with the same keys. Derivatives treat them as
+            constants.
         adaptive: The settings, such as `AGC(clip_factor=0.02, convention="optax")`.
         clip_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
 
