@@ -12,7 +12,7 @@ COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.traced_bodies"}
 
 
 class CompilerImport:
-    """An import hook, because importing a compiler takes about a second."""
+    """Register a compiler when it is imported, because importing it here would take about a second."""
 
     def __init__(self, compiler: str) -> None:
         self.compiler = compiler

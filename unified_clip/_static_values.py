@@ -44,7 +44,7 @@ class UnknownValueError(Exception):
 
 
 def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Callable[[Target], str]) -> Any:
-    """Return the value of a constant expression, such as `1.0 / 4`, `float("inf")` or a name."""
+    """Return the value of an expression, such as `1.0 / 4` or `float("inf")`. Read names with `value_of`."""
     match node:
         case ast.Constant(value=value):
             return value

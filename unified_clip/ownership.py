@@ -83,8 +83,8 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         TypeError: `root` is not a device mesh of PyTorch. `also_elsewhere` is a tensor, a model, a string or a list of
             names. The function `also_elsewhere` does not return a boolean.
         ValueError: `root` has no dimension names, or `distinct` contains a name that is not a dimension of `root`.
-            `root` does not include this rank. The mesh of a parameter has ranks that `root` lacks, or has only some of
-            the ranks along a dimension of `root`. The clip does not include a parameter of the list `also_elsewhere`.
+            `root` does not include this rank. A parameter is on a rank outside `root`, or on several but not all ranks
+            along a dimension of `root`. The clip does not include a parameter of the list `also_elsewhere`.
 
     Example:
         Two pipeline stages, with FSDP2 on `mesh["dp"]`. The last stage has a copy of the first stage's embedding::

@@ -15,7 +15,7 @@ class ProcessGroup(ABC):
     """All ranks of the group must call a collective together, with lists of the same length."""
 
     def __init__(self, key: Any, ranks: Ranks, here: int) -> None:
-        """key: Identifies the process group, and lives as long as the group.
+        """key: An object that identifies the process group, and exists as long as the group.
         ranks: The global ranks of the processes.
         here: The global rank of this process.
         """

@@ -193,7 +193,10 @@ class LocalShards(ABC):
     def _call_of(
         self, arguments: dict[str, Any], indices: Sequence[int], measure: Measure, function: str, is_first: bool
     ) -> Call:
-        """For the first norm of a call, the ranks also compare all parameters and the number of elements."""
+        """Return the values that the ranks compare.
+
+        For the first norm of a call, include all parameters and the number of elements.
+        """
         numel, copies = self.numel if is_first else None, self.copies()
 
         def checksum(gradients: Sequence[tuple[Leaf, Tensor]]) -> int:

@@ -27,7 +27,7 @@ TAG = 1
 """Must be equal to `consensus.ADDS`."""
 
 WINDOWS = 178
-"""The length of the last all-reduce: an integer that flags NaN and inf, and the 177 windows of an exact sum."""
+"""The number of integers in the last all-reduce: one that flags NaN and inf, and 177 windows of an exact sum."""
 
 REMEDY = (
     "Set UNIFIED_CLIP_TRITON=0, and restart all ranks from the same checkpoint. Then all ranks raise an error "

@@ -135,7 +135,7 @@ class Percentile:
     Args:
         percent: The percentile, from 0 to 100. AutoClip's authors use 10.
         window: The number of last norms from which the percentile is computed. None means all norms of the run, so the
-            state grows in each step. Only `ClipConfig` supports None, in eager calls on a CPU.
+            state grows in each step. None works only with `ClipConfig`, in eager calls on a CPU.
         include_current: Whether these norms include the current norm, as in the authors' code. If False, the first
             step is not clipped.
         warmup_steps: The number of norms at the start that the rule does not limit, at least 0.

@@ -23,8 +23,8 @@ IN_PLACE = "clip_by_unit_norm"
 def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_norm: Any = math.inf) -> Any:  # noqa: B008
     """Clip each unit of each gradient by its own norm, and return new tensors.
 
-    A unit is a row or a channel, as in `AGC`. The norm of each unit is limited to `clip_factor` times the norm of this
-    unit in the parameter.
+    A unit is a row or a channel, as in `AGC`. The norm of each unit is limited to `clip_factor` times the norm of the
+    same row or channel of the parameter.
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.

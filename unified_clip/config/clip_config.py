@@ -318,7 +318,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
     @property
     def step(self) -> int:
-        """The step of the next clip, counted from 0."""
+        """The step number of the next clip, counted from 0."""
         return self._clipper.step
 
     def attach_to(

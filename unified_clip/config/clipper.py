@@ -201,7 +201,7 @@ class Clipper:
 
     @property
     def step(self) -> int:
-        """The step of the next clip, counted from 0."""
+        """The step number of the next clip, counted from 0."""
         return self._step
 
     @step.setter

@@ -143,7 +143,7 @@ class Attached(AbstractContextManager[Any, None]):
 
     @property
     def step(self) -> int:
-        """The step of the next clip, computed from the optimizer's `iterations`."""
+        """The step number of the next clip, computed from the optimizer's `iterations`."""
         if self._optimizer is None:
             return self._last_step
         return int(_read(self._optimizer._iterations)) // (self._optimizer.gradient_accumulation_steps or 1)

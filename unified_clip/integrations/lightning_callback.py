@@ -37,8 +37,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
 
     Args:
         config: The configuration.
-        names: The parameter names for patterns: a model, or a dict of name to parameter. The default is the
-            LightningModule.
+        names: A model, or a dict of name to parameter. Patterns in the configuration match these parameter names.
+            The default is the LightningModule.
         log_every: The number of steps between logs, or 0 for no logs. The default is the trainer's
             `log_every_n_steps`. Each log waits for the GPU.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,

@@ -95,7 +95,7 @@ def transformation(
 
 
 def last(state: Any) -> LastStep:
-    """Return the outcome of the last step from an optimizer's state.
+    """Read the outcome of the last step from an optimizer's state.
 
     Args:
         state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState` or the `opt_state`

@@ -100,7 +100,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
 
     @property
     def step(self) -> int:
-        """The step of the next clip, counted from 0. Set `step` when training resumes.
+        """The step number of the next clip, counted from 0. Set `step` when training resumes.
 
         A new step begins when a parameter is clipped again, or when you set `step`. If some parameters have no
         gradients in some steps, set `step` before every step.
@@ -152,7 +152,7 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
     """Map the name that Paddle gave each parameter to its name in `names`.
 
-    Parameters cannot be keys, because a static program creates new objects.
+    Parameters cannot be keys, because a static program creates new parameter objects.
     """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):

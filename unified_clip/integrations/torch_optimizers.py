@@ -57,7 +57,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     For an adaptive threshold or a schedule, the optimizer's `state_dict` contains the step and the threshold's state.
     To restore them, attach the configuration before you call the optimizer's `load_state_dict`.
 
-    A copy of an optimizer does not clip. Attach the configuration to the copy.
+    A copy of an optimizer does not clip: attach the configuration to the copy as well.
     """
 
     _clipper: Clipper

@@ -37,7 +37,7 @@ Program = Any
 PROGRAMS: WeakKeyDictionary[Program, dict[str | None, classes.GradientClip]] = WeakKeyDictionary()
 """The clips of each static program, by parameter name. The default clip has the key None.
 
-Parameters cannot be keys, because each access creates a new object.
+Parameters cannot be keys, because each access to a parameter creates a new object.
 """
 
 
