@@ -156,7 +156,7 @@ def test_invalid_declarations_are_rejected() -> None:
     with pytest.raises(TypeError, match=r"check_numel is '5'. Pass a bool, a whole number, or None"):
         DistributedSpec(check_numel="5")  # type: ignore[arg-type]
     for ownership in ("replicated", "distinct", bool):  # as if the default process group is not initialized yet
-        with pytest.raises(ValueError, match=r"process_group=None means this .* None before init_process_group"):
+        with pytest.raises(ValueError, match=r"process_group=None means this .* call init_process_group before"):
             DistributedSpec(process_group=None, ownership=ownership)
 
 
