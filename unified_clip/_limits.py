@@ -107,7 +107,7 @@ class Tree:
     """Count and limit the entries of nested data. The limits also end the count of a list that contains itself."""
 
     def __init__(self, file_size: int = 0) -> None:
-        """A file of n bytes has at most n entries, unless the file refers to one object several times."""
+        """Add `file_size` to the limits, because a file of n bytes can have n entries."""
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
         self._name_limit = 100 * DEFAULT_ENTRIES + file_size

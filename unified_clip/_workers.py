@@ -59,7 +59,7 @@ class Exit:
 
     stderr: Sequence[str]
     calls: str = ""
-    """The innermost calls of the worker at a timeout, as text."""
+    """The worker's innermost calls at a timeout."""
 
     def __str__(self) -> str:
         if self.code is None:
@@ -211,7 +211,10 @@ def hide_packages(*names: str) -> Iterator[None]:
 
 
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
-    """`PACKAGE.parent` comes last, because its other packages must not hide the user's packages."""
+    """Put `PACKAGE.parent` last, because its other packages must not hide the user's packages.
+
+    Put it first if PYTHONPATH leads to a different copy of this package.
+    """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:
         own = str(PACKAGE.parent)

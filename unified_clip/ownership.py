@@ -279,7 +279,7 @@ def megatron_ownership(
       owns the parameter.
     - `allreduce`: If False, the parameter belongs to an expert. Then `expert_tensor_rank` replaces `tensor_rank`, and
       `expert_data_rank` replaces `data_rank`.
-    - `shared`: If True, the parameter is the last pipeline stage's copy of the embedding, which no rank owns.
+    - `shared`: If True, the parameter is the last pipeline stage's copy of the embedding. No rank owns this copy.
 
     Args:
         tensor_rank: The index of this rank in its tensor-parallel group.

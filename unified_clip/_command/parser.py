@@ -80,7 +80,7 @@ def _code(message: str) -> str:
 
 
 def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str] = ()) -> None:
-    """Add the option `--format`. A format in `old` also has a hidden option, such as `--json`."""
+    """Add the option `--format`. For each format in `old`, add a hidden option, such as `--json`."""
     *others, last = (FORMATS[name] for name in formats)
     description = f"print {', '.join(others)} or {last} (default: {formats[0]})"
     group = parser.add_mutually_exclusive_group()

@@ -353,7 +353,7 @@ class DistributedGradients(LocalShards):
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
         """Return whether this rank owns a gradient that some ranks of the group might lack.
 
-        ranks: The ranks that are known to have the gradient. For a plain tensor, only this rank is known.
+        ranks: The ranks that are known to have the gradient. For a plain tensor, pass only this rank.
         """
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])
         declared = declared_owner(self._spec, leaf, ranks, rank=group.ranks[group.rank], first=group.ranks[0])

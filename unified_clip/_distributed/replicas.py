@@ -76,7 +76,7 @@ class ReplicaSet:
     """A set of gradients whose copies are on the same ranks."""
 
     key: int
-    """A number other than 0. It is equal on all ranks with copies."""
+    """Equal on all ranks with copies, and not 0. A rank without a set sends 0."""
 
     number: int
     is_first: bool

@@ -211,7 +211,7 @@ class AdaGC:
 
 @dataclass(frozen=True)
 class AGC:
-    """Limit the norm of each gradient unit (row or channel) to `clip_factor` times the norm of the parameter's unit.
+    """Limit the norm of each unit (row or channel) to `clip_factor` times the norm of the same unit in the parameter.
 
     Args:
         clip_factor: A number of at least 0.

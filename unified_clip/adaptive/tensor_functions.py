@@ -36,7 +36,7 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
     Raises:
         TypeError: A parameter is None or not a tensor. A gradient is sparse, or has an integer or boolean dtype.
             clip_norm is not a number. adaptive is not AGC.
-        ValueError: `parameters` has other keys than `t_list`, or a different number of entries. A parameter and its
+        ValueError: `parameters` and `t_list` differ in their keys or their number of entries. A parameter and its
             gradient have different shapes. clip_norm is negative or NaN. A gradient is distributed, or has too many
             axes for the convention "optax".
 

@@ -237,8 +237,8 @@ class OutcomeProperties:
         """Continue from a state that `state_dict` returned. The state can come from another framework.
 
         Raises:
-            ValueError: `state` is not from `state_dict`, has an unsupported version, or has other adaptive rules than
-                the configuration.
+            ValueError: `state` is not from `state_dict`, or has an unsupported version. The adaptive rules of `state`
+                and the configuration differ.
         """
         self._clipper.load_state_dict(state)
 

@@ -158,7 +158,7 @@ class Attached(AbstractContextManager[Any, None]):
         The step number does not change, because it comes from the optimizer's `iterations`.
 
         Raises:
-            ValueError: `state` is not a result of `state_dict`, or has other adaptive rules than this configuration.
+            ValueError: `state` is not from `state_dict`. The adaptive rules of `state` and the configuration differ.
             RuntimeError: `fit` on JAX is running, and would overwrite the states at the end of the epoch.
         """
         if any(variable._value is None for variable in self._adaptive):

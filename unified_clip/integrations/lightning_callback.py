@@ -118,7 +118,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             state_dict: The result of `state_dict`.
 
         Raises:
-            ValueError: The state has other adaptive rules than the configuration. The first step of the optimizer
+            ValueError: The adaptive rules of the state and the configuration differ. The first step of the optimizer
                 raises this error.
         """
         clips = state_dict.get("clips", {})

@@ -158,8 +158,8 @@ def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
         state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState`.
 
     Raises:
-        ValueError: `settings` has other adaptive rules than the transformation. The state does not contain exactly one
-            `ClipState`, or `vmap` has stacked the `ClipState`.
+        ValueError: The adaptive rules of `settings` and the transformation differ. The state does not contain
+            exactly one `ClipState`, or `vmap` has stacked the `ClipState`.
         TypeError: settings is not a configuration. The state is inside `jit`, `scan` or `vmap`.
 
     Example:
@@ -185,8 +185,8 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
             handle that `attach_to()` returned. The state can come from another framework.
 
     Raises:
-        ValueError: `data` is not a result of `state_dict`, or has other adaptive rules than `settings`. `state` does
-            not contain exactly one `ClipState`, or `vmap` has stacked the `ClipState`.
+        ValueError: `data` is not a result of `state_dict`. The adaptive rules of `data` and `settings` differ. `state`
+            does not contain exactly one `ClipState`, or `vmap` has stacked the `ClipState`.
         TypeError: settings is not a configuration. `state` is inside `jit`, `scan` or `vmap`.
 
     Example:

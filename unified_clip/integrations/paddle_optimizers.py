@@ -115,7 +115,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         """Continue from the result of `state_dict`, which can come from another framework.
 
         Raises:
-            ValueError: `state` is not a result of `state_dict`, or has other adaptive rules than this configuration.
+            ValueError: `state` is not from `state_dict`. The adaptive rules of `state` and the configuration differ.
         """
         super().load_state_dict(state)
         self._clipped = set()
