@@ -136,7 +136,7 @@ class GradientClip(FrameworkBinding):
         """Return the total norm if the clip has one. The caller writes the clipped tensors back."""
 
     def _group(self) -> object:
-        """Return a key. `append_gradient_clip_ops` clips parameters with equal keys together."""
+        """Return the key of a group. `append_gradient_clip_ops` clips parameters with equal keys together."""
         return id(self)
 
 

@@ -1,4 +1,4 @@
-"""The bodies of the public functions. Each public module, such as `unified_clip.torch`, passes its backend."""
+"""The bodies of the public functions. Each public module, such as `unified_clip.torch`, passes its backend to them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .._core.types import Tensor
 
 
 class NumpyBackend(Backend):
-    """NumPy scalars become read-only 0-d arrays."""
+    """The backend of NumPy. It converts NumPy scalars to read-only 0-d arrays."""
 
     name = "numpy"
     writable = True

@@ -115,7 +115,7 @@ def collector(
     methods: Sequence[tuple[str, bool]] = (),
     recording: tuple[str, bool] = ("", True),
 ) -> Any | None:
-    """Return an object that collects the tensors of a list in compiled code, or None if this is not possible.
+    """Return a compiled object that collects the tensors of a list, or None if no such object is available.
 
     methods: Tuples (tensor method, the result of the method for a tensor that the kernels support).
     recording: (tensor attribute, the value of the attribute for a tensor that records a derivative).

@@ -256,7 +256,7 @@ def certified_root(total: float, lost: float) -> float | None:
 
 
 def wider_than(dtype: str) -> type[np.floating[Any]] | None:
-    """Return a dtype with more precision, or None if the processor has none."""
+    """Return a dtype that is more precise than `dtype`, or None if the processor has none."""
     wide = np.longdouble if dtype == "float64" else np.float64
     return wide if np.finfo(wide).eps < np.finfo("float32" if dtype == "bfloat16" else dtype).eps else None
 
@@ -324,7 +324,7 @@ def storage(array: Array) -> tuple[Array, str]:
 
 
 def decode(array: Array, dtype: str) -> Array:
-    """bfloat16 numbers are returned as float32."""
+    """Return the numbers, with bfloat16 converted to float32."""
     if dtype != "bfloat16":
         return array
     return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -59,7 +59,7 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
 
 
 def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Yield groups of two or more arrays. Arrays in different groups never overlap."""
+    """Yield groups of arrays that might overlap. Arrays in different groups never overlap."""
     bounds = {index: np.lib.array_utils.byte_bounds(view) for index, view in views.items()}
     for group in _connected(bounds):
         yield from _interleaved({index: views[index] for index in group}) if len(group) > 2 else [group]

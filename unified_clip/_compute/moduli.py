@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 Float64s = npt.NDArray[np.float64]
 
 SPLITTER = 2.0**27 + 1
-"""The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
+"""Products with this factor split a float64 into its upper 26 bits and the rest (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
 """Error bounds of `high`, and of `high + low`, from `_sum_of_squares`. They are relative to the largest square."""

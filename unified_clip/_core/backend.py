@@ -38,7 +38,7 @@ class Backend(Protocol):
     def as_tensor(self, value: Any) -> Tensor:
         """Convert a NumPy array or a variable to a tensor. Return a tensor unchanged.
 
-        If in-place functions of this framework write into NumPy arrays, the tensor must share the array's memory.
+        If in-place functions of this framework write into NumPy arrays, the result must share the array's memory.
         """
 
     def as_bound(self, value: Any) -> Tensor:
@@ -86,7 +86,7 @@ class Backend(Protocol):
         return self.as_tensor(values)
 
     def has_values(self, vector: Tensor) -> bool:
-        """Return False in a compiled graph, or if reading the vector would wait for a device."""
+        """Return whether numbers can be read without waiting for a device. Return False in a compiled graph."""
         return self.read(vector[0]) is not None
 
     def read(self, scalar: Tensor) -> float | int | None:
@@ -163,7 +163,7 @@ class Backend(Protocol):
 
 
 class Parameters(ABC):
-    """For frameworks that store gradients in `.grad`. In-place functions take parameters."""
+    """The methods of backends whose framework stores gradients in `.grad`. In-place functions take parameters."""
 
     main_gradient_remedy: str
     """A sentence for the error if a parameter has a gradient only in `main_grad`."""
@@ -202,7 +202,7 @@ class Parameters(ABC):
 
 
 class Variables(ABC):
-    """For frameworks with a separate type for parameters, such as `tf.Variable`."""
+    """The methods of backends whose framework has a separate type for parameters, such as `tf.Variable`."""
 
     @abstractmethod
     def is_variable(self, value: Any) -> bool: ...

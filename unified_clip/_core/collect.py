@@ -170,7 +170,7 @@ def listed(container: Any) -> Any:
 def _gradients_of_parameters(
     on_parameters: Parameters, parameters: Sequence[Leaf], function: str, instead: str
 ) -> list[Leaf]:
-    """A parameter that is listed twice gives one gradient.
+    """Return only one gradient for a parameter that is listed twice.
 
     If no tensor can have a gradient, issue a ClipWarning, because the caller probably passed gradients.
     """

@@ -287,7 +287,7 @@ def accepted(backend: Backend) -> str:
 
 
 def other_framework(backend: Backend, value: Any) -> str | None:
-    """Return None for values that are not tensors of another framework."""
+    """Return the framework of a tensor, or None if the value is not a tensor of another framework."""
     framework = framework_of(type(value))
     return framework if _is_array_like(value) and framework != backend.name else None
 

@@ -93,7 +93,7 @@ class DistributedSpec:
         return warnings
 
     def __deepcopy__(self, memo: object) -> DistributedSpec:
-        """A process group cannot be copied."""
+        """Return the same object, because a process group cannot be copied."""
         return self
 
     @property

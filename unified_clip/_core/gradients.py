@@ -81,7 +81,7 @@ class GradientList:
     These gradients are dense, are not distributed and share no memory.
     """
     places: list[int] | None = None
-    """For collected gradients, the positions in the container that the user passed. None for 0, 1, 2, ..."""
+    """For collected gradients, the positions in the container that the user passed. None means 0, 1, 2, ..."""
     entries = 0
     """The number of entries in the container that the user passed. If 0, use the number of gradients."""
 

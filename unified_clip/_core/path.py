@@ -196,7 +196,7 @@ class DevicePrimitives(Protocol):
     def stop_gradient(self, scalar: Scalar) -> Scalar: ...
 
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Rounding from float64 to 16 bits in two steps is allowed."""
+        """A cast from float64 to 16 bits may round twice."""
 
     def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
         """Reinterpret the bits of float32 numbers as int32, or the reverse."""
@@ -210,7 +210,7 @@ class DevicePrimitives(Protocol):
         return self.cast(scalar, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        """Return g itself if coef is 1. Round coef to float32, unless g is float64 or complex128."""
+        """Return a tensor itself if coef is 1. Round coef to float32, unless the tensor is float64 or complex128."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
         """Run all checks now, because a later write must not raise."""

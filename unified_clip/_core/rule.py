@@ -80,7 +80,7 @@ class ClipRule(NamedTuple):
     convention: ClipConvention = PADDLE
     threshold: Scalar | StepThreshold | AdaptiveThreshold | OwnThresholds = math.inf
     bounds: tuple[Any, Any] | None = None
-    """Only for the kind "value". None means -threshold and threshold."""
+    """Used if `kind` is "value". None means -threshold and threshold."""
 
     p: float = 2.0
     axes: Sequence[int] | None = None

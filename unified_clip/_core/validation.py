@@ -263,7 +263,7 @@ def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
 
 
 def bounds_of_shards(backend: Backend, bounds: Sequence[Tensor]) -> None:
-    """Raise ValueError for a bound with several elements, because its shards are unknown."""
+    """Raise ValueError for a bound with several elements, because their assignment to shards is unknown."""
     for bound in bounds:
         shape = backend.shape(bound)
         if shape is None or any(length != 1 for length in shape):

@@ -87,7 +87,7 @@ def counted(value: Scalar, axes: Axes) -> Scalar:
 
 
 def _over_devices(own: Scalar, axes: Axes) -> Scalar:
-    """Return the sums over all devices. A collective adds integers, so the order of the devices does not matter."""
+    """Return the sums over all devices. Integers are added, so every order of devices gives the same sums."""
     if not axes:
         return computed_once(own)
     fixed = jax.lax.stop_gradient(own)
@@ -137,7 +137,7 @@ def _nearest(
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
-    """Return the exact sums of |g|**p. No carries are propagated, so a window can have more than 16 bits."""
+    """Return the windows of the exact sums of |g|**p. Without carries, a window can have more than 16 bits."""
 
     def window(_: None, units: tuple[Scalar, Scalar]) -> tuple[None, Scalar]:
         return None, _stacked([[jnp.sum(_window(_powers(g, p), *units)) for g in group] for group in groups], owned)

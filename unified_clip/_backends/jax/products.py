@@ -13,7 +13,10 @@ from . import exchange, kernel_custom_call
 
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-    """Return None at the first call with new shapes and dtypes, because XLA can take seconds to compile `_scaled`."""
+    """Return the products, or None to let the host path multiply.
+
+    The first call with new shapes and dtypes returns None, because XLA can take seconds to compile `_scaled`.
+    """
     if any(getattr(tensor, "committed", True) for tensor in tensors) or not _on_cpu():
         return None
     structure = exchange.structure_of(tensors)

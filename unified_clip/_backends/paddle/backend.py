@@ -2,12 +2,12 @@
 
 The code depends on three properties of Paddle:
 
-- Static programs round Python numbers to float32. `-x` and `x * 1.0` lose the sign of zero. So constants are 0-d
-tensors.
+- In static programs, Python numbers are rounded to float32, and `-x` and `x * 1.0` lose the sign of zero. So
+constants are 0-d tensors.
 - On the CPU, Paddle lacks most float16 operations, so `Dense` converts tensors to float32. Paddle also cannot add
 two float16 derivatives. So `Dense` converts each tensor only once, and no such sum is needed.
 - While a static program is built, an operation on an eager tensor ends the process. So `check_mode` rejects eager
-tensors first.
+tensors before the first operation.
 """
 
 from __future__ import annotations

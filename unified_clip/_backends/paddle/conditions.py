@@ -58,7 +58,7 @@ def in_to_static_mode() -> bool:
 
 
 def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
-    """Raise TypeError for distributed gradients in a static program, which has no all-reduce."""
+    """Raise TypeError for distributed gradients in a static program, because static programs have no all-reduce."""
     values = [leaf for leaf in gradients if isinstance(leaf.tensor, paddle.pir.Value)]
     of_parameters = any(getattr(leaf.parameter, "is_parameter", False) for leaf in values)
     is_distributed = any(leaf.tensor.is_dist() for leaf in values) or (of_parameters and sharded.hybrid() is not None)
@@ -70,7 +70,7 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 
 
 def check_mode(tensors: Iterable[Any]) -> None:
-    """Reject values of static programs, except of the program that is being built.
+    """Reject values of static programs other than the program that is being built.
 
     In static mode, also reject eager tensors. An operation on an eager tensor would crash the process.
     """

@@ -147,7 +147,7 @@ def is_recorded(*tensors: Tensor) -> bool:
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
     """Return whether Paddle is in dynamic mode and records derivatives.
 
-    Callers then avoid operations on lists. Paddle cannot compute second derivatives for only some tensors of a list.
+    If so, callers use no operations on lists: Paddle cannot compute second derivatives for only some of the tensors.
     """
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
@@ -159,7 +159,7 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 
 def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
-    """Return a 0-d tensor. `value` can be -0.0, inf or NaN. If `like` is eager, the result is on its device."""
+    """Return a 0-d tensor, on the device of `like` if `like` is eager. `value` can be -0.0, inf or NaN."""
     if value == 0 and math.copysign(1.0, value) < 0:  # static programs drop the sign of a constant 0
         return filled(-1.0, dtype, like) * filled(0.0, dtype, like)
     if not math.isfinite(value) and not paddle.in_dynamic_mode():  # Paddle 3.3 cannot load a program with this

@@ -146,9 +146,9 @@ def magnitude(tensor: Tensor) -> Tensor:
 
 
 def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
-    """Return |x / divisor|**p. Where x is 0, the derivative is 0.
+    """Return |part / divisor|**p. Where `part` is 0, the derivative is 0.
 
-    For p = 1, the caller has already divided x.
+    For p = 1, the caller has already divided `part`, and `divisor` is not used.
     """
     magnitudes = tf.abs(part)
     if p == 1:

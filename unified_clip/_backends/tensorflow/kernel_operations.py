@@ -27,7 +27,7 @@ NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
 
 
 def _register() -> bool:
-    """A second registration would end the process."""
+    """Register the operations once. A second registration would end the process."""
     return KERNELS is not None and op_def_registry.get(NORM) is None and KERNELS.register_tensorflow()
 
 

@@ -310,7 +310,7 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 
 
 def _collector() -> Any | None:
-    """While PyTorch traces the code, return None, because reads of raw memory are not traced."""
+    """Return the compiled collector, or None if PyTorch would not record its reads of raw memory."""
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
 
 

@@ -129,7 +129,7 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 def is_watched() -> bool:
     """Return whether PyTorch traces a graph, applies a `torch.func` transform, or computes forward-mode derivatives.
 
-    In these cases, PyTorch cannot record reads of raw memory.
+    In these cases, PyTorch would not record values that are read from raw memory.
     """
     return is_traced() or forward_ad._current_level >= 0
 

@@ -146,7 +146,7 @@ def _is_alone(tensor: Tensor) -> bool:
 
 
 def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
-    """The coefficient gets an axis, so that PyTorch multiplies in float32."""
+    """Give the coefficient an axis, so that PyTorch multiplies in float32."""
     factors = coefs if isinstance(coefs, list) else [coefs] * len(group)
     for tensor, coef, result in zip(group, factors, results, strict=True):
         torch.mul(tensor, coef.reshape(1), out=result)
@@ -175,7 +175,7 @@ def _products(group: Sequence[Tensor], coef: Scalar | list[Scalar]) -> list[Tens
 
 
 def _product_dtype(group: Sequence[Tensor]) -> torch.dtype:
-    """16-bit tensors are multiplied in float32, so that no precision is lost."""
+    """Return float32 for 16-bit tensors, so that the multiplication loses no precision."""
     return torch.float64 if group[0].dtype == torch.float64 else torch.float32
 
 

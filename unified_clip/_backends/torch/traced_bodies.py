@@ -32,7 +32,7 @@ SHORT_BODIES: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 Before each run of a graph, PyTorch checks every value that the traced code has read. A public function reads several
 hundred values. For a few small tensors, these checks take longer than the clip. A short form returns (result,
-arguments). If the result is None, run the public function with these arguments.
+arguments). If the result is None, `_traced` passes these arguments to the public function.
 """
 
 

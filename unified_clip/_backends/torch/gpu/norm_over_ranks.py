@@ -49,8 +49,8 @@ def norm_over_ranks(
 ) -> tuple[Scalar, Tensor]:
     """Return (norm over all ranks, result of the first all-reduce), both on the device.
 
-    The first all-reduce sums `request.numbers`. If the norm might be rounded wrongly, the last all-reduce adds up the
-    exact sums. Otherwise, the last all-reduce adds up zeros. For p = inf, the last all-reduce takes the maximum
+    The first all-reduce adds up `request.numbers`. If the norm might be rounded wrongly, the last all-reduce adds up
+    the exact sums. Otherwise, the last all-reduce adds up zeros. For p = inf, the last all-reduce takes the maximum
     of the magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own

@@ -297,7 +297,7 @@ def _kept(device: torch.device, key: Hashable, addresses: Callable[[], Addresses
     """Return the kept table of the current CUDA stream, or a new table.
 
     Each CUDA stream has its own tables, because tables are copied to the GPU asynchronously, and other streams do not
-    wait for the copy. Tables of CUDA graphs are not kept here, because a graph can run after kept tables are deleted.
+    wait for the copy. Tables of CUDA graphs are not kept here: old kept tables are deleted, but a graph can run again.
     """
     if not _is_supported(device):
         return None

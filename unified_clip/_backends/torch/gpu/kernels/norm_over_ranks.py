@@ -1,7 +1,7 @@
 """The kernels that compute norms over several ranks, from the results of an all-reduce.
 
 Each rank sends the integers (words) of `Accumulator.to_words`, then the words that `consensus` compares. For a float32
-norm, the kernels use only the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), they read only the words
+norm, the kernels use only the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), they use only the words
 FIRST_WIDE_LIMB to END_WIDE_LIMB - 1. If the sum is not between LEAST_SUM and LARGEST, these words are
 not enough for a float64 norm. Then the kernels of `exact_sums` compute the norm.
 """
@@ -45,7 +45,7 @@ assert END_WIDE_LIMB.value < LIMBS
 def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.constexpr, wide: tl.constexpr) -> None:
     """Add the sums of all chunks to `words`, the integers that this rank sends.
 
-    If the total is NaN, infinite or too large, only set a flag.
+    If the total is NaN, infinite or too large, set a flag instead.
 
     sums: Two numbers for each chunk, from the kernel `add`.
     """

@@ -119,7 +119,7 @@ def round_sums(
     width: tl.constexpr,
     wide: tl.constexpr,
 ) -> None:
-    """Store the norm of each group of chunks. If p is not inf, also store whether the norm could be wrong.
+    """Store the norm of each group of chunks. If p is not inf, also store whether the norm might be rounded wrongly.
 
     groups: Two numbers for each group: the index of the first chunk, and the index after the last chunk.
     """
@@ -166,7 +166,7 @@ def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.t
 def rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
     """Return (norm rounded to float64, whether this norm might be rounded wrongly).
 
-    The second value is also true if the error bound does not hold for the sum.
+    The second value is also true if the sum is outside the range in which the error bound holds.
     """
     high, low = two_sum(high, low)
     is_bounded = (high >= LEAST) & (high <= LARGEST)
