@@ -269,7 +269,7 @@ class AGC:
 
     @property
     def floors(self) -> tuple[float, float]:
-        """(`eps`, `smallest_norm`). The default of the convention replaces None."""
+        """(`eps`, `smallest_norm`), with the default of the convention in place of None."""
         eps, smallest = (0.0, 0.0) if self.convention == "composer" else (1e-3, 1e-6)
         return eps if self.eps is None else self.eps, smallest if self.smallest_norm is None else self.smallest_norm
 

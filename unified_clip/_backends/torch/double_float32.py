@@ -108,7 +108,7 @@ def two_sum(a: Tensor, b: Tensor) -> DoubleFloat32:
 
 
 def fast_two_sum(big: Tensor, small: Tensor) -> DoubleFloat32:
-    """Return big + small exactly, for |big| >= |small| (Dekker). For a sum of inf or NaN, `lo` is 0."""
+    """Return big + small exactly, for |big| >= |small| (Dekker). If the sum is inf or NaN, the low part is 0."""
     small = _finite(small)
     total = big + small
     return DoubleFloat32(total, _finite(small - (total.detach() - big.detach())))

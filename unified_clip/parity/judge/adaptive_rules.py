@@ -170,7 +170,7 @@ def unit_threshold(
 ) -> tuple[float, float]:
     """Return (threshold, smallest norm) of the rule `agc` for one unit, such as a row of a weight.
 
-    A gradient norm below the smallest norm is replaced by the smallest norm.
+    If the norm of the gradient is below `smallest_norm`, the rule uses `smallest_norm` instead.
     """
     eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
     smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm

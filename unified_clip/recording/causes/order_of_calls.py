@@ -263,8 +263,8 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 
 
 def with_rule_divergence(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
-    """Report the clip rule as the divergence. A loop that clips each parameter alone clips per tensor, but records the
-    rule "global"."""
+    """Change the stage of the divergence to "rule" if a cause says that only one run clips per tensor. The recording
+    can have "global" for both: a loop that clips each parameter alone records this rule."""
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if rule is None or point.first.stage == "rule":
         return point

@@ -68,7 +68,7 @@ def _unwatch_operations() -> None:
 
 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark the results as gradients. If a gradient tape computes them, also record the loss."""
+    """Mark the results of `function` as gradients. If a gradient tape computes them, also record the loss."""
     keyword = [*inspect.signature(function).parameters][position]
 
     def watched(*args: Any, **kwargs: Any) -> Any:

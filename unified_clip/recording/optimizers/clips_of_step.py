@@ -21,8 +21,8 @@ def is_empty(call: RecordedCall) -> bool:
 
 
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
-    """Keep only the calls that are True in `kept`. For each optimizer step, `empty_clips` counts the
-    removed calls without gradients."""
+    """Keep only the calls that are True in `kept`. Add the number of removed calls that got no gradient
+    to `empty_clips` of their optimizer step."""
     if all(kept):
         return run
     before = [0, *itertools.accumulate(kept)]

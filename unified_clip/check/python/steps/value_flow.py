@@ -47,7 +47,7 @@ class Flow:
                 waiting += values
 
     def values(self, read: ast.AST) -> list[ast.expr]:
-        """Return each expression that might be the value of the variable `read`.
+        """Return each expression that might be the value of a variable at the place `read`.
 
         If several assignments always run before `read`, use only the last one. In a loop, also use assignments below
         `read`, because they run before the next iteration. For a variable of another function or of

@@ -1,4 +1,4 @@
-"""The YAML format of verl. The clip key of the actor and of the critic is `grad_clip` or `optim.clip_grad`."""
+"""The YAML format of verl. The actor and the critic each have a clip key: `grad_clip` or `optim.clip_grad`."""
 
 from __future__ import annotations
 
