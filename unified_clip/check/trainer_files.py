@@ -174,7 +174,8 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
 
 
 def _place(path: Path, candidate: Candidate) -> tuple[Key, ...]:
-    """Return the place of the first clip key. A rule that this file sets comes before a threshold of a base file."""
+    """Return the place of the first clip key. If this file sets only a rule, and its base file the threshold, return
+    the place of the rule."""
     trainer, document = candidate
     if not trainer:
         return ("rule",)

@@ -194,8 +194,8 @@ class KnownDifferenceResult(ReportModel):
     function: str
     kind: DifferenceKind
     listed_size: Real | None
-    """The largest size in the entry, or inf for a difference with inf or NaN. The value is null if the entry has no
-    size, or if no result matches the entry."""
+    """The largest size that the entry lists. For a difference with inf or NaN, the value is inf. The value is null if
+    the entry has no size, or if no result matches the entry."""
 
     listed_sizes: dict[str, Real] = Field(default={})
     """{case: size in the entry}. Empty if the entry has one size for all cases."""

@@ -17,7 +17,7 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""Compiled code copies arrays of at most this number of bytes faster than `jax.device_put`."""
+"""Up to this number of bytes, compiled code copies an array faster than `jax.device_put` does."""
 
 WIDE = {"float64", "complex128", "int64", "uint64"}
 

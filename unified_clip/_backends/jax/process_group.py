@@ -138,7 +138,8 @@ def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
 
 @functools.cache
 def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return all processes that share a row of the mesh with this process. A row is a line of devices along `axes`."""
+    """Return all processes that share a row of the mesh with this process. The devices of a row differ only along
+    `axes`."""
     ranks = np.array([device.process_index for device in mesh.devices.flat]).reshape(mesh.devices.shape)
     dims = [mesh.axis_names.index(axis) for axis in axes]
     rows = np.moveaxis(ranks, dims, range(-len(dims), 0)).reshape(-1, math.prod(ranks.shape[dim] for dim in dims))

@@ -136,7 +136,7 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
 def _approves_values(rule: Ignore, values: Sequence[NamedValue], config: ClipConfig) -> bool:
     """Return whether an entry of `check.ignore` approves all clip keys of a file.
 
-    Each clip key with a number must have the threshold of the entry, or 0 for the rule "none".
+    The number of each clip key must equal the threshold of the entry. For the rule "none", this number must be 0.
     """
     is_off = rule.rule == "none"
     threshold = 0 if is_off else rule.threshold

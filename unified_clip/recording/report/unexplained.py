@@ -49,7 +49,7 @@ ALIKE: Sequence[set[CauseKind]] = (
     {"scaled gradients", "clipping before unscaling", "gradient accumulation", "weight decay before the clip"},
     {"inexact norm", "rows", "given norm", "16 bits"},
 )
-"""Sets of similar causes. If one cause of a set is found, the report rules out no other cause of this set."""
+"""Sets of similar causes. If one cause of a set is found, the report does not say that the others are ruled out."""
 
 ABOUT_PARAMETERS = {
     "left out",
