@@ -19,7 +19,10 @@ PAGES = {
     **{name: (f"unified_clip.{name}", [f"unified_clip.{name}"]) for name in NAMESPACES},
     "adaptive": ("Adaptive thresholds", ["unified_clip.adaptive"]),
     "ownership": ("Sharded gradients", ["unified_clip.ownership"]),
-    "recording": ("Recording", ["unified_clip.recording.runs", "unified_clip.recording.compare"]),
+    "recording": (
+        "Recording",
+        ["unified_clip.recording", "unified_clip.recording.runs", "unified_clip.recording.compare"],
+    ),
     "integrations": (
         "Integrations",
         [
