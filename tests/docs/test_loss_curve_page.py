@@ -107,12 +107,11 @@ def test_adam_with_the_formula_of_keras_has_the_same_numbers(folder: Path) -> No
     assert 150 < max(sizes) < 250  # it depends on the processor
 
 
-def test_rmsprop_with_the_formula_of_tensorflow_1_has_the_same_numbers(folder: Path) -> None:
-    if find_spec("tensorflow") is None:
-        pytest.skip("TensorFlow is not installed")
-    old = SCRIPTS["tensorflow_1_script"]
+def with_global_clip(*changes: tuple[str, str]) -> str:
+    """Return the page's script for TensorFlow 1 with these changes, and with a clip by the global norm."""
+    script = SCRIPTS["tensorflow_1_script"]
     for before, after in (
-        ("AdamOptimizer(0.01)", "RMSPropOptimizer(0.01, decay=0.99, epsilon=1e-5)"),
+        *changes,
         ("pairs = ", "gradients, variables = zip(*"),
         (" - y)))\n", " - y))))\ngradients, _ = tf.clip_by_global_norm(gradients, 0.5)\n"),
         (
@@ -120,8 +119,15 @@ def test_rmsprop_with_the_formula_of_tensorflow_1_has_the_same_numbers(folder: P
             "zip(gradients, variables)",
         ),
     ):
-        assert old.count(before) == 1
-        old = old.replace(before, after)
+        assert script.count(before) == 1
+        script = script.replace(before, after)
+    return script
+
+
+def test_rmsprop_with_the_formula_of_tensorflow_1_has_the_same_numbers(folder: Path) -> None:
+    if find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
+    old = with_global_clip(("AdamOptimizer(0.01)", "RMSPropOptimizer(0.01, decay=0.99, epsilon=1e-5)"))
     port = SCRIPTS["rmsprop_port"]
     start = "torch.optim.RMSprop(model.parameters(), lr=0.01, alpha=0.99, eps=1e-5)"
     wrong = port.replace("RMSprop(model.parameters(), lr=0.01, alpha=0.99, eps=1e-5)", start)
@@ -162,20 +168,11 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):  # as in BERT's optimization
 def test_adam_without_bias_correction_has_the_updates_of_bert(folder: Path) -> None:
     if find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed")
-    old = SCRIPTS["tensorflow_1_script"]
-    for before, after in (
+    old = with_global_clip(
         ("tf.disable_eager_execution()\n", f"tf.disable_eager_execution()\n{BERT}"),
         ('tf.Variable(weights["bias"])', 'tf.Variable(weights["bias"], name="bias")'),
         ("tf.train.AdamOptimizer(0.01)", re.findall(r"`(AdamWeight\w+\([^`]*)`", PAGE)[0]),
-        ("pairs = ", "gradients, variables = zip(*"),
-        (" - y)))\n", " - y))))\ngradients, _ = tf.clip_by_global_norm(gradients, 0.5)\n"),
-        (
-            "[(tf.clip_by_value(gradient, -0.5, 0.5), variable) for gradient, variable in pairs]",
-            "zip(gradients, variables)",
-        ),
-    ):
-        assert old.count(before) == 1
-        old = old.replace(before, after)
+    )
     port = SCRIPTS["bert_adam"]
     wrong = port.replace("BertAdam(groups, lr=0.01)", "torch.optim.AdamW(groups, lr=0.01, eps=1e-6)")
     record(folder, {"bert_old": old})
