@@ -63,7 +63,7 @@ def test_the_command_prints_changes_and_fails_for_worse_ones(
     assert "Against the baseline: nothing changed." in capfd.readouterr().out
     assert run("bad", "--baseline", "good/parity.json", norm=off) == 1
     printed = capfd.readouterr().out
-    assert "Against the baseline: 1 change, of which 1 fails the run." in printed
+    assert "Against the baseline: 1 change (1 fails the run)." in printed
     assert "another verdict" in printed
     assert "unified_clip against the exact results" not in printed
     assert run("excused", "--baseline", "bad/parity.json", norm=off) == 0

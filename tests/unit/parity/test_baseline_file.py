@@ -87,13 +87,13 @@ def test_a_stale_entry_of_a_removed_case_fails_the_run_and_the_removed_case_does
     kept = build.with_changes(new, baseline.changes(old, new))
     assert (kept.exit_code, change_rows.headline(kept.baseline or [])) == (
         0,
-        "Against the baseline: 1 change, of which 0 fail the run.",
+        "Against the baseline: 1 change (0 fail the run).",
     )
     new = report(cases[0], known=[known("no case shows this difference", None)])
     stale = build.with_changes(new, baseline.changes(old, new))
     assert (stale.exit_code, change_rows.headline(stale.baseline or [])) == (
         1,
-        "Against the baseline: 2 changes, of which 1 fails the run.",
+        "Against the baseline: 2 changes (1 fails the run).",
     )
 
 

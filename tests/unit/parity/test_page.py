@@ -98,7 +98,7 @@ def test_the_page_has_changes_since_the_baseline_and_notes(failed_report: Any) -
     texts = {"framework": "torch", "what": "", "case": "", "before": "2.12", "after": "2.13"}
     changes = [{"kind": "version", **texts, "worse": False}]
     page_html = render_page({**failed_report, "baseline": changes, "notes": ["The process of torch printed 'hello'."]})
-    assert "<p>Against the baseline: 1 change, of which 0 fail the run.</p>" in page_html
+    assert "<p>Against the baseline: 1 change (0 fail the run).</p>" in page_html
     assert "<td>2.12</td><td>2.13</td>" in page_html
     assert "The process of torch printed &#39;hello&#39;." in page_html
     assert "Since the baseline" not in render_page(failed_report)

@@ -36,5 +36,5 @@ def rows(changes: Sequence[Change]) -> list[list[str]]:
 def headline(changes: Sequence[Change]) -> str:
     worse = sum(change.worse for change in changes)
     fail = "1 fails" if worse == 1 else f"{worse} fail"
-    counts = f"{counted(len(changes), 'change')}, of which {fail} the run" if changes else "nothing changed"
+    counts = f"{counted(len(changes), 'change')} ({fail} the run)" if changes else "nothing changed"
     return f"Against the baseline: {counts}."
