@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .._core import containers, rule, validation
 from .._core.backend import Backend
-from .._core.collect import collect, collect_in_place, collect_one, from_tree, prepare_rejection_for
+from .._core.collect import collect, collect_in_place, collect_one, from_tree, listed, prepare_rejection_for
 from .._core.distributed import DISTINCT, DistributedSpec, declared
 from .._core.rule import ClipRule
 from .._core.types import Tensor
+from . import plain_calls
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
 """The type of `_dispatch.resolve`."""
@@ -40,6 +42,12 @@ def clip_grad_norm_(
     if isinstance(backend, Resolver):
         backend, parameters = backend.resolve(parameters)
     arguments = process_group, ownership, check_numel, check_replicas
+    if plain_calls.is_plain(max_norm, norm_type, arguments) and error_if_nonfinite is False:
+        if type(parameters) is not list:
+            parameters = listed(parameters)
+        plain = backend.plain_gradients(parameters)
+        if plain is not None and plain.tensors:
+            return plain_calls.clip_in_place(backend, plain, max_norm, rule.PYTORCH)
     spec = _declared(backend, parameters, arguments, in_place=True)
     try:
         threshold = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
@@ -47,9 +55,9 @@ def clip_grad_norm_(
     except (TypeError, ValueError):
         prepare_rejection_for(backend, parameters, spec, "total", in_place=True)
         raise
-    plain = isinstance(threshold, float) and not error_if_nonfinite
+    in_one_pass = isinstance(threshold, float) and not error_if_nonfinite
     gradients, writer = collect_in_place(
-        backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=plain, spec=spec, measures="total"
+        backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=in_one_pass, spec=spec, measures="total"
     )
     norm = rule.clip(gradients, ClipRule("global_norm", rule.PYTORCH, threshold, p=p), error_if_nonfinite)
     writer.finish()
@@ -84,6 +92,11 @@ def get_total_norm(
     if isinstance(backend, Resolver):
         backend, tensors = backend.resolve(tensors)
     arguments = process_group, ownership, check_numel, check_replicas
+    if plain_calls.is_plain(math.inf, norm_type, arguments) and error_if_nonfinite is False:
+        tensors = listed(tensors)
+        norm = plain_calls.total_norm(backend, tensors)
+        if norm is not None:
+            return norm
     spec = _declared(backend, tensors, arguments, in_place=False)
     try:
         p = validation.norm_type(norm_type)
@@ -127,6 +140,11 @@ def clip_by_global_norm(
         backend, t_list = backend.resolve(t_list)
     with backend.name_scope(name or "clip_by_global_norm"):
         arguments = process_group, ownership, check_numel, check_replicas
+        if use_norm is None and plain_calls.is_plain(clip_norm, 2.0, arguments):
+            t_list = listed(t_list)
+            clipped = plain_calls.clip_to_new(backend, t_list, clip_norm, rule.TENSORFLOW_GLOBAL)
+            if clipped is not None:
+                return clipped
         spec = _declared(backend, t_list, arguments, in_place=False)
         if use_norm is not None and spec.check_replicas:
             raise ValueError(

@@ -35,8 +35,11 @@ class NumpyBackend(Backend):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
         return host.HostPath(self, tensors)
 
+    def plain_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> Any | None:
+        return COLLECTOR and COLLECTOR.of_tensors(tensors, False, in_place)
+
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        return collected.path_over(self, COLLECTOR.of_tensors(tensors, False, in_place)) if COLLECTOR else None
+        return collected.path_over(self, self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place))
 
     def read(self, scalar: Tensor) -> float | int | None:
         return scalar.item()  # type: ignore[no-any-return]

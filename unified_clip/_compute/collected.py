@@ -3,12 +3,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from .._core.backend import Backend, Parameters
-from .._core.path import CollectedPath
+from .._core.backend import Backend
 from .._core.types import Scalar, Tensor, Write
 from .._native import KERNELS
 from . import kernels, processor
@@ -129,16 +128,3 @@ def collector(
 
 def path_over(backend: Backend, tensor_list: Any | None) -> TensorListPath | None:
     return TensorListPath(backend, tensor_list) if tensor_list is not None and tensor_list.tensors else None
-
-
-def collect_parameters(backend: Parameters, collector: Any | None, parameters: Sequence[Any]) -> CollectedPath | None:
-    if collector is None:
-        return None
-    path = path_over(cast(Backend, backend), collector.of_parameters(parameters))
-    return path if path is not None and has_all(backend, path.tensors, parameters) else None
-
-
-def has_all(backend: Parameters, gradients: Sequence[Any], parameters: Sequence[Any]) -> bool:
-    if len(gradients) == len(parameters):
-        return True
-    return not any(backend.main_gradient_of(parameter) is not None for parameter in parameters)

@@ -81,6 +81,18 @@ class Backend(Protocol):
         """Return None if a tensor needs more checks than this method makes, such as a sparse one. Items can be None."""
         return None
 
+    def plain_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> Any | None:
+        """Return a compiled list of the tensors that are not None, or None if a tensor needs more checks.
+
+        One call of this list clips the tensors.
+        """
+        return None
+
+    def plain_gradients(self, container: Any) -> Any | None:
+        """Return a compiled list of the gradients that an in-place function gets, as `plain_tensors` does."""
+        is_list = self.writable and type(container) is list
+        return self.plain_tensors(container, differentiable=False, in_place=True) if is_list else None
+
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
         """Pack float64 numbers into one tensor, as `DevicePrimitives.pack` does for scalars."""
         return self.as_tensor(values)

@@ -83,6 +83,46 @@ void define(nb::class_<TensorList>& list, const std::string& name, Change (*chan
     });
 }
 
+struct NormAndCoefficient {
+    double n, coef;
+};
+
+NormAndCoefficient measure(const TensorList& list, double threshold, double eps, bool infinite_norm_gives_nan,
+                           std::size_t threads) {
+    return unlocked(list.spans(), [&]() -> NormAndCoefficient {
+        const Ieee ieee;
+        const double n = norm(list.spans(), 2, list.has_float64, threads);
+        return {n, coefficient(n, threshold, eps, infinite_norm_gives_nan)};
+    });
+}
+
+nb::object norm_object(const TensorList& list, double n, const nb::object& number) {
+    return list.makes_tensors() ? list.number(n, list.has_float64) : number(n, list.has_float64 ? "float64" : "float32");
+}
+
+// The norm's tensor is made before the first write, because nothing may fail after it.
+nb::object clip_in_place(const TensorList& list, double threshold, double eps, bool infinite_norm_gives_nan,
+                         std::size_t threads, const nb::object& number, const nb::object& announce) {
+    list.check_writable();
+    const auto [n, coef] = measure(list, threshold, eps, infinite_norm_gives_nan, threads);
+    nb::object result = norm_object(list, n, number);
+    if (coef == 1) return result;
+    announce(list.tensors);
+    scaling(coef, threads)(list.spans(), list.spans());
+    return result;
+}
+
+nb::tuple clip_to_new(const TensorList& list, double threshold, double eps, bool infinite_norm_gives_nan,
+                      std::size_t threads) {
+    const auto [n, coef] = measure(list, threshold, eps, infinite_norm_gives_nan, threads);
+    return nb::make_tuple(list.results(scaling(coef, threads)), list.number(n, list.has_float64));
+}
+
+nb::object total_norm(const TensorList& list, std::size_t threads, const nb::object& number) {
+    const double n = unlocked(list.spans(), [&] { return norm(list.spans(), 2, list.has_float64, threads); });
+    return norm_object(list, n, number);
+}
+
 void slice_sums_of(const TensorList& list, const std::vector<bool>& kept, nb::handle sums, std::size_t threads) {
     const Py_buffer& x = list.array();
     const Kernels& kernels = *list.spans()[0].kernels;
@@ -152,6 +192,12 @@ NB_MODULE(_kernels, module) {
             return unlocked(spans, [&] { return norm(spans, p, is_float64, threads); });
         }, "p"_a, "is_float64"_a, "threads"_a,
              "Return the p-norm (p is 1 or 2), correctly rounded to float32, or to float64, which float64 numbers need.")
+        .def("clip_", &clip_in_place, "threshold"_a, "eps"_a, "infinite_norm_gives_nan"_a, "threads"_a, "number"_a,
+             "announce"_a, "Clip all tensors by their total 2-norm, and return the norm. `number` makes it a tensor if "
+             "this list cannot. `announce` gets the tensors before they change.")
+        .def("total_norm", &total_norm, "threads"_a, "number"_a, "Return the total 2-norm as a tensor.")
+        .def("clip", &clip_to_new, "threshold"_a, "eps"_a, "infinite_norm_gives_nan"_a, "threads"_a,
+             "Return new tensors, clipped by the total 2-norm, and the norm.")
         .def("max_abs", &max_abs_of, "threads"_a, "Return the largest magnitude, or NaN if there is a NaN.")
         .def("square_sums", [](const TensorList& self, std::size_t threads) {
             return unlocked(self.spans(), [&] { return square_sums(self.spans(), threads); });
@@ -174,10 +220,10 @@ NB_MODULE(_kernels, module) {
              "tensor_type"_a, "parameter_type"_a.none(), "exchange"_a.none(), "methods"_a, "recording"_a,
              "`methods`: names of methods, and their results for plain tensors. `recording`: the attribute, and its "
              "value, of tensors that require a gradient.")
-        .def("of_parameters", &Collector::of_parameters, "items"_a, "Collect the gradients of parameters.")
+        .def("of_parameters", &Collector::of_parameters, "items"_a.none(), "Collect the gradients of parameters.")
         .def("of_parameters_on_gpu", &Collector::of_parameters_on_gpu, "items"_a, "on_cpu"_a = false,
              "Collect gradients of parameters that are all in the memory of one GPU, or for tests in CPU memory.")
-        .def("of_tensors", &Collector::of_tensors, "items"_a, "recording"_a, "writable"_a)
+        .def("of_tensors", &Collector::of_tensors, "items"_a.none(), "recording"_a, "writable"_a)
         .def("of_tensors_on_gpu", &Collector::of_tensors_on_gpu, "items"_a, "recording"_a, "on_cpu"_a = false)
         .def("of_param_grads", &Collector::of_param_grads, "items"_a, "Collect gradients of (parameter, gradient).");
 }

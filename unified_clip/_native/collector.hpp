@@ -1,9 +1,17 @@
 // Choose the tensors whose memory the kernels may read and write.
 #pragma once
 
+#include <cstdlib>
+
 #include "device_list.hpp"
 
 namespace clip {
+
+// Return whether a test forces the device path. os.environ changes this environment, too.
+inline bool is_path_forced() {
+    const char* setting = std::getenv("UNIFIED_CLIP_PATH");
+    return setting && *setting;
+}
 
 // Collects a framework's plain tensors into a list. If a tensor is not plain, the result is null, and the caller checks
 // the tensors one by one.
@@ -26,9 +34,10 @@ class Collector {
         for (const auto& [method, plain] : methods) methods_.emplace_back(name(method), truth(plain));
     }
 
-    // Collect the gradients of leaf parameters. Return null if two gradients overlap, or if `need_clip` excludes one.
+    // Collect the gradients of leaf parameters in a list or a tuple. Return null if two gradients overlap, if `need_clip`
+    // excludes one, or if one could be in `main_grad`.
     Result of_parameters(const nb::object& items) const {
-        return gradients_of(items, std::make_unique<TensorList>(api_));
+        return is_path_forced() ? nullptr : gradients_of(items, std::make_unique<TensorList>(api_));
     }
 
     // Collect the gradients of leaf parameters on one GPU. `on_cpu`: use CPU memory instead, for tests.
@@ -39,7 +48,7 @@ class Collector {
     // Collect the tensors that are not None. `recording`: reject tensors that require a gradient. `writable`: reject
     // overlaps.
     Result of_tensors(const nb::object& items, bool recording, bool writable) const {
-        return tensors_of(items, recording, writable, std::make_unique<TensorList>(api_));
+        return is_path_forced() ? nullptr : tensors_of(items, recording, writable, std::make_unique<TensorList>(api_));
     }
 
     // Collect tensors that do not overlap, on one GPU.
@@ -48,6 +57,7 @@ class Collector {
     }
 
     Result of_param_grads(const nb::object& items) const {
+        if (is_path_forced()) return nullptr;
         auto list = std::make_unique<TensorList>(api_);
         const bool plain = need_clip_is_plain();
         for (nb::handle item : items) {
@@ -63,12 +73,15 @@ class Collector {
    private:
     template <class List>
     std::unique_ptr<List> gradients_of(const nb::object& items, std::unique_ptr<List> list) const {
+        if (!is_sequence(items)) return nullptr;
         const bool plain = need_clip_is_plain();
         for (nb::handle item : items) {
             if (item.is_none()) continue;
             if (!is_parameter(item, plain) || differs(item, is_leaf_, Py_True)) return nullptr;
             const nb::object tensor = nb::getattr(item, grad_);
-            if (!tensor.is_none() && !(is_plain(tensor) && list->add(tensor.ptr(), true))) return nullptr;
+            if (tensor.is_none() ? PyObject_HasAttr(item.ptr(), main_grad_.ptr())
+                                 : !(is_plain(tensor) && list->add(tensor.ptr(), true)))
+                return nullptr;
         }
         return list->overlaps() ? nullptr : std::move(list);
     }
@@ -76,10 +89,14 @@ class Collector {
     template <class List>
     std::unique_ptr<List> tensors_of(const nb::object& items, bool recording, bool writable,
                                      std::unique_ptr<List> list) const {
+        if (!is_sequence(items)) return nullptr;
         for (nb::handle item : items)
             if (!item.is_none() && !add(*list, item, recording, writable)) return nullptr;
         return writable && list->overlaps() ? nullptr : std::move(list);
     }
+
+    // Return false for an iterator, which could be read only once.
+    static bool is_sequence(nb::handle items) { return PyList_CheckExact(items.ptr()) || PyTuple_CheckExact(items.ptr()); }
 
     static nb::object name(const std::string& text) { return nb::steal(PyUnicode_InternFromString(text.c_str())); }
     static nb::object truth(bool value) { return nb::borrow(value ? Py_True : Py_False); }
@@ -129,6 +146,7 @@ class Collector {
     std::vector<std::pair<nb::object, nb::object>> methods_;
     std::pair<nb::object, nb::object> recording_;
     nb::object grad_ = name("grad"), is_leaf_ = name("is_leaf"), need_clip_ = name("need_clip");
+    nb::object main_grad_ = name("main_grad");
 };
 
 }  // namespace clip

@@ -93,6 +93,14 @@ inline double norm(const Spans& spans, int p, bool is_float64, std::size_t threa
     return rounded_root(power_sum(spans, p, Method::EXACT, threads), p, format);
 }
 
+// Return min(1, threshold / (n + eps)), as `coefficient` in unified_clip/_core/rule.py does. A threshold of inf gives 1.
+inline double coefficient(double n, double threshold, double eps, bool infinite_norm_gives_nan) {
+    const double inf = std::numeric_limits<double>::infinity(), denominator = n + eps;
+    if (threshold == inf || denominator <= threshold) return 1;
+    if (infinite_norm_gives_nan && n == inf) return std::numeric_limits<double>::quiet_NaN();
+    return (threshold + 0.0) / denominator;  // -0.0 would change signs
+}
+
 // For every batch, write the norm over all spans, or a norm for each span. A span has one part per batch, in order.
 inline void write_norms(const Spans& spans, std::size_t batches, int p, bool per_tensor, std::size_t threads,
                         double* out) {

@@ -206,12 +206,19 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return GraphPath(self, OPERATORS, [Dense(tensor) for tensor in tensors], differentiable)
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
+        return collected.path_over(self, self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place))
+
+    def plain_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> Any | None:
         collector = _collector()
-        return collector and collected.path_over(self, collector.of_tensors(tensors, records(differentiable), in_place))
+        return collector and collector.of_tensors(tensors, records(differentiable), in_place)
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
+        return collected.path_over(self, self.plain_gradients(parameters))
+
+    def plain_gradients(self, parameters: Sequence[Any]) -> Any | None:
         """Return None for distributed parameters, because the collector does not check them."""
-        return None if sharded.any_dist(parameters) else collected.collect_parameters(self, _collector(), parameters)
+        collector = None if sharded.any_dist(parameters) else _collector()
+        return collector and collector.of_parameters(parameters)
 
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
         if sharded.any_dist(item[0] for item in param_grads if isinstance(item, tuple) and item):
@@ -363,7 +370,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
 
 
 def _collector() -> Any | None:
-    return None if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None else COLLECTOR
+    return None if not paddle.in_dynamic_mode() or sharded.hybrid() is not None else COLLECTOR
 
 
 def _run_as_written() -> None:

@@ -151,7 +151,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         sharded.check_full_mesh(gradients, spec)
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        path = _collected(self, tensors, recording=False, in_place=False)
+        path = collected.path_over(self, self.plain_tensors(tensors, differentiable=False, in_place=False))
         if path is not None:
             return cast(PartialSums, path)
         takes_host = self.takes_host(tensors, differentiable=False)
@@ -172,10 +172,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
         in_graph = torch.compiler.is_compiling()
         if not in_graph:
-            if sharded.are_flat(parameters):
-                return None
-            path = collected.collect_parameters(self, _collector(), parameters)
-            path = gpu_list_path.collect_parameters(self, parameters) if path is None else path
+            path = collected.path_over(self, self.plain_gradients(parameters))
+            if path is None and not sharded.are_flat(parameters):
+                path = gpu_list_path.collect_parameters(parameters)
             if path is not None:
                 return path
         present = [parameter for parameter in parameters if parameter is not None]
@@ -190,11 +189,20 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return None
         return _collect_in_graph(self, gradients, differentiable=False)
 
+    def plain_gradients(self, parameters: Sequence[Any]) -> Any | None:
+        if COLLECTOR is None or conditions.is_watched() or sharded.are_flat(parameters):
+            return None
+        return COLLECTOR.of_parameters(parameters)
+
+    def plain_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> Any | None:
+        collector = _collector()
+        return collector and collector.of_tensors(tensors, records_derivatives(differentiable), in_place)
+
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         if torch.compiler.is_compiling():
             return _collect_in_graph(self, tensors, differentiable=differentiable)
         recording = records_derivatives(differentiable)
-        path = _collected(self, tensors, recording=recording, in_place=in_place)
+        path = collected.path_over(self, self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place))
         path = gpu_list_path.collect_tensors(tensors, recording=recording) if path is None else path
         if path is not None:
             return path
@@ -311,14 +319,7 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 
 def _collector() -> Any | None:
     """Return the compiled collector, or None if PyTorch would not record its reads of raw memory."""
-    return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
-
-
-def _collected(
-    backend: TorchBackend, tensors: Sequence[Any], *, recording: bool, in_place: bool
-) -> CollectedPath | None:
-    collector = _collector()
-    return collector and collected.path_over(backend, collector.of_tensors(tensors, recording, in_place))
+    return None if conditions.is_watched() else COLLECTOR
 
 
 BACKEND = TorchBackend()

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..._compute import host, kernels, memory
@@ -137,8 +136,8 @@ def is_watched() -> bool:
 def is_traced() -> bool:
     return (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or _python_dispatch._len_torch_dispatch_stack() > 0
+        or torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
     )
 

@@ -10,7 +10,6 @@ import torch
 
 from ..._compute import collected, host
 from ..._compute.device import DeviceScalars
-from ..._core.backend import Parameters
 from . import conditions, gpu
 from .device_path import LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, ListPrimitives, TorchPath
 
@@ -37,9 +36,8 @@ class GpuListPath(TorchPath):
         return gpu.table_of_list(self._list)
 
 
-def collect_parameters(backend: Parameters, parameters: Sequence[Any]) -> GpuListPath | None:
-    path = _path(lambda on_cpu: COLLECTOR.of_parameters_on_gpu(parameters, on_cpu))
-    return path if path is not None and collected.has_all(backend, path.tensors, parameters) else None
+def collect_parameters(parameters: Sequence[Any]) -> GpuListPath | None:
+    return _path(lambda on_cpu: COLLECTOR.of_parameters_on_gpu(parameters, on_cpu))
 
 
 def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath | None:

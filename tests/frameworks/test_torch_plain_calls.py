@@ -1,0 +1,63 @@
+"""A call on plain parameters is one call of the kernels, with few Python functions around it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+import unified_clip
+import unified_clip.torch as uc
+
+MOST_FUNCTIONS = 15
+
+
+def parameters(norm: float) -> list[torch.nn.Parameter]:
+    made = [torch.nn.Parameter(torch.zeros(4)) for _ in range(10)]
+    for parameter in made:
+        parameter.grad = torch.full((4,), norm / 40**0.5)
+    return made
+
+
+def python_functions(call: Callable[[], Any]) -> list[str]:
+    """Return the names of the Python functions that a call runs."""
+    names: list[str] = []
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            names.append(frame.f_code.co_qualname)
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return names[1:]  # without `call` itself
+
+
+@pytest.mark.parametrize("max_norm", [1.0, 100.0], ids=["clipped", "not clipped"])
+def test_few_functions_run(max_norm: float) -> None:
+    given = parameters(10.0)
+    uc.clip_grad_norm_(given, 1e9)
+    names = python_functions(lambda: uc.clip_grad_norm_(given, max_norm))
+    assert len(names) <= MOST_FUNCTIONS, names
+
+
+def test_an_observer_sees_the_call(tmp_path: Any) -> None:
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        uc.clip_grad_norm_(parameters(10.0), 1.0)
+    assert '"threshold"' in (tmp_path / "run.jsonl").read_text()
+
+
+def test_versions_count_writes_only() -> None:
+    given = parameters(10.0)
+    gradients = [parameter.grad for parameter in given if parameter.grad is not None]
+    before = [gradient._version for gradient in gradients]
+    uc.clip_grad_norm_(given, 100.0)
+    assert [gradient._version for gradient in gradients] == before
+    uc.clip_grad_norm_(given, 1.0)
+    assert [gradient._version for gradient in gradients] == [version + 1 for version in before]
