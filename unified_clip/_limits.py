@@ -22,6 +22,9 @@ DEFAULT_RATIO = 100
 """The default of MAX_BYTES is DEFAULT_RATIO times the file size, but at least DEFAULT_BYTES."""
 
 DEFAULT_SECONDS = 600.0
+FILE_SECONDS, BYTES_PER_SECOND = 30.0, 16 * 2**20
+"""The default time to convert a file: FILE_SECONDS, and one second more for BYTES_PER_SECOND."""
+
 DEFAULT_NESTING = 100
 DEFAULT_ENTRIES = 1_000_000
 
@@ -60,8 +63,10 @@ def size_text(count: int) -> str:
     return f"{count / UNITS[unit]:.4g} {unit}"
 
 
-def seconds() -> float:
-    return _setting(MAX_SECONDS, _positive, DEFAULT_SECONDS)
+def seconds(file_size: int | None = None) -> float:
+    """Return the limit for converting a file of this size, or for a function of the user."""
+    default = DEFAULT_SECONDS if file_size is None else FILE_SECONDS + file_size / BYTES_PER_SECOND
+    return _setting(MAX_SECONDS, _positive, default)
 
 
 def check_expanded(count: int, file_size: int) -> None:

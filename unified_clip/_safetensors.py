@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ._atomic_write import atomic_write
+from . import _files
 
 CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64"}
 
@@ -23,9 +23,4 @@ def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[
         header[name] = {"dtype": CODES[dtype], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     padded = text.ljust(-(-len(text) // 8) * 8)
-    path.write_bytes(len(padded).to_bytes(8, "little") + padded + b"".join(blocks))
-
-
-def write_at_once(path: Path, tensors: Mapping[str, tuple[str, Any]]) -> None:
-    with atomic_write(path) as new:
-        write(new, tensors)
+    _files.write(path, b"".join([len(padded).to_bytes(8, "little"), padded, *blocks]))

@@ -178,11 +178,11 @@ def _shown_calls(frames: Sequence[tuple[str, str, str]]) -> str:
     return f"the process was in {', called by '.join(calls)}" if calls else ""
 
 
-def prepare() -> None:
-    """Make this worker print its call stack on SIGUSR1, and exit when its parent ends."""
+def prepare(parent: int | None = None) -> None:
+    """Make this worker print its call stack on SIGUSR1, and exit when its parent ends, or the process `parent`."""
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)
-    threading.Thread(target=_exit_when_orphaned, args=[os.getppid()], daemon=True).start()
+    threading.Thread(target=_exit_when_orphaned, args=[parent or os.getppid()], daemon=True).start()
 
 
 def _exit_when_orphaned(parent: int) -> None:

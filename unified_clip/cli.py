@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib.util
 import shlex
 import signal
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import _install
+from . import _files, _install
 from ._command import (
     BROKEN,
     INTERRUPTED,
@@ -27,7 +26,7 @@ from ._command import (
 )
 from ._command import completion as completion_command
 from ._command import help as help_command
-from ._display import complain, flush_or_discard, print_error
+from ._display import flush_or_discard, print_error
 from .bench import cli as bench_command
 from .check import cli as check_command
 from .config import cli as config_commands
@@ -39,12 +38,6 @@ from .recording.launch import cli as record_command
 from .verify import cli as verify_command
 
 BUG = "UC901"
-
-INACCESSIBLE = {
-    errno.EACCES: "Pass another path, or change the permissions",
-    errno.EPERM: "Pass another path, or change the permissions",
-    errno.ENAMETOOLONG: "Pass a path with shorter names",
-}
 
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {
@@ -70,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except CodedError as error:
             return reject(error)
         finally:
-            _flush()
+            if sys.stdout is not None:  # None where the shell closed it
+                sys.stdout.flush()  # now, because errors at the exit of Python have no message
     except KeyboardInterrupt:
         print("unified-clip: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -80,13 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(end.__context__, BrokenPipeError):  # rich exits with status 1, which means a difference
             return _end_unread()
         raise
-    except OutputError as error:
+    except OSError as error:
         flush_or_discard()
-        return reject(error)
-    except Exception as error:  # Python would exit with status 1, which means a difference
-        if isinstance(error, OSError) and error.errno in INACCESSIBLE and error.filename is not None:
-            problem = f"{error.filename} is not accessible: {error.strerror}"
-            return reject(UsageError(f"{problem}. {INACCESSIBLE[error.errno]}.", "UC207"))
+        if error.filename is None:  # `print` and temporary files name no file
+            return reject(_files.unwritable("Standard output or a temporary file", error))
+        return reject(_files.failure(error, error.filename, "is not accessible"))
+    except Exception:  # Python would exit with status 1, which means a difference
         traceback.print_exc()
         print_error("This is a bug of unified-clip. Report it with the lines above.", BUG)
         return BROKEN
@@ -94,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     own, command_line = record_command.split(sys.argv[1:] if arguments is None else arguments)
-    options, unknown = _parser().parse_known_args(_without_alias(own))
+    options, unknown = _parser().parse_known_args(own)
     if unknown:
         options.parser.error(f"unrecognized arguments: {shlex.join(unknown)}")
     options.command_line = command_line
@@ -104,31 +97,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     _end_in_order()
     status: int = options.run(options)
     return status
-
-
-def _without_alias(arguments: Sequence[str]) -> Sequence[str]:
-    """Replace the deprecated `port --verify OLD NEW` by `verify OLD NEW`."""
-    if arguments[:1] != ["port"] or "--verify" not in arguments:
-        return arguments
-    arguments = ["verify", *(each for each in arguments[1:] if each != "--verify")]
-    complain(f"port --verify is deprecated. Type: {shlex.join(['unified-clip', *arguments])}")
-    return arguments
-
-
-class OutputError(CodedError, code="UC205"):
-    """Standard output cannot be written. A closed pipe does not raise this error."""
-
-
-def _flush() -> None:
-    """Flush standard output now, because OutputError cannot be raised at the exit of Python."""
-    try:
-        if sys.stdout is not None:  # None where the shell closed it
-            sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        message = f"standard output cannot be written: {error.strerror}. Redirect the output to another file."
-        raise OutputError(message) from None
 
 
 def _end_unread() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -13,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _install
+from . import _files, _install
+from ._files import LARGEST_REPORT
 from .recording.lines import READABLE, without_calls
 
 RULE_COLORS = ("#2c9c69", "#9a5fc4", "#c98a1b")
@@ -142,7 +144,9 @@ class Suggestion:
         elif smallest:
             steps.set_yscale("symlog", linthresh=smallest)  # which also shows 0
         steps.set_title(f"threshold {self.threshold:g}: {100 * self.clipped:.3g} % clipped", fontsize=9)
-        figure.savefig(path)
+        image = io.BytesIO()
+        figure.savefig(image, format=Path(path).suffix[1:] or None)
+        _files.write(Path(path), image.getvalue())
 
 
 def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) -> Suggestion:
@@ -226,7 +230,7 @@ def _recorded(path: Path) -> Iterator[float]:
         raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))
     by_step: dict[int, list[float]] = {}
     try:
-        header, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] or [{}]
+        header, *lines = [json.loads(line) for line in _files.read_text(path, LARGEST_REPORT).splitlines()] or [{}]
         if header.get("schema") not in READABLE or "unified_clip" not in header:
             raise ValueError(
                 f"the first line is not the header of a recording with `schema` {' or '.join(map(str, READABLE))}"

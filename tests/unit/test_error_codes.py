@@ -20,11 +20,10 @@ from support.terminal import on_a_terminal
 from support.tiers import sampled
 
 import unified_clip
-from unified_clip import _command, _install, cli
+from unified_clip import _command, _files, _install, cli
 from unified_clip._coded_error import CodedError
 from unified_clip._command import codes, statuses
 from unified_clip.errors import ClipWarning
-from unified_clip.port import port_files
 
 PACKAGE = Path(unified_clip.__file__).parent
 CODES = codes.read()
@@ -63,7 +62,7 @@ def _full_disk(patch: Patch) -> None:
     def write(path: Path, _: bytes) -> Path:
         raise OSError(28, "No space left on device", path.name)
 
-    patch.setattr(port_files, "_write_beside", write)
+    patch.setattr(_files, "write_beside", write)
 
 
 def _private(patch: Patch) -> None:
@@ -118,7 +117,7 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
         None,
     ),
     "UC107": ("config export clip.toml --to lightning", {"clip.toml": f'{CLIP}exclude = ["*.bias"]\n'}, None),
-    "UC108": ("config check clip.toml src", {"clip.toml": CLIP}, None),
+    "UC108": ("config check clip.toml docs", {"clip.toml": CLIP, "docs/a.md": ""}, None),
     "UC201": ("comapre old.jsonl new.jsonl", {}, None),
     "UC202": ("port train.py --native --to drop-in", {}, None),
     "UC203": ("compare old.jsonl new.jsonl --max-ulp -1", {}, None),
@@ -129,7 +128,7 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
     "UC301": ("parity", {}, None),
     "UC302": ("parity --baseline old.json", {"old.json": "{}"}, _suite),
     "UC303": ("parity --accept --suite parity", {"parity/suite.toml": f"{ONE_CASE}\n[frameworks.numpy]\n"}, None),
-    "UC401": ("port src", {}, None),
+    "UC401": ("port docs", {"docs/a.md": ""}, None),
     "UC402": ("port train.py --write", {"train.py": "import torch\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"}, None),
     "UC403": (
         "port train.py --write --force",
@@ -215,6 +214,7 @@ def test_the_source_uses_every_code_and_no_other() -> None:
 
 INTERNAL = {
     "check/notebooks/cells.py: NotebookError",
+    "_parse.py: UnreadableSourceError",
     "_static_values.py: UnknownValueError",
     "bench/cuda.py: NoDeviceError",
     "config/documents/interpolation.py: _UnknownError",
@@ -222,7 +222,6 @@ INTERNAL = {
     "config/documents/parse_error.py: ParseError",
     "parity/adapters/base.py: FunctionsMissingError",
     "parity/workers/user_function.py: UserFunctionError",
-    "port/source/parse_guard.py: UnreadableSourceError",
     "port/to_config.py: UnsureError",
     "verify/errors.py: InvalidStepError",
 }

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from .._atomic_write import atomic_write
+from .. import _files
 from .._coded_error import CodedError, UsageError
 from .._display import print_error
 from .parser import Parser, add_format, describe_exit_statuses, subcommands
@@ -14,8 +14,8 @@ from .statuses import BROKEN, DIFFERENT, INCOMPLETE, INTERRUPTED, REJECTED, SUCC
 
 __all__ = [
     "BROKEN", "DIFFERENT", "INCOMPLETE", "INTERRUPTED", "REJECTED", "SUCCESS", "UNREAD", "CodedError", "Parser",
-    "UsageError", "add_format", "check_writable", "describe_exit_statuses", "interrupted", "reject", "subcommands",
-    "unwritable", "write_new",
+    "UsageError", "add_format", "describe_exit_statuses", "interrupted", "reject", "subcommands",
+    "write_new",
 ]  # fmt: skip
 
 
@@ -32,28 +32,7 @@ def interrupted() -> int:
     return INTERRUPTED
 
 
-def check_writable(out: Path, name: str) -> None:
-    """Make the directory `out`, and check that the file `name` can be written there."""
-    path = out / name
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        existed = path.exists()
-        path.touch()
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        raise unwritable(out, error) from None
-
-
-def unwritable(out: Path, error: OSError, option: str = "another directory to --out") -> UsageError:
-    return UsageError(f"{out} cannot be written: {error.strerror}. Pass {option}.", "UC205")
-
-
 def write_new(out: Path, text: str) -> None:
     if os.path.lexists(out):  # also a link to a missing file
         raise UsageError(f"{out} exists. Pass another file to --out.", "UC206")
-    try:
-        with atomic_write(out) as new:
-            new.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise unwritable(out, error, "another file to --out") from None
+    _files.write(out, text)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from .. import _files
 from .._display import BOLD, paint
 
 PATH = Path(__file__).with_name("errors.toml")
@@ -51,7 +52,7 @@ class ErrorCode:
 
 @cache
 def read() -> dict[str, ErrorCode]:
-    entries = tomllib.loads(PATH.read_text(encoding="utf-8"))
+    entries = tomllib.loads(_files.read_text(PATH))
     texts = ("title", "explanation", "example")
     return {
         code: ErrorCode(code, remedies=entry["remedies"], **{key: " ".join(entry[key].split()) for key in texts})

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .._command import INCOMPLETE, check_writable, interrupted
+from .. import _files
+from .._command import INCOMPLETE, interrupted
 from .._command.parser import comma_separated
 from .lists import LISTS, LISTS_ON_GPU
 from .options import DEVICES, Options
@@ -62,7 +63,8 @@ def run(options: argparse.Namespace) -> int:
         with busy("reading the shapes"):
             passed["own_lists"] = {title: gradients.shapes_in(Path(path)) for path, title in titles.items()}
     chosen = Options(**DEVICES.get(options.device, {}) | passed)
-    check_writable(options.out, "bench.json")
+    _files.make_directory(options.out)
+    _files.check_writable(options.out / "bench.json")
     try:
         with progress({name: len(list(chosen.measurements(name))) for name in chosen.frameworks}) as advance:
             data = engine.run(chosen, advance)

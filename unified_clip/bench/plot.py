@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+from .. import _files
 
 COLOURS = {
     "torch": "#d1422a",
@@ -119,4 +122,6 @@ def _key(label: str, colour: str, marker: str, hollow: bool = False) -> Line2D:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+    image = io.BytesIO()
+    figure.savefig(image, format="svg", metadata={"Date": None, "Creator": None})
+    _files.write(path, image.getvalue())

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import _files
 from .._display import cell
 from . import plot
 
@@ -25,7 +26,7 @@ Table = tuple[Sequence[str], list[list[str]]]
 
 
 def write(data: Mapping[str, Any], out: Path) -> None:
-    (out / "bench.json").write_text(as_json(data), encoding="utf-8")
+    _files.write(out / "bench.json", as_json(data))
     plot.ratios(data, out / "ratios.svg")
     (out / "growth.svg").unlink(missing_ok=True)
     if data["growth"]:

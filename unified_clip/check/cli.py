@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format, unwritable
+from .. import _files
+from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
 from .._display import complain
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         report = _checked(options)
         text = output.WRITERS[options.format](report)
         if options.out:
-            _write(options.out, text)
+            _files.write(options.out, text)
             outcome = f"The report is in {options.out}."
         is_text = bool(options.out) or options.format == "text"
         print(output.as_text(report, printed=True) if is_text else text, end="")
@@ -64,8 +67,8 @@ def _checked(options: argparse.Namespace) -> CheckReport:
 
     _check_order(options.clip, options.paths)
     paths = files_to_check.files(options.paths, options.clip)
-    read = {path.resolve() for path in (options.clip, *paths)}
-    if options.out and options.out.resolve() in read and not files_to_check.is_report(options.out):
+    read = {os.path.realpath(path) for path in (options.clip, *paths)}
+    if options.out and os.path.realpath(options.out) in read and not files_to_check.is_report(options.out):
         problem = f"--out is {options.out}, which is one of the files that the check reads. Pass another file to --out."
         raise UsageError(problem, "UC205")
     with progress({"files": len(paths)}) as advance:
@@ -74,18 +77,17 @@ def _checked(options: argparse.Namespace) -> CheckReport:
 
 
 def _check_order(clip: Path, paths: Sequence[Path]) -> None:
-    from .files_to_check import problem_of
+    from ..config.clip_config import ClipConfig
+    from ..errors import ConfigError
 
-    problem = problem_of(clip)
-    swapped = [path for path in paths if problem and path.is_file() and not problem_of(path)]
-    if swapped:
-        others = [clip, *(path for path in paths if path != swapped[0])]
-        command = shlex.join(["unified-clip", "config", "check", *map(str, (swapped[0], *others))])
-        raise UsageError(f"{problem}\nIf {swapped[0]} is the clip configuration, swap the arguments: {command}")
-
-
-def _write(out: Path, text: str) -> None:
     try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise unwritable(out, error, "another file to --out") from None
+        ClipConfig.load(clip)
+    except ConfigError as error:
+        for path in filter(Path.is_file, paths):
+            with suppress(ConfigError):
+                ClipConfig.load(path)
+                others = [clip, *(each for each in paths if each != path)]
+                command = shlex.join(["unified-clip", "config", "check", *map(str, (path, *others))])
+                swap = f"If {path} is the clip configuration, swap the arguments: {command}"
+                raise UsageError(f"{error}\n{swap}") from None
+        raise

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from .. import _files
 from .._directories import files_below, is_installed
-from ..config.clip_config import ClipConfig
+from .._files import FileError
 from ..config.documents import DOCUMENT_KINDS
 from ..errors import ConfigError
 from .clip_use import shown
@@ -60,10 +61,9 @@ def below(path: Path) -> list[Path]:
 
     Hidden directories, virtual environments and installed packages are skipped.
     """
-    if path.is_file():
-        return [path]
     if not path.is_dir():
-        raise ConfigError(f"{path}: no such file or directory. Correct the path.", "UC108")
+        _files.check_regular(path)
+        return [path]
     files = files_below(path, SUFFIXES, has_shebang)
     if not files:
         suffixes = ", ".join(SUFFIXES)
@@ -73,25 +73,17 @@ def below(path: Path) -> list[Path]:
 
 def unreadable(path: Path) -> str:
     try:
-        size = path.stat().st_size
-        with path.open("rb"):
+        with _files.reading(path) as file:
             limit = MAX_NOTEBOOK_BYTES if path.suffix.lower() == NOTEBOOK else MAX_BYTES
-            return f"{TOO_LARGE} {limit >> 20} MiB." if size > limit else ""
-    except OSError as error:
+            file.read(1)  # some files of /proc can only be opened
+            return f"{TOO_LARGE} {limit >> 20} MiB." if os.fstat(file.fileno()).st_size > limit else ""
+    except FileError as error:
         return f"The reason: {error.strerror}."
-
-
-def problem_of(clip: Path) -> str:
-    try:
-        ClipConfig.load(clip)
-    except ConfigError as error:
-        return str(error)
-    return ""
 
 
 def is_report(path: Path) -> bool:
     try:
-        return path.suffix.lower() in DOCUMENT_KINDS and REPORT.match(path.read_bytes()) is not None
+        return path.suffix.lower() in DOCUMENT_KINDS and REPORT.match(_files.read_bytes(path)) is not None
     except OSError:
         return False
 

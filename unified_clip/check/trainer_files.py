@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from .. import _files
 from .._static_values import is_number
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
@@ -262,7 +263,7 @@ def names_clip(path: Path) -> bool:
     try:
         if path.suffix.lower() == NOTEBOOK:
             return text_names_clip(all_code(path))
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with _files.reading(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return any(pattern.search(content) for pattern in CLIP_NAMES)
     except OSError:
         return True
@@ -294,7 +295,7 @@ def may_be_configuration(path: Path) -> bool:
 
 
 def _text(path: Path) -> str:
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = _files.read_text(path, errors="replace")
     return text.replace("\0", "")  # UTF-16 is not supported, but its words stay readable
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import PrivateAttr, ValidationError
 
+from .. import _files
 from .._api import param_grads
 from .._core.distributed import DistributedSpec
 from .._core.types import Tensor
@@ -184,8 +185,7 @@ class ClipConfig(OutcomeProperties, Settings):
             ...     ClipConfig.load(path).threshold
             1.0
         """
-        path = Path(path)
-        path.write_text(self.dumps(documents.kind_of(path)), encoding="utf-8")
+        _files.write(Path(path), self.dumps(documents.kind_of(Path(path))))
 
     @classmethod
     def import_from(cls, path: str | os.PathLike[str], from_: str | None = None) -> Self:

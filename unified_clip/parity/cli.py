@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import DIFFERENT, UsageError, check_writable, interrupted, reject, unwritable
+from .. import _files
+from .._command import DIFFERENT, UsageError, interrupted, reject
 from .._command.parser import FORMATS, comma_separated
 from .._display import counted, enumeration, safe
 from .._mode_options import check_modes
@@ -233,7 +234,8 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
         earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))
     recorded = _recording(options.recorded) if options.recorded else ()
     ported = read_ported(options.ported) if options.ported else None
-    check_writable(out, "parity.json")
+    _files.make_directory(out)
+    _files.check_writable(out / "parity.json")
     report = _run(suite)
     if options.strict:
         report = build.with_strict(report, accepting=options.accept)
@@ -244,10 +246,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
         is_partial = bool(options.frameworks or options.without)
         report = build.with_changes(report, baseline.changes(earlier, report, is_partial=is_partial, **bits))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.excuses_note(earlier, report)]})
-    try:
-        write.write(report, out, recorded, ported)
-    except OSError as error:
-        raise unwritable(out, error) from None
+    write.write(report, out, recorded, ported)
     with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
         terminal.show(report, out, github.lines(report, suite.root) if options.format == "github" else None)
     if options.accept and suite.known_file:
@@ -305,11 +304,7 @@ def _accept(report: ParityReport, path: Path) -> int:
         reject(UsageError(f"{message}. {remedy}", "UC303"))
         # failures that the baseline has do not fail the run, but --accept needs a run without them
         return report.exit_code or DIFFERENT
-    try:
-        changes = accept_differences(path, report)
-    except OSError as error:
-        remedy = "Make the file writable, or free disk space. Then run the command with --accept again."
-        raise UsageError(f"{path} cannot be written: {error.strerror}. {remedy}", "UC205") from None
+    changes = accept_differences(path, report)
     counts = ", ".join(f"{count} {name}" for name, count in changes._asdict().items())
     print(safe(f"{path}: {counts}. Read the file before you commit it."))
     if losses := baseline.losses(report):

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
+from .. import _files
 from .._workers import POLL_SECONDS
 from ..tensors.types import Gradient, densify
 from . import second_call
@@ -127,7 +128,7 @@ def _processor() -> str:
     """
     name = platform.processor() or platform.machine()
     with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _files.read_text(Path("/proc/cpuinfo"), errors="replace").splitlines()
         name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{name}, {cores} cores"

@@ -9,10 +9,10 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
-from .. import _any_framework
+from .. import _any_framework, _files
 from .._dispatch import ADAPTERS
 
 Kind = Literal["", "in place", "functional", "any tensor", "class", "program", "unknown"]
@@ -161,7 +161,7 @@ class TrainerSetting:
 
 @functools.cache
 def _tables(file: str = "catalog.toml") -> dict[str, Any]:
-    return tomllib.loads(resources.files(__package__).joinpath(file).read_text(encoding="utf-8"))
+    return tomllib.loads(_files.read_text(Path(__file__).with_name(file)))
 
 
 @functools.cache

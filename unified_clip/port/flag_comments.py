@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
+from .. import _files
+from .._parse import UnreadableSourceError, parse_python
 from .port_file import port
 from .ported_clip import PortedFile, Target
 
@@ -21,7 +23,7 @@ OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*"
 
 
 def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> PortedFile:
-    before = file.before or file.path.read_bytes()  # `port_all` keeps no content of files without clips
+    before = file.before or _files.read_bytes(file.path)  # `port_all` keeps no content of files without clips
     content = OLD_MARK.sub(b"", file.after if rewritten and file.after else before)
     marks = {
         site.line: site.reason for site in port(file.path, content, target, native).sites if site.verdict == "flagged"
@@ -36,7 +38,7 @@ def count(files: Sequence[PortedFile]) -> int:
 def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
     """Insert each comment above the innermost statement that contains the clip, but never inside a string."""
     encoding = tokenize.detect_encoding(BytesIO(content).readline)[0].removesuffix("-sig")
-    tree = ast.parse(content, path.name)
+    tree = parse_python(content)
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     for line, reason in sorted(marks.items(), reverse=True):  # so earlier lines keep their numbers
         starts = {node.lineno for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno)}
@@ -56,6 +58,6 @@ def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
 
 def _same_code(content: bytes, tree: ast.Module) -> bool:
     try:
-        return ast.dump(ast.parse(content)) == ast.dump(tree)
-    except SyntaxError:
+        return ast.dump(parse_python(content)) == ast.dump(tree)
+    except UnreadableSourceError:
         return False

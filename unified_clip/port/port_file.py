@@ -12,8 +12,8 @@ from .found_clip import FoundClip
 from .ported_clip import PortedClip, PortedFile, Target
 from .rules import registry
 from .rules.registry import RuleOrder
+from .source.identifiers import identifiers
 from .source.module import Module
-from .source.parse_guard import identifiers
 from .source.renames import is_name_taken
 from .to_config import UnsureError, meaning
 

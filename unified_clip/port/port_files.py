@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,12 +16,14 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from .. import _files, _workers
 from .._coded_error import CodedError
 from .._directories import files_below
+from .._files import FileError
+from .._parse import TOO_DEEP, UnreadableSourceError
 from .catalog import clip_pattern
 from .port_file import port
 from .ported_clip import PortedFile, Target, UnreadableFile
-from .source.parse_guard import TOO_DEEP, UnreadableSourceError
 
 FORCE = "To change the files anyway, add --force."
 FEW_FILES = 20
@@ -50,10 +51,9 @@ def _below(path: Path) -> list[Path]:
         command = f"jupyter nbconvert --to script {shlex.quote(str(path))}"
         remedy = f"Convert the notebook with `{command}`. Then port the script."
         raise PortError(f"{path}: notebooks are not supported. {remedy}")
-    if path.is_file():
-        return [path]
     if not path.is_dir():
-        raise PortError(f"{path}: no such file or directory. Correct the path.")
+        _files.check_regular(path)
+        return [path]
     files = files_below(path, (".py",))
     if not files:
         skipped = "Hidden directories, virtual environments and installed packages are skipped"
@@ -67,7 +67,7 @@ def port_all(
     target: Target = "torch",
     native: bool = False,
     advance: Advance = lambda count: None,
-    read: Read = Path.read_bytes,
+    read: Read = _files.read_bytes,
     edit: bool = True,
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port files, without writing them. Other processes import `read`, so it must be a top-level function."""
@@ -111,7 +111,9 @@ def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]
 def _processes() -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of processes. If an error occurs, stop the processes immediately."""
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(
+        mp_context=multiprocessing.get_context("spawn"), initializer=_workers.prepare, initargs=[os.getpid()]
+    )
     try:
         yield pool
     except BaseException:
@@ -142,8 +144,8 @@ def _port_one(path: Path, target: Target, native: bool, read: Read, edit: bool) 
         return ported if ported.sites else PortedFile(path, b"", b"")
     except UnreadableSourceError as error:
         return UnreadableFile(path, str(error))
-    except OSError as error:
-        return UnreadableFile(path, f"The file cannot be read: {error.strerror}. Check its path and permissions.")
+    except FileError as error:
+        return UnreadableFile(path, f"{error}")
     except RecursionError:
         return UnreadableFile(path, TOO_DEEP)
 
@@ -196,56 +198,17 @@ def _commit_files(git: str, paths: Sequence[Path]) -> str:
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
     """Write the changed files. After an error or Ctrl-C, every file has its old content."""
-    changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
-    current = Path()
-    copies: dict[Path, Path] = {}
-    replaced: list[tuple[Path, PortedFile]] = []
+    changed = {file.path: file for file in ported if file.is_changed}
+    for path, file in changed.items():
+        if _files.read_bytes(path) != file.before:
+            problem = f"{path}: another program changed this file, so the command changed no file."
+            raise PortError(f"{problem} Run the command again.", "UC403")
     try:
-        for path, file in changed:
-            current = file.path
-            if path.read_bytes() != file.before:
-                problem = f"{file.path}: another program changed this file, so the command changed no file."
-                raise PortError(f"{problem} Run the command again.", "UC403")
-            copies[path] = _write_beside(path, file.after)
-        for path, file in changed:
-            current = file.path
-            replaced.append((path, file))
-            copies[path].replace(path)
-            del copies[path]
-    except BaseException as error:
-        for path, file in replaced:
-            if path.read_bytes() != file.before:
-                _write_beside(path, file.before).replace(path)
-        if isinstance(error, OSError):
-            raise PortError(
-                f"{current} cannot be written: {error.strerror}. No file was changed. Free disk space, or make the "
-                "directory of the file writable. Then run the command again.",
-                "UC403",
-            ) from None
-        raise
-    finally:
-        for copy in copies.values():
-            with suppress(OSError):
-                copy.unlink(missing_ok=True)
-    return [file.path for _, file in changed]
+        _files.write_all({path: file.after for path, file in changed.items()})
+    except FileError as error:
+        raise PortError(f"{error} No file was changed.", "UC403") from None
+    return [*changed]
 
 
 def is_written(ported: PortedFile) -> bool:
-    return ported.is_changed and ported.path.read_bytes() == ported.after
-
-
-def _write_beside(path: Path, content: bytes) -> Path:
-    """Write a new file next to `path`, with the mode and owner of `path`."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".unified-clip.", delete=False) as file:
-        copy = Path(file.name)
-        try:
-            file.write(content)
-            file.flush()  # on a full disk, only this fails
-            if hasattr(os, "chown"):
-                with suppress(PermissionError):
-                    os.chown(copy, path.stat().st_uid, path.stat().st_gid)
-            shutil.copymode(path, copy)
-        except BaseException:
-            copy.unlink(missing_ok=True)
-            raise
-    return copy
+    return ported.is_changed and _files.read_bytes(ported.path) == ported.after

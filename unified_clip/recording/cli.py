@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .._command import UsageError, add_format, unwritable
+from .. import _files
+from .._command import UsageError, add_format
 from .._display import cell, safe
 from .._progress import progress
-
-PAGE = "another file to --html"
 
 
 def add_parser(commands: Any) -> None:
@@ -64,10 +63,7 @@ def run(options: argparse.Namespace) -> int:
         for line in report.sentences:
             console.print(cell(line), soft_wrap=True)
     if options.html:
-        try:
-            options.html.write_text(page.render(report), encoding="utf-8")
-        except OSError as error:
-            raise unwritable(options.html, error, PAGE) from None
+        _files.write(options.html, page.render(report))
         if options.format == "text":
             print(safe(f"Page: {options.html}"))
     return comparison.exit_code
@@ -78,10 +74,4 @@ def _check_page(options: argparse.Namespace) -> None:
         if path.exists() and options.html.exists() and options.html.samefile(path):
             message = f"--html would overwrite the recording {options.html}. Pass another file to --html."
             raise UsageError(message, "UC206")
-    try:
-        existed = options.html.exists()
-        options.html.open("ab").close()
-        if not existed:
-            options.html.unlink()
-    except OSError as error:
-        raise unwritable(options.html, error, PAGE) from None
+    _files.check_writable(options.html)

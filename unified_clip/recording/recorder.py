@@ -155,7 +155,12 @@ class Recording:
 
     def _open(self, path: Path, more: dict[str, Any]) -> FileIO:
         file = path.open("xb", buffering=0)
-        write_line(file, {**header(norms=self.norms, gradients_every=self.gradients_every), **more})
+        try:
+            write_line(file, {**header(norms=self.norms, gradients_every=self.gradients_every), **more})
+        except OSError:
+            file.close()
+            path.unlink()
+            raise
         return file
 
     def _opened(self) -> FileIO | None:
@@ -301,7 +306,7 @@ class Recording:
         mark = "" if number == 1 else f".{number}"
         path = self.path.with_name(f"{self.path.stem}.step{step}{mark}.safetensors")
         try:
-            _safetensors.write_at_once(path, gradients)
+            _safetensors.write(path, gradients)
         except OSError as error:
             self._warn(f"gradients cannot be stored beside {self.path}: {error.strerror}. Record to another path.")
             return None

@@ -9,7 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from .. import _files
 from .._coded_error import CodedError
+from .._files import LARGEST_REPORT, FileError
 from .lines import READABLE
 from .recorded_run import Header, LoggedNumbers, OptimizerStep, Parameter, RecordedCall, RecordedProcess, RecordedRun
 
@@ -105,11 +107,9 @@ def read(
 
 def _complete_lines(path: Path) -> tuple[list[str], str]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}. {PASS}") from None
-    except UnicodeDecodeError:
-        raise RunError(f"{path} is not a recording: the file is not text. {PASS}") from None
+        text = _files.read_text(path, LARGEST_REPORT)
+    except FileError as error:
+        raise RunError(f"{error} {PASS}") from None
     whole, end, rest = text.rpartition("\n")
     if not end:
         raise RunError(

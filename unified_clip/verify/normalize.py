@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .. import _files
+from .._files import LARGEST_REPORT
 from ..recording import runs
 from ..recording.lines import encode
 from ..recording.natives.native_call import NativeCall, ObservedTensors, line_fields
@@ -112,7 +114,7 @@ def _read_calls(
 def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bool) -> None:
     result.path, source = path, result.run.directory / RECORDING
     recording = runs.read(source)
-    header = source.read_text(encoding="utf-8").partition("\n")[0]
+    header = _files.read_text(source, LARGEST_REPORT).partition("\n")[0]
     logged = recording.logged
     if not result.run.yields:
         logged = tuple(each.model_copy(update={"step": steps}) for each in recording.logged)
@@ -124,7 +126,7 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
         for each in items
     ]
     written += [encode({"step": 1, "warning": each}) for each in recording.warnings]
-    path.write_text("".join(f"{line}\n" for line in [header, *written]), encoding="utf-8")
+    _files.write(path, "".join(f"{line}\n" for line in [header, *written]))
 
 
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:

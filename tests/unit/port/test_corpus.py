@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import pytest
 from support.tiers import quick
 
+from unified_clip._parse import UnreadableSourceError
 from unified_clip.port.port_file import port
 from unified_clip.port.ported_clip import PortedFile, Target
 from unified_clip.port.rules.registry import rules
-from unified_clip.port.source.parse_guard import UnreadableSourceError
 
 CORPUS = Path(__file__).parents[2] / "data" / "port"
 FILES: list[dict[str, Any]] = tomllib.loads((CORPUS / "expected.toml").read_text(encoding="utf-8"))["file"]

@@ -13,7 +13,7 @@ from unified_clip.port import port_files
 from unified_clip.port.catalog import clip_functions, clip_pattern, may_clip, settings
 from unified_clip.port.port_file import port
 from unified_clip.port.ported_clip import Target
-from unified_clip.port.source.parse_guard import identifiers
+from unified_clip.port.source.identifiers import identifiers
 
 TAPE_CLIP = """\
 import tensorflow as tf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -218,23 +217,6 @@ def test_an_invalid_script_is_rejected(
     Path("names.toml").touch()
     assert run_verify(tmp_path, GLOBAL, GLOBAL, scripts=[old, "new.py:step"]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_port_verify_is_a_deprecated_alias_that_prints_the_new_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from unified_clip.cli import main
-
-    assert run_verify(tmp_path, GLOBAL, PER_TENSOR, "--format", "json", "--max-ulp", "2", "--steps", "3") == 1
-    expected = capsys.readouterr().out
-    scripts = [f"{tmp_path / name}:step" for name in ("old.py", "new.py")]
-    options = [*verify_pairs.write_data(tmp_path), "--steps", "3", "--max-ulp", "2"]
-    assert main(["port", *options, "--verify", *scripts, "--json"]) == 1
-    out, err = capsys.readouterr()
-    assert out == expected
-    command = err.removeprefix("unified-clip: port --verify is deprecated. Type: unified-clip ")
-    assert main(shlex.split(command)) == 1
-    assert capsys.readouterr() == (expected, "")
 
 
 @pytest.mark.parametrize("option", ["--weights", "--batches"])

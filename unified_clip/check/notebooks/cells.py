@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import bisect
 import contextlib
 import functools
 import json
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ... import _files
+from ..._parse import UnreadableSourceError, parse_python
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
 
@@ -62,7 +62,7 @@ class NotebookError(Exception):
 
 def python_source(path: Path) -> bytes:
     if path.suffix.lower() != NOTEBOOK:
-        return path.read_bytes()
+        return _files.read_bytes(path)
     try:
         return read(path).source.encode()
     except NotebookError:
@@ -88,12 +88,12 @@ def all_code(path: Path) -> bytes:
     try:
         notebook = read(path)
     except NotebookError:
-        return path.read_bytes()
+        return _files.read_bytes(path)
     return "\n".join([notebook.source, notebook.commands, *notebook.other.values()]).encode()
 
 
 def read(path: Path) -> Notebook:
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    text = _files.read_text(path, errors="replace")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -202,8 +202,7 @@ def _without_magics(lines: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _parses(lines: Sequence[str]) -> bool:
     try:
-        with warnings.catch_warnings(action="ignore"):
-            ast.parse("\n".join(lines))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        parse_python("\n".join(lines))
+    except UnreadableSourceError:
         return False
     return True

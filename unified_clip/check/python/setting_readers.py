@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..._parse import parse_expression
 from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source, last_name
 from ..clip_use import ClipUse
@@ -25,7 +26,7 @@ def attribute(code: str) -> str:
 
     For `config.grad_clip` and `config["grad_clip"]`, return "grad_clip".
     """
-    match ast.parse(code, mode="eval").body:
+    match parse_expression(code):
         case ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
             return name
     return ""

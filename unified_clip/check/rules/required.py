@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 from functools import cache
 from pathlib import Path
 
+from ... import _files
 from ...config.documents import DOCUMENT_KINDS
 from ...config.documents.script_options import without_comments
 from ...port.catalog import setting_of_base
@@ -64,8 +65,8 @@ def check(
     others = [path for path in missing if OTHER_TOOLS.fullmatch(path.resolve().name) and not is_none]
     notes = [f"{shown(path)} has no clip. No clip is needed, since no trainer reads this path." for path in others]
     findings = [finding for path, finding in missing.items() if path not in others]
-    clipping = _files([use for use in file_uses.uses if _is_clip(use) and use not in ignored])
-    clipping |= file_uses.files - _files(ignored)
+    clipping = _files_of([use for use in file_uses.uses if _is_clip(use) and use not in ignored])
+    clipping |= file_uses.files - _files_of(ignored)
     root, outside = clip.resolve().parent, []
     for index, glob in enumerate(required):
         matching = [file for file in files if patterns.matches(glob, file, root)]
@@ -97,7 +98,7 @@ def each(
     A file that relies on a library's trainer to clip gets no `ClipUse`.
     """
     clips = [use for use in file_uses.uses if _is_clip(use) and not use.is_setting]
-    clipping = _files(clips) | file_uses.files
+    clipping = _files_of(clips) | file_uses.files
     uses, notes = [], []
 
     @cache
@@ -141,7 +142,7 @@ def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips,
     If the pattern has a wildcard, skip files that do not look like a configuration. A pattern such as "*.sh" also skips
     no shell script.
     """
-    shows = _files(file_uses.uses) | file_uses.files
+    shows = _files_of(file_uses.uses) | file_uses.files
     with_key = {os.path.realpath(use.path) for use in file_uses.uses if use.has_key}
     for file in files:
         matching = [glob for glob in globs if patterns.matches(glob, file, root)]
@@ -156,7 +157,7 @@ def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips,
 
 def _names_file(script: Path, files: Set[str]) -> bool:
     """Return whether a script passes one of the files to a command, as in `--config a.yaml`."""
-    code = without_comments(script.read_text("utf-8", "replace"))
+    code = without_comments(_files.read_text(script, errors="replace"))
     names = CONFIGURATION.findall(code) + [f"{folder}/{name}.yaml" for folder, name in HYDRA.findall(code)]
     return any(file.endswith(f"/{name.removeprefix('./')}") for file in files for name in names)
 
@@ -176,7 +177,7 @@ def _elsewhere(files: Sequence[Path], file_uses: FoundClips, also: str = "") -> 
     return f" The clip of {', '.join(names)} {where}"
 
 
-def _files(uses: Sequence[ClipUse]) -> set[str]:
+def _files_of(uses: Sequence[ClipUse]) -> set[str]:
     return {os.path.realpath(file) for use in uses for file in (*use.files, *use.users)}
 
 
@@ -184,7 +185,7 @@ def _paths_without_clip(
     clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: FoundClips, ignored: Sequence[ClipUse]
 ) -> Iterator[tuple[Path, Finding]]:
     reported = [use for use in file_uses.uses if use.unused and use not in ignored]
-    clipping = _files([*filter(_is_clip, file_uses.uses), *reported]) | file_uses.files
+    clipping = _files_of([*filter(_is_clip, file_uses.uses), *reported]) | file_uses.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}

@@ -10,7 +10,10 @@ from typing import Any
 
 import tomlkit
 
+from ... import _files
+from ..._files import FileError
 from ..._json import plain
+from ..._limits import DEFAULT_NESTING
 from ...errors import ConfigError
 from . import json_text, script_options, toml_text, yaml_text
 from .document import Document
@@ -29,11 +32,9 @@ def kind_of(path: Path) -> str:
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}. Check its path and permissions.", "UC101") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.", "UC101") from None
+        return _files.read_text(path)
+    except FileError as error:
+        raise ConfigError(str(error), "UC101") from None
 
 
 def parse(text: str, kind: str, name: str) -> Document:
@@ -52,7 +53,24 @@ def parse(text: str, kind: str, name: str) -> Document:
 
 @lru_cache(maxsize=64)  # several formats read the same base files
 def _parsed(text: str, kind: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    return PARSERS[kind](text)
+    data, duplicates = PARSERS[kind](text)
+    _check_depth(data)
+    return data, duplicates
+
+
+def _check_depth(data: Any) -> None:
+    """Raise RecursionError early, because functions that read the data call themselves for each level."""
+    level = [data]
+    for _ in range(DEFAULT_NESTING):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise RecursionError
 
 
 def dump(data: Any, kind: str) -> str:

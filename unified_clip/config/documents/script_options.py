@@ -13,7 +13,7 @@ from .keys import Key, format_value
 
 COMMENT = re.compile(r"(^|\s)#.*")
 OPTION = re.compile(r"(?:--|-(?=\w*_))([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
-ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
+ASSIGNED = re.compile(r"^[ \t]*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
 CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]?=(?![\"']?\$\{?\2\b)")
 """Matches a variable that `for`, `read` or an assignment sets, but not an option such as `--clip=`."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._command import CodedError, UsageError, add_format
 from ..._display import cell
+from ..._files import FileError
 from ..._mode_options import check_modes
 
 if TYPE_CHECKING:
@@ -117,9 +118,8 @@ def _read_gradients(path: Path) -> Gradients:
             raise UnreadableError("the file has no arrays. Save gradients with numpy.savez")
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path}: cannot read gradients: {error}.", error.code) from None
-    except OSError as error:
-        advice = "Check the path and its permissions."
-        raise UnreadableError(f"{path}: cannot read gradients: {error.strerror}. {advice}") from None
+    except FileError:
+        raise
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
         raise UnreadableError(f"{path}: cannot read gradients: {error}. Pass a file that numpy.savez wrote.") from None
     return gradients

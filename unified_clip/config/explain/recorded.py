@@ -22,8 +22,7 @@ def describe(config: ClipConfig, source: Path, path: Path) -> str:
     try:
         suggestion = suggest_threshold(path)
     except (OSError, ValueError) as error:
-        unread = f"{path}: cannot be read: {getattr(error, 'strerror', '')}. Check the path and its permissions."
-        raise UnreadableError(unread if isinstance(error, OSError) else str(error)) from None
+        raise UnreadableError(str(error)) from None
     norms = suggestion.norms
     limit = math.inf if config.threshold is None else threshold_at(config.threshold, 0)
     thresholds = [math.inf] * len(norms)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import textwrap
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+from ..._parse import UnreadableSourceError, parsed_nodes
 from ..._static_values import Target, UnknownValueError, evaluate
 from ...errors import ConfigError
 from ..documents import Document
@@ -33,20 +33,16 @@ class PythonFormat(OwnFormat):
         return isinstance(document.data, Source) and document.data.uses(self.package)
 
 
-def parse_tree(text: str, name: str) -> ast.Module:
+def nodes_of(text: str, name: str) -> list[ast.AST]:
     try:
-        with warnings.catch_warnings(action="ignore"):  # such as invalid escapes
-            return ast.parse(text)
-    except SyntaxError as error:
-        raise ConfigError(
-            f"{name}, line {error.lineno}: this is not Python: {error.msg}. Correct it.", "UC102"
-        ) from None
-    except RecursionError:
-        raise ConfigError(
-            f"{name}: the code is nested too deep to be read. Write a clip configuration.", "UC102"
-        ) from None
-    except ValueError as error:
-        raise ConfigError(f"{name}: this is not Python: {error}. Correct it.", "UC102") from None
+        return parsed_nodes(text)
+    except UnreadableSourceError as error:
+        raise ConfigError(f"{name}: {error}", "UC102") from None
+
+
+def statements(text: str, name: str) -> list[ast.stmt]:
+    tree: Any = nodes_of(text, name)[0]
+    return tree.body  # type: ignore[no-any-return]
 
 
 def shortened(node: ast.AST) -> str:
@@ -83,7 +79,7 @@ class Source:
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
-        self.nodes = list(ast.walk(parse_tree(textwrap.dedent(text), name)))
+        self.nodes = nodes_of(textwrap.dedent(text), name)
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
         self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
         self.imports = self._imports()

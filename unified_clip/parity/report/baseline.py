@@ -14,7 +14,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ... import _files
 from ..._display import counted
+from ..._files import LARGEST_REPORT
 from ..known.entries import ERRORS, NO_REASON
 from ..modes import NATIVE, TITLES
 from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, ParityReport, UnifiedClipResult
@@ -64,20 +66,18 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
         return SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
 
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(_files.read_text(path, LARGEST_REPORT))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
         if schema is None:
             raise error("is not a valid parity.json: the key `schema` is missing")
         if schema != SCHEMA:
             raise error(f"has schema {schema}. This version of unified_clip reads only schema {SCHEMA}")
         report = ParityReport.model_validate(data)
-    except OSError as failure:
-        raise error(f"cannot be read: {failure.strerror}. Correct the path or its permissions") from None
     except ValidationError as failure:
         first = failure.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the top level"
         raise error(f"is not a valid parity.json. At {place}: {first['msg']}") from None
-    except (ValueError, RecursionError) as failure:
+    except (json.JSONDecodeError, RecursionError) as failure:
         raise error(f"is not a valid parity.json: {failure}") from None
     if not set(cases) & {case.name for case in report.cases}:
         raise error("has none of the cases of this run. Pass an earlier report of this suite")

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ..._atomic_write import atomic_write
-from ..._command import unwritable
+from ... import _files
 from ...recording.recorded_run import RecordedCall
 from ..results import ParityReport
 from . import junit, markdown, page
@@ -30,15 +28,13 @@ def remove(out: Path, keep: Path | None) -> None:
             if not (keep and keep.exists() and path.exists() and path.samefile(keep)):
                 path.unlink(missing_ok=True)
         except OSError as error:
-            raise unwritable(out, error) from None
+            raise _files.unwritable(path, error) from None
 
 
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
     """Write all files of a report, or none of them if an error occurs."""
-    out.mkdir(parents=True, exist_ok=True)
+    _files.make_directory(out)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
     texts = (data, page.render(report, recorded, ported), markdown.as_markdown(report))
-    contents = (*(text.encode() for text in texts), junit.as_xml(report))
-    with ExitStack() as files:
-        for name, content in zip(FILES, contents, strict=True):
-            files.enter_context(atomic_write(out / name)).write_bytes(content)
+    contents = (*texts, junit.as_xml(report))
+    _files.write_all({out / name: content for name, content in zip(FILES, contents, strict=True)})

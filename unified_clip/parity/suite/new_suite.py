@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..._atomic_write import atomic_write
+from ... import _files
 from ..._dispatch import ADAPTERS
 from ..._display import enumeration
 from ...tensors import files
@@ -193,14 +193,8 @@ def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -
     tables = [_framework(name, is_chosen=bool(frameworks)) for name in frameworks or PACKAGES]
     norms = {file: _norm(file) for file in chosen}
     text = _text(norms, path.parent, tables)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as new:
-            new.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SuiteError(
-            f"{path} cannot be written: {error.strerror}. Pass another directory to --suite", "UC205"
-        ) from None
+    _files.make_directory(path.parent)
+    _files.write(path, text)
     return path, norms
 
 

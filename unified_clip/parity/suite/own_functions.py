@@ -7,6 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ... import _files
+from ..._files import FileError
+from ..._parse import UnreadableSourceError, parse_python, parsed_nodes
 from ..modes import NATIVE
 from .case import Case
 from .public_calls import CALLS
@@ -30,8 +33,8 @@ def split_name(text: str, root: Path) -> tuple[Path, str]:
 def parse(path: Path) -> ast.Module:
     """Return an empty module if the file cannot be read or parsed."""
     try:
-        return ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):
+        return parse_python(_files.read_bytes(path))
+    except (UnreadableSourceError, FileError):
         return ast.Module([], [])
 
 
@@ -91,15 +94,13 @@ def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bo
         file can be for another version of Python.
     """
     try:
-        nodes = list(ast.walk(ast.parse(path.read_bytes())))
-    except (SyntaxError, ValueError, OSError) as error:
+        nodes = parsed_nodes(_files.read_bytes(path))
+    except FileError as error:
+        raise SuiteError(f"{place}: {error}".rstrip(".")) from None
+    except UnreadableSourceError as error:
         if not is_own_python:
             return True
-        if isinstance(error, OSError):
-            reason = f"{path.name} cannot be read: {error.strerror}"
-            raise SuiteError(f"{place}: {reason}. Change the permissions of the file, or correct the path") from None
-        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
-        raise SuiteError(f"{place}: {path.name} is not valid Python: {line}. Correct the file") from None
+        raise SuiteError(f"{place}: {path.name}: {error}".rstrip(".")) from None
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     names |= {(node.asname or node.name) for node in nodes if isinstance(node, ast.alias)}

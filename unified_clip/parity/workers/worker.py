@@ -28,8 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import _workers
-from ..._atomic_write import atomic_write
+from ... import _files, _workers
 from ..._core.backend import Backend
 from ..._core.distributed import INFERRED
 from ..._core.types import Leaf
@@ -131,7 +130,7 @@ def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: Backend) -> None:
     out, rank = options.out, options.rank
-    job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
+    job = json.loads(_files.read_text(options.job / "job.json"))
     stored = memmap.open_map(options.job / memmap.TENSORS)
     items = [item for item in job["runs"] if options.mode in (None, item["mode"])]
     results_out = ResultsOut(out)
@@ -311,8 +310,7 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def write_json(path: Path, data: Any) -> None:
-    with atomic_write(path) as new:  # so the parent process never reads an incomplete file
-        new.write_text(json.dumps(data), encoding="utf-8")
+    _files.write(path, json.dumps(data))  # at once, so the parent process never reads an incomplete file
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from ..._atomic_write import atomic_write, temporary_path
+from ... import _files
 from ..._coded_error import CodedError
-from ..._command import unwritable
 from ..._display import counted
+from ..._files import LARGEST_REPORT
 from ...config.explain import compare, describe
 from .. import catalog
 from ..ported_clip import Meaning, PortedClip, PortedFile, Target, UnreadableFile, Verdict
@@ -71,32 +71,18 @@ def writer(path: Path) -> Callable[[Report], str]:
     if path.suffix.lower() not in WRITERS:
         suffixes = " or ".join(WRITERS)
         raise ReportError(f"{path}: the name of a report must end in {suffixes}. Pass such a name.", "UC203")
-    try:
-        if path.is_dir() or not path.parent.is_dir():
-            reason = "It is a directory" if path.is_dir() else f"There is no directory {path.parent}"
-            raise ReportError(f"{path} cannot be written. {reason}. Pass another file.", "UC205")
-        new = temporary_path(path)
-        new.touch()
-        new.unlink()
-    except OSError as error:
-        raise unwritable(path, error, "another file") from None
+    _files.check_writable(path)
     return WRITERS[path.suffix.lower()]
 
 
 def write(path: Path, report: Report) -> None:
     text = writer(path)(report)
-    try:
-        with atomic_write(path) as new:
-            new.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise unwritable(path, error, "another file") from None
+    _files.write(path, text)
 
 
 def read(path: Path) -> Report:
     try:
-        return Report.model_validate_json(path.read_bytes())
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
+        return Report.model_validate_json(_files.read_bytes(path, LARGEST_REPORT))
     except ValidationError as error:
         first = error.errors()[0]
         keys = ".".join(map(str, first["loc"]))

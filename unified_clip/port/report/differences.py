@@ -6,8 +6,9 @@ import json
 import re
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
+from ... import _files
 from .. import catalog
 from .model import KnownDifferenceSummary
 
@@ -55,5 +56,5 @@ def rounding() -> float:
 
 @cache
 def _read() -> tuple[float, list[KnownDifferenceSummary]]:
-    data = json.loads(resources.files(__package__).joinpath("differences.json").read_text(encoding="utf-8"))
+    data = json.loads(_files.read_text(Path(__file__).with_name("differences.json")))
     return data["rounding"], [KnownDifferenceSummary(number=i, **entry) for i, entry in enumerate(data["known"])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any, cast
 import libcst as cst
 from libcst.metadata import Assignment, BaseAssignment, ImportAssignment
 
+from ..._parse import parse_expression
 from ..._static_values import UnknownValueError, evaluate, is_number
 from .syntax_tree import SyntaxTree, Target, first_name, is_name, sorted_nodes
 
@@ -308,8 +308,7 @@ class Module(SyntaxTree):
         return derived or any(isinstance(use, cst.Call) or self.is_target(use) for use in uses)
 
     def _expression(self, node: cst.BaseExpression) -> ast.expr:
-        with warnings.catch_warnings(action="ignore"):
-            return ast.parse(self.code(node), mode="eval").body
+        return parse_expression(self.code(node))
 
 
 def _is_of_self(node: cst.Attribute) -> bool:

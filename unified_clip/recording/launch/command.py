@@ -12,9 +12,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 
-from ..._command import UsageError, reject, unwritable
+from ... import _files
+from ..._command import UsageError, reject
 from ..._command.statuses import NOT_EXECUTABLE, NOT_FOUND
 from ..._display import complain, flush_or_discard
+from ..._files import FileError
 from ..lines import header, without_calls
 from ..startup import sitecustomize
 from . import merge
@@ -44,8 +46,12 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
             )
         )
         return NOT_FOUND if isinstance(status, FileNotFoundError) else NOT_EXECUTABLE
-    calls, notes = merge.merge(parts, file, header(norms=norms), status)
-    shutil.rmtree(parts)
+    try:
+        calls, notes = merge.merge(parts, file, header(norms=norms), status)
+    except FileError:
+        file.unlink()
+        raise
+    shutil.rmtree(parts, ignore_errors=True)
     try:
         for note in [*notes, *([] if calls else [f"{file}: {without_calls(status)}"])]:
             complain(note)
@@ -73,7 +79,7 @@ def _create(file: Path, parts: Path) -> None:
             parts.rmdir()
             raise
     except OSError as error:
-        raise unwritable(file, error, "another file") from None
+        raise _files.unwritable(file, error) from None
 
 
 def _environment(parts: Path, norms: bool) -> Mapping[str, str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ... import _files
+from ..._files import LARGEST_REPORT, FileError
 from .process import FAILED, NOTES, PART
 
 
@@ -30,17 +33,22 @@ def merge(directory: Path, file: Path, header: dict[str, Any], status: int) -> t
     merged.pop("process", None)
     merged["exit_status"] = status
     merged["processes"] = [{**part.header["process"], "incomplete_line": part.incomplete_line} for part in parts]
-    with file.open("w", encoding="utf-8") as out:
-        out.write(json.dumps(merged) + "\n")
-        for number, part in enumerate(parts):
-            mark = f'{{"process": {number}, ' if len(parts) > 1 else "{"
-            out.writelines(f"{mark}{line[1:]}\n" for line in part.lines)
+    lines = [json.dumps(merged)]
+    for number, part in enumerate(parts):
+        mark = f'{{"process": {number}, ' if len(parts) > 1 else "{"
+        lines += [f"{mark}{line[1:]}" for line in part.lines]
+    text, notes = "\n".join([*lines, ""]), _notes(directory)
+    try:
+        _files.write(file, text)
+    except FileError:  # often the disk is full: the parts take the space, and are in memory
+        shutil.rmtree(directory)
+        _files.write(file, text)
     calls = sum('"call": ' in line for part in parts for line in part.lines)
-    return calls, _notes(directory)
+    return calls, notes
 
 
 def _read_part(path: Path) -> RecordingPart | None:
-    whole, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+    whole, _, rest = _files.read_text(path, LARGEST_REPORT, errors="replace").rpartition("\n")
     if not whole:
         return None
     first, *lines = whole.split("\n")
@@ -51,10 +59,12 @@ def _notes(directory: Path) -> list[str]:
     notes = [
         json.loads(line)
         for path in sorted(directory.glob(f"*{NOTES}"))
-        for line in path.read_text(encoding="utf-8").splitlines()
+        for line in _files.read_text(path, LARGEST_REPORT, errors="replace").splitlines()
     ]
     for path in sorted(directory.glob(f"*{FAILED}")):
-        reason = (path.read_text(encoding="utf-8").splitlines() or ["no reason was written"])[-1]
+        reason = (_files.read_text(path, LARGEST_REPORT, errors="replace").splitlines() or ["no reason was written"])[
+            -1
+        ]
         remedy = "If a package is missing, install unified_clip in the Python environment of the command."
         notes.append(f"process {path.stem} was not recorded: {reason}. {remedy}")
     return list(dict.fromkeys(notes))

@@ -7,10 +7,10 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
+from ..._display import complain
 from ..dispatcher import DISPATCHER
 from ..lines import write_line
 from ..recorder import Recording
@@ -58,8 +58,11 @@ class ProcessRecording(Recording):
         """Write the warning to a file. `unified-clip record` prints all warnings when the command has ended."""
         if message not in self._warnings:
             self.on_warning(message)
-            with suppress(OSError), (self.path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:
-                notes.write(json.dumps(message) + "\n")
+            try:
+                with (self.path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:
+                    notes.write(json.dumps(message) + "\n")
+            except OSError:  # the disk is full
+                complain(message)
 
 
 def _rank() -> tuple[int | None, int | None]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ... import _files
 from ..._display import flush_or_discard, safe
 from .process import PART
 
@@ -40,7 +41,7 @@ class WatchedProcess:
     learning_rate: str = "-"
 
     def read_on(self) -> None:
-        with self.path.open("rb") as file:
+        with _files.reading(self.path) as file:
             file.seek(self.offset)
             whole, newline, _ = file.read().rpartition(b"\n")
         self.offset += len(whole) + len(newline)

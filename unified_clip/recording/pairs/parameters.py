@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ... import _files
+from ..._files import FileError
 from ...tensors.arithmetic import Float64s
 from ..recorded_run import Parameter, RecordedCall, RecordedRun
 from ..rounding import is_near
@@ -101,9 +103,9 @@ WRITE = 'Write one line for each parameter: "name" = "its name in the other run"
 
 def read_names(path: Path) -> Names:
     try:
-        names = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}. Pass another file to --map.", "UC503") from None
+        names = tomllib.loads(_files.read_text(path))
+    except FileError as error:
+        raise RunError(f"{error}", "UC503") from None
     except RecursionError:
         raise RunError(f"{path}: its lists or tables are nested too deep. {WRITE}", "UC503") from None
     except ValueError as error:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from ... import _workers
+from ... import _files, _workers
 from ..._limits import MAX_SECONDS, LimitError, seconds
 from ..._scratch import Scratch
 from ..types import Gradient, UnreadableError
 from . import memmap, npz, paddle_pickle, safetensors
-from .entries import Item, describe_failure, select
+from .entries import Item, describe_failure, select, size_of
 
 READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
     ".safetensors": safetensors.items,
@@ -147,9 +147,9 @@ def _convert(
     kind: str, source: str, scratch: Path, python: str, alternative: str, only: Sequence[str] = ()
 ) -> dict[str, Gradient]:
     """Read a file or call a function in another process."""
-    timeout = seconds()
-    out = Path(tempfile.mkdtemp(dir=scratch))
     is_function = kind == "function"
+    timeout = seconds(None if is_function else size_of(Path(source)))
+    out = Path(tempfile.mkdtemp(dir=scratch))
     reader = "the process that runs the function" if is_function else "the process that reads the file"
     command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]
     try:
@@ -175,7 +175,7 @@ def _convert(
             remedy = f"{remedy if end.stderr else 'Correct the function'}. The function must return, not exit"
         raise UnreadableError(f"{reader} ended with {end}. {remedy}")
     if (out / memmap.FAILED).exists():
-        failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
+        failed = json.loads(_files.read_text(out / memmap.FAILED))
         if "missing" in failed:
             install = "Correct the name of the module, or install its package" if is_function else "Install the package"
             advice = _with_alternative(f"{install} for {python}", alternative)

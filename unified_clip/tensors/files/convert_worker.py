@@ -6,7 +6,6 @@ python -m unified_clip.tensors.files.convert_worker KIND SOURCE OUT [ONLY ...]
 from __future__ import annotations
 
 import argparse
-import glob
 import importlib
 import importlib.machinery
 import importlib.util
@@ -29,13 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from ... import _workers
+from ... import _files, _workers
 from ..._dispatch import adapter_of
 from ..._display import describe_exception
 from ..._limits import LimitError, Tree
 from ..frameworks import converter
 from ..types import Dense, Gradient, Sparse, UnreadableError, from_numpy, name_of
-from .entries import Item, describe_failure, flatten, select
+from .entries import Item, describe_failure, flatten, select, size_of
 from .memmap import FAILED, write
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -65,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     try:
         items = KINDS[options.kind](options.source, options.out)
-        size = None if options.kind == "function" else _size(Path(options.source))
+        size = None if options.kind == "function" else size_of(Path(options.source))
         write(select(items, options.only, size), options.out)
     except ModuleNotFoundError as error:
         failed = {"missing": str(error)}
@@ -75,20 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         failed = {"error": describe_failure(error)}
     else:
         return
-    (options.out / FAILED).write_text(json.dumps(failed), encoding="utf-8")
-
-
-def _size(source: Path) -> int:
-    if source.is_file():
-        return source.stat().st_size
-    paths = source.iterdir() if source.is_dir() else source.parent.glob(f"{glob.escape(source.name)}.*")
-    return sum(path.stat().st_size for path in paths if path.is_file())
+    _files.write(options.out / FAILED, json.dumps(failed))
 
 
 def from_torch(source: str, out: Path) -> Iterator[Item]:
     import torch
 
-    with Path(source).open("rb") as file:
+    with _files.reading(Path(source)) as file:
         is_zip = file.read(2) == b"PK"  # instead of a zip, PyTorch before 1.6 wrote a pickle, which cannot be mapped
     if is_zip and not zipfile.is_zipfile(source):
         raise UnreadableError("the file is incomplete: the end of the zip archive is missing. Copy the file again")
@@ -108,7 +100,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
             reason = re.search(r"WeightsUnpickler error:\s*(.*)", str(error)) or re.search("(.*)", str(error))
             problem = f"PyTorch cannot read the file: {reason[1] if reason else error}. {COPY_AGAIN}"
         raise UnreadableError(problem) from None
-    for name, tensor in flatten(loaded, torch.is_tensor, tree=Tree(_size(Path(source)))):
+    for name, tensor in flatten(loaded, torch.is_tensor, tree=Tree(size_of(Path(source)))):
         dtype = str(tensor.dtype).removeprefix("torch.")
         yield Item(name, dtype, partial(read_tensor, name, tensor), tuple(tensor.shape))
 
@@ -116,7 +108,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
 def _has_complete_pickles(source: str) -> bool:
     """Return whether a file begins with five pickles, as torch.save wrote them before PyTorch 1.6."""
     try:
-        with Path(source).open("rb") as file:
+        with _files.reading(Path(source)) as file:
             for _ in range(5):
                 for _opcode in pickletools.genops(file):
                     pass

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import glob
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +33,14 @@ class Item(NamedTuple):
     @property
     def size(self) -> int:
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
+
+
+def size_of(source: Path) -> int:
+    """Return the size of a file, or of all files of a TensorFlow checkpoint."""
+    if source.is_file():
+        return source.stat().st_size
+    paths = source.iterdir() if source.is_dir() else source.parent.glob(f"{glob.escape(source.name)}.*")
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def describe_failure(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from ... import _files
 from ..types import PARTS, STORAGE, Dense, Gradient, Sparse
 
 Raw = npt.NDArray[np.uint8]
@@ -28,11 +30,13 @@ SMALL = 1 << 25
 
 def open_map(path: Path) -> Raw:
     """Map a file. Call this function only once for a file, because every map keeps the file open."""
-    return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    with _files.reading(path) as file:
+        return np.memmap(file, np.uint8, "r") if os.fstat(file.fileno()).st_size else np.zeros(0, np.uint8)
 
 
 def read_or_map(path: Path) -> Raw:
-    return np.fromfile(path, np.uint8) if path.stat().st_size < SMALL else open_map(path)
+    raw = open_map(path)
+    return np.array(raw) if len(raw) < SMALL else raw
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
@@ -80,11 +84,11 @@ _shared_map = cache(open_map)
 def write(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> None:
     with (directory / TENSORS).open("wb") as file:
         index = {name: append(file, gradient) for name, gradient in gradients}
-    (directory / INDEX).write_text(json.dumps(index), encoding="utf-8")
+    _files.write(directory / INDEX, json.dumps(index))
 
 
 def load(directory: Path) -> dict[str, Gradient]:
-    index: Mapping[str, Entry] = json.loads((directory / INDEX).read_text(encoding="utf-8"))
+    index: Mapping[str, Entry] = json.loads(_files.read_text(directory / INDEX, None))
     raw = open_map(directory / TENSORS)
     return {name: at(raw, entry) for name, entry in index.items()}
 

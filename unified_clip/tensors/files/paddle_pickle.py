@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from ... import _files
 from ..._display import describe_exception
 from ..._limits import LimitError, Tree, check_shape
 from ..types import Dense, UnreadableError, from_numpy, name_of
@@ -199,7 +200,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
 def items(path: Path) -> Iterator[Item]:
     raw = open_map(path)
     try:
-        with path.open("rb") as file:
+        with _files.reading(path) as file:
             loaded = Unpickler(file, raw).load()
         if isinstance(loaded, Mapping) and SLICED in loaded:
             raise UnreadableError(

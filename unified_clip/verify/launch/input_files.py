@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ... import _files
+from ..._files import FileError
 from ...tensors import files
 from ...tensors.types import Gradient, UnreadableError, densify, to_numpy
 from ..errors import VerifyError
@@ -57,17 +59,14 @@ def read_batches(path: Path, steps: int | None) -> Batches:
 
 def _load(path: Path) -> Arrays:
     try:
-        with path.open("rb") as file:  # NumPy would not close a damaged file
+        with _files.reading(path) as file:  # NumPy would not close a damaged file
             stored = np.load(file, allow_pickle=False)
             if isinstance(stored, np.ndarray):
                 raise VerifyError(
                     f"--batches {path} is one array without a name. Save arrays by name with np.savez.", "UC602"
                 )
             return dict(stored)
-    except OSError as error:
-        remedy = "Correct the path or its permissions."
-        raise VerifyError(f"--batches {path} cannot be read: {error.strerror}. {remedy}", "UC602") from None
-    except VerifyError:
+    except (FileError, VerifyError):
         raise
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
         if "Object arrays" in str(error):

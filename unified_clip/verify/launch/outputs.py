@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import _safetensors
+from ... import _files, _safetensors
 from ..._dispatch import adapter_of
 from ...tensors.files import safetensors
 from ...tensors.files.convert_worker import read_tensor
@@ -118,7 +118,7 @@ class ScriptRun:
 
 def read_outputs(script: Script, out: Path, steps: int) -> ScriptRun:
     try:
-        ended = json.loads((out / ENDED).read_text(encoding="utf-8"))
+        ended = json.loads(_files.read_text(out / ENDED))
     except (OSError, ValueError):
         raise WorkerError(
             f"{script} ended its process before its last step. Remove the call that ends the process, such as "

@@ -17,6 +17,7 @@ import numpy as np
 
 from ... import _safetensors
 from ..._dispatch import adapter_of
+from ..._parse import UnreadableSourceError, parsed_nodes
 from ...recording.pairs.parameters import Names, orient_names
 from ...tensors.types import Dense, to_numpy
 from ..errors import InvalidStepError
@@ -128,10 +129,9 @@ def _memory_of_models() -> set[int]:
 
 def takes_weights(function: Callable[..., Any]) -> bool:
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
-    except (OSError, TypeError, SyntaxError):
+        nodes = parsed_nodes(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    except (OSError, TypeError, UnreadableSourceError):
         return False
-    nodes = list(ast.walk(tree))
     unused = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for statement in nodes:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_read(statement, nodes):

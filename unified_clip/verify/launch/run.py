@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ... import _install, _workers
+from ... import _files, _install, _workers
 from ..._progress import Advance, unseen
 from ..._scratch import Scratch
 from ..errors import VerifyError, WorkerError
@@ -28,12 +28,7 @@ def make_directory(path: Path) -> Path:
     if present := [name for name in names if os.path.lexists(path / name)]:  # also links to missing files
         remedy = "Pass another directory to --out. If an earlier run wrote these files, you can also remove them."
         raise VerifyError(f"--out {path} contains {', '.join(present)} already. {remedy}", "UC206")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise VerifyError(
-            f"{path} cannot be written: {error.strerror}. Pass another directory to --out.", "UC205"
-        ) from None
+    _files.make_directory(path)
     return path
 
 
@@ -54,7 +49,7 @@ def run(
         by_step = {f"{step}/{name}": each for step, batch in enumerate(batches, 1) for name, each in batch.items()}
         np.savez(scratch.path / "batches.npz", **by_step)  # type: ignore[arg-type]
         if resync is not None:
-            (scratch.path / NAMES).write_text(json.dumps(resync), encoding="utf-8")
+            _files.write(scratch.path / NAMES, json.dumps(resync))
         for script in scripts:
             (out / script.side).mkdir()
         workers = [stack.enter_context(_start(script, scratch, out / script.side)) for script in scripts]

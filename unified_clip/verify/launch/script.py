@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ... import _files
+from ..._files import FileError
+from ..._parse import UnreadableSourceError, parse_python
 from ..errors import VerifyError
 
 TOGETHER = ("tensorflow", "paddle")
@@ -46,8 +49,8 @@ def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> 
 
 def _imports(file: Path) -> set[str]:
     try:
-        body = ast.parse(file.read_bytes()).body
-    except (SyntaxError, ValueError, OSError):
+        body = parse_python(_files.read_bytes(file)).body
+    except (UnreadableSourceError, FileError):
         return set()
     names = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in body if isinstance(node, ast.ImportFrom) and not node.level}

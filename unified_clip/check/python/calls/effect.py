@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 
+from ...._parse import UnreadableSourceError, parse_expression
 from ...._static_values import is_number
 from ....config.clip_config import ClipConfig
 from ....config.documents import format_value
@@ -51,8 +52,8 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
 
 def of_unknown_threshold(source: Source, call: ast.Call | None, meaning: Meaning, kind: str) -> tuple[str, ClipConfig]:
     why = RUN_TIME.format(code=meaning.threshold)
-    with contextlib.suppress(ConfigError, SyntaxError):
-        value = source.constant(ast.parse(meaning.threshold, mode="eval").body)
+    with contextlib.suppress(ConfigError, UnreadableSourceError):
+        value = source.constant(parse_expression(meaning.threshold))
         why = why if is_number(value) else NO_NUMBER.format(value=format_value(value))
     if call is None:
         return why, meaning.config

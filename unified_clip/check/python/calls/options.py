@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from .... import _files
+from ...._parse import UnreadableSourceError, parse_expression
 from ...._static_values import is_number
 from ....config.clip_config import ClipConfig
 from ....config.documents.script_options import COMMENT
@@ -73,12 +75,12 @@ def find(source: Source, code: str) -> Option | None:
     Return None if code might change the parsed value.
     """
     try:
-        node = source.followed(ast.parse(code, mode="eval").body)
-    except SyntaxError:
+        node = source.followed(parse_expression(code))
+    except UnreadableSourceError:
         return None
     flag = source.followed(node.value) if isinstance(node, ast.Attribute) and node.attr == "value" else node
     if isinstance(flag, ast.Call) and (name := _flag(flag)[0]):
-        node = ast.parse(f"{parsed_arguments.FLAGS[0]}.{name}", mode="eval").body
+        node = parse_expression(f"{parsed_arguments.FLAGS[0]}.{name}")
     definitions = list(_definitions(source, node.attr)) if isinstance(node, ast.Attribute) else []
     if not isinstance(node, ast.Attribute) or len(definitions) != 1:
         return None
@@ -121,7 +123,7 @@ def passed(uses: Sequence[ClipUse], sources: Sequence[Path], files: Sequence[Pat
 def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipUse]:
     """Yield the clips. If an imported module sets the option of a clip, the effect of the clip becomes unknown."""
     readers = [use for use in uses if use.package and use.option and use.config is not None]
-    texts = {path: path.read_text("utf-8", "replace") for path in sources} if readers else {}
+    texts = {path: _files.read_text(path, errors="replace") for path in sources} if readers else {}
     for use in uses:
         for path, text in texts.items() if use in readers else ():
             is_imported = re.search(rf"^\s*(from|import)\b.*\b{re.escape(path.stem)}\b", texts[use.path], re.MULTILINE)
@@ -177,7 +179,7 @@ def _scripts(use: ClipUse) -> set[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    return [COMMENT.sub("", line) for line in path.read_text("utf-8", "replace").splitlines()]
+    return [COMMENT.sub("", line) for line in _files.read_text(path, errors="replace").splitlines()]
 
 
 def _command(use: ClipUse) -> str:

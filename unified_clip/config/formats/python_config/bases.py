@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ...documents import Document, Key, PartialTable, UnreadFile
 from ...documents.inheritance.base_files import BaseFiles
 from ...documents.merge import MergeRules
-from ..python_source import parse_tree
+from ..python_source import statements
 from .changes import BASES, reads_base
 from .source import WHOLE, parse
 
@@ -89,7 +89,7 @@ def _imported(data: dict[str, Any], statement: Import) -> dict[str, Any]:
 
 def _imports(document: Document) -> list[Import]:
     imports = []
-    for statement in parse_tree(document.text, document.name).body:
+    for statement in statements(document.text, document.name):
         for node in statement.body if isinstance(statement, ast.With) and reads_base(statement) else []:
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = (

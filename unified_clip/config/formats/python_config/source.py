@@ -8,7 +8,7 @@ from typing import Any
 
 from ...._static_values import Target, UnknownValueError, evaluate
 from ...documents import Document, Key, Unknown
-from ..python_source import parse_tree
+from ..python_source import statements
 from .changes import BASES, ROOTS, assigned_names, reads_base, unread_statements
 
 WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump()."
@@ -17,7 +17,7 @@ WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump
 def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Document:
     """Return the variables at the top level of a file. `names` has the variables of the base files."""
     reader = _Reader(dict(names or {}))
-    body = parse_tree(text, name).body
+    body = statements(text, name)
     for statement in body:
         reader.read(statement)
     for key, statement in unread_statements(body, reader.understood):

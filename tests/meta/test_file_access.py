@@ -1,0 +1,85 @@
+"""Only `_files` opens files, and only `_parse` parses Python source: their guards hold for every reader and writer."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from support import syntax
+
+import unified_clip
+
+PACKAGE = Path(unified_clip.__file__).parent
+
+METHODS = ("open", "fdopen", "read_text", "read_bytes", "write_text", "write_bytes")
+FUNCTIONS = (
+    "open", "ast.parse", "cst.parse_module", "json.dump", "pickle.dump", "np.load", "np.save", "np.savez",
+    "np.savez_compressed", "np.fromfile", "np.memmap", "tempfile.NamedTemporaryFile", "ZipFile", "zipfile.ZipFile",
+)  # fmt: skip
+DRAWN = ("savefig", "tofile")
+
+SCRATCH = "a file in a temporary directory of the command, which an error removes"
+OPEN = "takes a file that `_files` has opened"
+OWN = "not a file of the user"
+
+EXCEPTIONS = {
+    "_display.py: open": OWN,
+    "_install.py: metadata.distribution('unified_clip').read_text": OWN,
+    "_scratch.py: os.open": "the lock of a temporary directory",
+    "bench/measure.py: (PROCESS / 'clear_refs').write_text": OWN,
+    "bench/plot.py: figure.savefig": "draws into memory",
+    "bench/run.py: path.open": SCRATCH,
+    "bench/worker.py: os.fdopen": "standard output",
+    "config/documents/inheritance/base_files.py: files.open": OWN,
+    "config/documents/inheritance/hydra.py: self.files.open": OWN,
+    "parity/workers/worker.py: (self._directory / 'current.jsonl').open": SCRATCH,
+    "parity/workers/worker.py: (self._directory / f'{number}.{memmap.TENSORS}').open": SCRATCH,
+    "parity/workers/worker_files.py: (job / memmap.TENSORS).open": SCRATCH,
+    "port/source/syntax_tree.py: cst.parse_module": "`identifiers` has parsed the source before",
+    "recording/launch/command.py: os.open": "the terminal",
+    "recording/launch/process.py: (self.path / f'{os.getpid()}{NOTES}').open": "appends while the training runs",
+    "recording/recorder.py: path.open": "appends while the training runs",
+    "recording/startup/sitecustomize.py: failed.write_text": "runs before the package can be imported",
+    "suggest.py: figure.savefig": "draws into memory",
+    "tensors/files/convert_worker.py: zipfile.ZipFile": "a file that the parent process has opened",
+    "tensors/files/memmap.py: (directory / TENSORS).open": SCRATCH,
+    "tensors/files/memmap.py: np.memmap": OPEN,
+    "tensors/files/npz.py: archive.open": OPEN,
+    "tensors/files/npz.py: zipfile.ZipFile": "a file that `open_map` has opened",
+    "verify/launch/input_files.py: np.load": OPEN,
+    "verify/launch/run.py: np.savez": SCRATCH,
+    "verify/launch/worker.py: np.load": SCRATCH,
+}
+"""{place: why the call needs no guard}."""
+
+
+def direct_accesses(nodes: list[ast.AST]) -> set[str]:
+    calls = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
+    return {call for call in calls if call in FUNCTIONS or _is_method(*call.rpartition(".")[::2])}
+
+
+def _is_method(owner: str, name: str) -> bool:
+    return bool(owner) and owner not in ("_files", "documents") and name in (*METHODS, *DRAWN)
+
+
+def test_files_are_read_and_written_in_one_place() -> None:
+    paths = [path for path in PACKAGE.rglob("*.py") if path.name not in ("_files.py", "_parse.py")]
+    assert len(paths) > 100
+    found = {
+        f"{path.relative_to(PACKAGE).as_posix()}: {call}"
+        for path in paths
+        for call in direct_accesses(syntax.nodes(path))
+    }
+    assert sorted(found) == sorted(EXCEPTIONS), "read and write with _files, and parse with _parse"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('a', 'w')", "Path('a').open()", "path.write_text('')", "path.read_bytes()", "json.dump(data, file)",
+        "np.save(path, array)", "figure.savefig(path)", "ast.parse(text)",
+    ],
+)  # fmt: skip
+def test_a_direct_access_is_found(code: str) -> None:
+    assert direct_accesses([*ast.walk(ast.parse(code))])

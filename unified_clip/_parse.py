@@ -1,0 +1,70 @@
+"""Parse Python source. Its code is never run."""
+
+from __future__ import annotations
+
+import ast
+import platform
+import re
+import tokenize
+import warnings
+from io import BytesIO
+from typing import Any
+
+MAX_DEPTH = 200
+"""CPython allows the same number of nested parentheses. Deeper trees would exceed Python's limit of 1,000 calls in
+functions that call themselves for each level, such as ast.unparse."""
+
+TOO_DEEP = "Some code in the file is too long or too deeply nested to be read. Split the code."
+
+PYTHON_2 = re.compile(r"\s*(print\s+[^=(\s]|print\s*>>|except\s+[\w.()\s,]+,\s*\w+\s*:|raise\s+\w+\s*,|exec\s+['\"\w])")
+
+
+class UnreadableSourceError(Exception):
+    """Python cannot parse a file. The message is a sentence without the name of the file."""
+
+
+def parse_python(source: str | bytes) -> ast.Module:
+    tree: Any = parsed_nodes(source)[0]
+    return tree  # type: ignore[no-any-return]
+
+
+def parse_expression(code: str) -> ast.expr:
+    tree: Any = parsed_nodes(code, "eval")[0]
+    return tree.body  # type: ignore[no-any-return]
+
+
+def parsed_nodes(source: str | bytes, mode: str = "exec") -> list[ast.AST]:
+    """Return all nodes of Python source, in the order of ast.walk. The first node is the whole tree."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # such as invalid escapes
+            level: list[ast.AST] = [ast.parse(source, mode=mode)]
+    except (RecursionError, MemoryError):
+        raise UnreadableSourceError(TOO_DEEP) from None
+    except (SyntaxError, ValueError) as error:
+        raise UnreadableSourceError(_problem(error, source)) from None
+    nodes: list[ast.AST] = []
+    for _ in range(MAX_DEPTH):
+        nodes += level
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return nodes
+    raise UnreadableSourceError(TOO_DEEP)
+
+
+def _problem(error: SyntaxError | ValueError, source: str | bytes) -> str:
+    try:
+        code = source.encode(errors="surrogatepass") if isinstance(source, str) else source
+        text = code.decode(tokenize.detect_encoding(BytesIO(code).readline)[0])
+    except (UnicodeDecodeError, SyntaxError) as failure:
+        remedy = "Save the file as UTF-8, and remove a comment such as `# coding: latin-1` from its first two lines."
+        return f"The text of the file cannot be decoded: {failure}. {remedy}"
+    if "too many nested" in str(error):
+        return TOO_DEEP
+    if not isinstance(error, SyntaxError) or not error.lineno:
+        return f"The file is not valid Python: {error}. Correct the file."
+    if any(map(PYTHON_2.match, text.splitlines())):
+        problem = f"Line {error.lineno} is not valid in Python 3, and the file seems to be Python 2."
+        return f"{problem} Convert the file with 2to3 or futurize."
+    version = ".".join(platform.python_version_tuple()[:2])
+    remedy = f"Correct the line. If the code needs a newer Python than {version}, run this command in that Python."
+    return f"Line {error.lineno} is not valid Python: {error.msg}. {remedy}"
