@@ -117,6 +117,17 @@ def quick_pytorch_workers(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_warning_is_only_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a test, a warning of a recording is an error. In a program, it is printed if warnings are errors."""
+    from unified_clip._core import guard
+
+    def fail(message: str, error: Exception) -> None:
+        raise error
+
+    monkeypatch.setattr(guard, "print_instead", fail)
+
+
+@pytest.fixture(autouse=True)
 def _no_settings_left() -> Iterator[None]:
     """No test may leave a clip of `set_gradient_clip`, which is a setting of the whole process."""
     yield

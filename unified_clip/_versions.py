@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 import unified_clip
 
+from ._backends import OLDEST, is_too_old
 from ._native import KERNELS
 
 PACKAGES = {
@@ -34,7 +35,9 @@ def _version(framework: str) -> str:
         return "not installed"
     for package in PACKAGES[framework]:
         try:
-            return metadata.version(package)
+            version = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+        is_old = framework in OLDEST and is_too_old(framework, version)
+        return f"{version} (older than {OLDEST[framework]}, the oldest supported release)" if is_old else version
     return "installed, in an unknown version"

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ._core.guard import Hook
 from .errors import NothingClippedError
 
 Log = Callable[[dict[str, float], int], object]
@@ -90,9 +91,24 @@ class Monitor:
         step: The step to log. The default is the number of earlier calls.
         """
         if self._calls % self._every == 0:
-            with suppress(NothingClippedError):  # such as while gradients accumulate
-                self._log(metrics(self._clip, self._prefix), self._calls if step is None else step)
+            numbers = observed_metrics(self._clip, self._prefix)
+            if numbers:
+                self._log(numbers, self._calls if step is None else step)
         self._calls += 1
+
+
+HOOK = Hook("metrics", "The metrics of a clip are not logged")
+
+
+def observed_metrics(clip: Clipped, prefix: str = "") -> dict[str, float]:
+    """Return the metrics, or {} before the first clip and after an error, which must not end the training."""
+
+    def read() -> dict[str, float]:
+        with suppress(NothingClippedError):  # such as while gradients accumulate
+            return metrics(clip, prefix)
+        return {}
+
+    return HOOK.run(read) or {}
 
 
 def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:

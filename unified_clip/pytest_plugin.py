@@ -8,12 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from ._core.guard import Hook
+
 FRAMEWORKS = "the frameworks that the fixture clip_parity compares (default: all installed frameworks)"
 INTERPRETERS = "a Python interpreter to use for a framework instead of pytest's. Example: paddle=PATH"
 MISSING = "whether tests that use clip_parity fail (default) or are skipped if a framework is not installed"
 
 
+HOOK = Hook("options of pytest", "The fixtures clip_parity and clip_suite are not available")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    HOOK.run(_add_options, parser)
+
+
+def _add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("unified_clip", "gradient clipping (unified_clip)")
     group.addoption("--clip-frameworks", metavar="NAMES", help=f"{FRAMEWORKS}, comma-separated")
     group.addoption("--clip-interpreter", metavar="FRAMEWORK=PATH", action="append", help=f"{INTERPRETERS}; repeatable")

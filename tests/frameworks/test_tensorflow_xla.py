@@ -16,6 +16,7 @@ from support import reference
 from support.kits import in_a_new_process
 
 import unified_clip.tensorflow as uc
+from unified_clip import ClipWarning
 from unified_clip._backends.tensorflow import kernel_custom_call, kernel_operations
 
 pytestmark = pytest.mark.skipif(not kernel_operations.REGISTERED_FOR_XLA, reason="XLA cannot call the compiled kernels")
@@ -85,6 +86,7 @@ def test_remote_devices_switch_the_kernels_off(monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def _without_cached_check() -> Iterator[None]:
     kernel_custom_call._is_called.cache_clear()
+    kernel_custom_call.HOOK._is_reported = False
     yield
     kernel_custom_call._is_called.cache_clear()
 
@@ -101,7 +103,7 @@ def test_operations_of_tensorflow_replace_kernels_that_xla_cannot_call(
         monkeypatch.setattr(kernel_custom_call, "TARGET", "a target that nobody has registered")
     else:
         monkeypatch.setattr(tf, "constant", lambda numbers: 2.0 * np.array(numbers, np.float32))
-    with pytest.warns(RuntimeWarning, match=problem):
+    with pytest.warns(ClipWarning, match=problem):
         assert not kernel_custom_call._is_called()
     monkeypatch.undo()
     function = compiled(clip)

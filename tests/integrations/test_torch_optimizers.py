@@ -598,3 +598,32 @@ def test_the_repr_of_a_handle_has_its_rule_and_step() -> None:
     assert repr(handle) == "<ClipConfig global_norm, attached, step 1>"
     handle.detach()
     assert repr(handle) == "<ClipConfig global_norm, detached, step 1>"
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_compiled_step_clips_once_without_a_warning(nested: bool) -> None:
+    class Twice(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            super().step()
+            return super().step()
+
+    def train(compiled: bool) -> tuple[int, list[torch.Tensor]]:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = (Twice if nested else torch.optim.SGD)(model.parameters(), 0.1)
+        handle = ClipConfig(rule="global_norm", threshold=0.1).attach_to(optimizer)
+        step = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        for _ in range(3):
+            model(torch.ones(1, 3)).sum().backward()
+            step()
+            optimizer.zero_grad()
+        return handle.step, list(model.parameters())
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="(?s).*_getframe")  # PyTorch has own warnings
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        count, weights = train(compiled=True)
+    expected_count, expected = train(compiled=False)
+    assert count == expected_count == 3
+    assert all(map(torch.equal, weights, expected))

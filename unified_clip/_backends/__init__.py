@@ -1,1 +1,28 @@
 """The backends of the frameworks. Each backend imports only its own framework."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+from .._core import guard
+from ..errors import ClipWarning
+
+OLDEST = {"torch": "2.13", "tensorflow": "2.18", "paddle": "3.3", "jax": "0.9.1", "mlx": "0.32.4", "numpy": "2.0"}
+"""The oldest release of each framework that the tests have run with. `pyproject.toml` has the same releases."""
+
+
+def is_too_old(framework: str, version: str) -> bool:
+    """Return False for a version such as 0.0.0, which some builds from source have."""
+    found, oldest = (tuple(map(int, re.findall(r"\d+", text)[:3])) for text in (version, OLDEST[framework]))
+    return any(found) and found < oldest
+
+
+def check_release(framework: str, version: str) -> None:
+    """Warn of an old release. A backend calls this function before it uses the framework."""
+    if is_too_old(framework, version):
+        message = (
+            f"{framework} {version} is older than {OLDEST[framework]}, the oldest release that unified_clip supports. "
+            f"Some functions may fail. Update {framework}."
+        )
+        guard.warn(message, lambda message: warnings.warn(message, ClipWarning, stacklevel=4))

@@ -24,6 +24,9 @@ from .._compute.device import DevicePath, inverse, relative_powers, round_once
 from .._core.backend import Backend
 from .._core.path import DevicePrimitives, Path
 from .._core.types import Scalar, Tensor, Write
+from . import check_release
+
+check_release("mlx", mx.__version__)
 
 DTYPES = {str(dtype).removeprefix("mlx.core."): dtype for dtype in vars(mx).values() if isinstance(dtype, mx.Dtype)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

@@ -11,6 +11,9 @@ from .._compute import collected, host, kernels, memory
 from .._core.backend import Backend
 from .._core.path import CollectedPath, Path
 from .._core.types import Tensor
+from . import check_release
+
+check_release("numpy", np.__version__)
 
 
 class NumpyBackend(Backend):

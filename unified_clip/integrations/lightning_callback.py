@@ -183,7 +183,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         optimizers = list(map(id, trainer.optimizers))
         if every and steps % every == 0:
             prefix = f"optimizer{optimizers.index(id(optimizer))}/" if len(optimizers) > 1 else ""
-            pl_module.log_dict(monitor.metrics(clipper, prefix))
+            monitor.HOOK.run(lambda: pl_module.log_dict(monitor.metrics(clipper, prefix)))
 
     def _count_step(self, trainer: Any, optimizer: Any) -> int:
         """Return the number of this optimizer's steps. Lightning's `global_step` counts the steps of all optimizers."""

@@ -136,7 +136,13 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Clip before the step, or after each call of a closure. A step inside another step does not clip again."""
-        caller = sys._getframe(1)
+        return _without_compiler(self._clip_before_step, optimizer, args, kwargs)
+
+    def _after_step(self, *_: object) -> None:
+        _without_compiler(self._end_step)
+
+    def _clip_before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        caller = _caller()
         if _only_creates_state(caller):
             return None
         if self._outermost is not None and _is_inside(caller, self._outermost):
@@ -151,8 +157,8 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         self._outermost = caller
         return changed
 
-    def _after_step(self, *_: object) -> None:
-        if sys._getframe(1) is self._outermost:
+    def _end_step(self) -> None:
+        if _caller() is self._outermost:
             self._outermost = None
 
     def _clip(self, optimizer: Any, step: int) -> None:
@@ -180,6 +186,20 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
                     f"{index} of shape {tuple(parameter.shape)} {problem}. {remedy}"
                 )
         self._name_of, self._count = name_of, len(parameters)
+
+
+@torch.compiler.disable
+def _without_compiler(hook: Callable[..., Any], *args: Any) -> Any:
+    """In a compiled step, end the graph before a hook. `torch.compile` cannot trace code that reads stack frames."""
+    return hook(*args)
+
+
+def _caller() -> FrameType | None:
+    """Return the stack frame of the optimizer's step."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith((__name__, "torch._dynamo")):
+        frame = frame.f_back
+    return frame
 
 
 def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: DistributedSpec = INFERRED) -> Attached:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
 from .._core import observer
+from .._core.guard import Call, Hook
 from .._core.observer import Clip
-from .natives.hooks import HOOKS
+from .natives.hooks import HOOKS, RecordingHook
 
 Recording = Any
 """`recorder.Recording`. This module cannot import `recorder`, which imports this module."""
+
+OWN_CALL = RecordingHook("a call of unified_clip", "a call of unified_clip")
 
 NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 
@@ -22,6 +25,11 @@ class RunningCall:
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recorders = [recording.begin(name) for recording in recordings]
         self.overhead = 0.0  # seconds that the recordings took
+
+    def add(self, clip: Clip) -> bool:
+        for recorder in self.recorders:
+            recorder.on_clip(clip)
+        return True
 
 
 class Dispatcher:
@@ -60,48 +68,51 @@ class Dispatcher:
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if body.__name__ in NOT_CLIPS or self.running is not None:  # a call inside another call belongs to it
             return body(*args, **kwargs)
-        name = _name(body, args)
+        return OWN_CALL.around(body, self._observe)(*args, **kwargs)
+
+    def _observe(self, called: Call) -> Iterator[None]:
+        name = _name(called.function, called.args)
         call = self._thread.call = RunningCall(name, self._recordings)
-        failure = None
         started = perf_counter()
         try:
-            return body(*args, **kwargs)
-        except BaseException as error:
-            failure = error
-            raise
+            yield
         finally:
             seconds = perf_counter() - started - call.overhead
             self._thread.call = None
-            if self.natives and failure is None:
+            if self.natives and call.recorders and called.error is None:
                 self.on_jax_clips(call.recorders[0].count_lines("jax"))
                 self.on_clipped(name)
             for recorder in call.recorders:
-                recorder.end(seconds, failure)
+                recorder.end(seconds, called.error)
 
     def on_clip(self, clip: Clip) -> None:
         call = self.running
         if call is None:
             return
         started = perf_counter()
-        for recorder in call.recorders:
-            recorder.on_clip(clip)
+        if not OWN_CALL.run(call.add, clip):
+            call.recorders = []  # a line without this clip would be wrong
         call.overhead += perf_counter() - started
 
     def on_unrecordable_graph(self, framework: str) -> None:
         for recording in self._recordings:
-            recording.on_unrecordable_graph(framework)
+            OWN_CALL.run(recording.on_unrecordable_graph, framework)
 
     def on_warning(self, message: str) -> None:
         for recording in self._recordings:
-            recording.on_warning(message)
+            OWN_CALL.run(recording.on_warning, message)
 
     def log(self, **numbers: float) -> None:
         for recording in self._recordings:
             recording.log(**numbers)
 
-    def on_failure(self, what: str, error: Exception) -> None:
-        for recording in self.natives:
-            recording.on_failure(what, error)
+    def on_failure(self, hook: Hook, error: Exception) -> bool:
+        for recording in self._recordings:
+            recording.on_failure(hook, error)
+        return bool(self._recordings)
+
+    def needs_all_calls(self) -> bool:
+        return any(recording.stores_results for recording in self._recordings)
 
     @property
     def running(self) -> RunningCall | None:
@@ -117,7 +128,7 @@ def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
 
 
 DISPATCHER = Dispatcher()
-HOOKS.on_failure = DISPATCHER.on_failure
+HOOKS.on_failure, HOOKS.needs_all_calls = DISPATCHER.on_failure, DISPATCHER.needs_all_calls
 
 
 def log(**numbers: float) -> None:
@@ -146,4 +157,4 @@ def log(**numbers: float) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=DISPATCHER.after_fork)
+    os.register_at_fork(after_in_child=RecordingHook("fork", "a forked process").guarded(DISPATCHER.after_fork))

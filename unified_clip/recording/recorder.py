@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from .. import _safetensors
-from .._core import validation
+from .._core import guard, validation
 from .._core.observer import Clip
 from .clip_event import ByParameter, ClipEvent, copy_gradients, make_namer, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
 from .lines import NO_CALLS, header, write_line
+from .natives.hooks import RecordingHook
+
+END = RecordingHook("end of a recording", "the end of the training")
+GRAPH = RecordingHook("a clip of a graph", "a clip in a graph")
 
 
 def record(
@@ -97,6 +101,7 @@ class Recording:
         self._pending, self._stored = deque[CallRecorder](), dict[int, int]()
         self._waits: set[Callable[[], object]] = set()
         self._warnings: dict[str, None] = {}
+        self._failed: set[str] = set()
         self.loss_scale: Callable[[], float | None] | None = None
 
         self._arranged: set[str] = set()
@@ -175,13 +180,18 @@ class Recording:
             )
 
     def end(self) -> None:
-        self.wait()  # calls of frameworks' functions reach only the recordings of the dispatcher
+        END.run(self.wait)  # calls of frameworks' functions reach only the recordings of the dispatcher
         DISPATCHER.remove(self)
-        self.wait()
-        with self._flushing:
-            self._flush(wait=True)
-        self._has_ended = True
-        self._close()
+        END.run(self._finish)
+
+    def _finish(self) -> None:
+        try:
+            self.wait()
+            with self._flushing:
+                self._flush(wait=True)
+        finally:
+            self._has_ended = True
+            self._close()
 
     def after_fork(self) -> None:
         """Close the recording, because the parent process owns the file and the pending lines."""
@@ -229,10 +239,11 @@ class Recording:
                 self._write({"step": max(self._step, 1)}, [], {"warning": message}, is_call=False)
             self._warnings[message] = None
 
-    def on_failure(self, what: str, error: Exception) -> None:
+    def on_failure(self, hook: guard.Hook, error: Exception) -> None:
         self._is_empty = False
-        problem = f"{what} is not recorded: {type(error).__name__}: {error}"
-        self._warn(f"{problem}. Training continues. If the framework is newer than unified_clip, update unified_clip.")
+        if hook.name not in self._failed:
+            self._failed.add(hook.name)
+            self._warn(hook.message(error))
 
     def wait_with(self, wait: Callable[[], object]) -> None:
         self._waits.add(wait)
@@ -274,7 +285,7 @@ class Recording:
                     groups = [each.complete_fields(part) for each, part in zip(events, parts, strict=True)]
                     self._write({"step": self._take_step(), "call": call}, groups, {"seconds": None})
 
-        self._waits.add(callback([scalar for each in events for scalar in each.scalars], receive))
+        self._waits.add(callback([scalar for each in events for scalar in each.scalars], GRAPH.guarded(receive)))
         for each in events:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
@@ -314,7 +325,7 @@ class Recording:
 
     def _warn(self, message: str) -> None:
         if message not in self._warnings:
-            validation.warn_at_call(message)
+            guard.warn(message, validation.warn_at_call)
 
 
 class CallRecorder:

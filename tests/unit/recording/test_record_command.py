@@ -25,7 +25,7 @@ from unified_clip.recording.compare import compare
 from unified_clip.recording.dispatcher import DISPATCHER
 from unified_clip.recording.launch.merge import merge
 from unified_clip.recording.launch.process import ProcessRecording
-from unified_clip.recording.natives.hooks import WATCHED
+from unified_clip.recording.natives.hooks import WATCHED, RecordingHook
 from unified_clip.recording.startup.sitecustomize import MODULES
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
@@ -319,12 +319,13 @@ def test_a_file_in_a_directory_that_the_user_cannot_read_is_an_error(
 
 def test_warnings_of_a_process_are_printed_by_the_command(tmp_path: Path) -> None:
     recording = ProcessRecording(tmp_path, norms=False)
+    hook = RecordingHook("a clip", "a call of framework.clip")
     for _ in range(2):
-        recording.on_failure(
-            "a call of framework.clip", ValueError("no tensor")
-        )  # which pytest would raise as a warning
+        recording.on_failure(hook, ValueError("no tensor"))  # which pytest would raise as a warning
     calls, (note,) = merge(tmp_path, tmp_path / "run.jsonl", {"unified_clip": "1", "schema": 2, "started": ""}, 0)
-    assert note.startswith("a call of framework.clip is not recorded: ValueError: no tensor. Training continues. If")
+    assert note.startswith(
+        "a call of framework.clip is not recorded: ValueError: no tensor. Your program continues. If"
+    )
     assert calls == 0
 
 
@@ -336,7 +337,8 @@ def test_an_unknown_version_of_a_library_does_not_end_the_script(folder: Path) -
     completed = record(folder, sys.executable, "train.py", "2")
     assert completed.returncode == 0
     assert completed.stdout.endswith("end\n")
-    assert "optax 0.0.1 is not recorded: ModuleNotFoundError: No module named 'optax._src'" in completed.stderr
+    assert "optax is not recorded: ModuleNotFoundError: No module named 'optax._src'" in completed.stderr
+    assert "optax 0.0.1" in completed.stderr
     assert recorded_steps(folder) == [1, 2]
 
 

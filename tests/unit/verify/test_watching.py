@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import unified_clip
+from unified_clip._core.guard import Hook
 from unified_clip._safetensors import write
 from unified_clip.recording import compare, runs
 from unified_clip.recording.natives.native_call import (
@@ -26,7 +27,6 @@ from unified_clip.recording.natives.native_call import (
     line_fields,
 )
 from unified_clip.recording.natives.observer import OBSERVER
-from unified_clip.recording.startup.after_import import AfterImport
 from unified_clip.tensors.types import Dense
 from unified_clip.verify.launch.outputs import ScriptRun, StepOutput
 from unified_clip.verify.launch.script import Script
@@ -198,7 +198,7 @@ def test_an_action_follows_an_import_once_and_imports_nothing_itself(
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     acted = []
     names = ("watched_module", "broken_module", "absent_module")
-    AfterImport({name: lambda name=name: acted.append(name) for name in names}).install()  # type: ignore[misc]
+    Hook("test", "nothing is lost").after_import({name: lambda name=name: acted.append(name) for name in names})  # type: ignore[misc]
     assert acted == []
     assert "watched_module" not in sys.modules
     import watched_module
@@ -222,7 +222,7 @@ def test_an_action_follows_the_import_of_a_module_that_was_only_looked_for_befor
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     acted: list[str] = []
-    AfterImport({"sought_module": lambda: acted.append("sought_module")}).install()
+    Hook("test", "nothing is lost").after_import({"sought_module": lambda: acted.append("sought_module")})
     assert importlib.util.find_spec("sought_module") is not None
     assert acted == []
     import sought_module
@@ -394,7 +394,7 @@ def test_an_action_waits_for_its_own_module_if_one_loader_loads_all(monkeypatch:
 
     ended: list[str] = []
     monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
-    AfterImport({"shared_outer": lambda: ended.append("action")}).install()
+    Hook("test", "nothing is lost").after_import({"shared_outer": lambda: ended.append("action")})
     importlib.import_module("shared_outer")
     assert ended == ["shared_inner", "shared_outer", "action"]
 

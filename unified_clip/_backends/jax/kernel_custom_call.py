@@ -6,7 +6,6 @@ XLA computes the coefficient and multiplies the gradients. It can fuse this code
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ..._compute import kernels, processor
+from ..._core.guard import Hook
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
 
@@ -116,32 +116,23 @@ def _is_for_one_device(module: Any) -> bool:
     return not module.lowering_parameters.for_export and getattr(module.axis_context, "num_devices", None) == 1
 
 
-@functools.cache
-def rejection() -> str:
-    """Register the kernels with XLA. Return an error message, or '' if this succeeds."""
-    if KERNELS is None:
-        return "unified_clip has no compiled kernels"
-    try:
-        jax.ffi.register_ffi_target(TARGET, KERNELS.xla_norm, platform="cpu")
-        jax.ffi.register_ffi_target(SCALE_TARGET, KERNELS.xla_scale, platform="cpu")
-    except Exception as error:  # XLA has no error class for it
-        return str(error) or type(error).__name__
-    return ""
+HOOK = Hook(
+    "kernels in JAX",
+    "JAX rejects the compiled kernels of unified_clip. In compiled programs, JAX's operations compute the norms, which "
+    "may differ in the last bit from norms of eager calls",
+)
 
 
 @functools.cache
 def register() -> bool:
-    """Return whether XLA accepts the kernels. If not, warn once."""
-    error = rejection()
-    if error:
-        warnings.warn(
-            f"JAX {jax.__version__} rejects the compiled kernels of unified_clip ({error}). In compiled programs, "
-            "JAX's operations compute the norms. These norms may differ in the last bit from norms of eager calls. Set "
-            "UNIFIED_CLIP_GRAPH=framework to use JAX's operations without this warning.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    return not error
+    """Return whether XLA accepts the kernels."""
+    return KERNELS is not None and HOOK.run(_register_kernels) is True
 
 
-rejection()  # register at import, because compiled programs that this process loads need the functions
+def _register_kernels() -> bool:
+    jax.ffi.register_ffi_target(TARGET, KERNELS.xla_norm, platform="cpu")
+    jax.ffi.register_ffi_target(SCALE_TARGET, KERNELS.xla_scale, platform="cpu")
+    return True
+
+
+register()  # at import, because compiled programs that this process loads need the functions

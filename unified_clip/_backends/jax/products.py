@@ -23,7 +23,7 @@ def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] 
     if structure.large or not structure.dtypes <= kernels.CODES.keys():
         return None
     is_repeated, structure.was_scaled = structure.was_scaled, True
-    if not (is_repeated and exchange.may_compile() and not kernel_custom_call.rejection()):
+    if not (is_repeated and exchange.may_compile() and kernel_custom_call.register()):
         return None
     with jax.ensure_compile_time_eval(), jax.enable_x64(True), jax.transfer_guard_host_to_device("allow"):
         return list(_scaled(list(tensors), np.array(coefs, np.float64)))

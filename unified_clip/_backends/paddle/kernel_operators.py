@@ -14,6 +14,7 @@ from typing import Any
 import paddle
 
 from ..._compute import host, kernels, processor
+from ..._core.guard import Hook
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
 from .conditions import DTYPES, NAMES, in_to_static_mode
@@ -40,7 +41,8 @@ def _register() -> bool:
     return True
 
 
-REGISTERED = _register()
+HOOK = Hook("kernels in Paddle", "static programs of Paddle do not call the compiled kernels of unified_clip")
+REGISTERED = HOOK.run(_register) is True
 
 
 def enabled() -> bool:

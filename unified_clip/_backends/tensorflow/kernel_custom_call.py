@@ -7,7 +7,6 @@ shapes of all tensors must be known when the function is traced.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from tensorflow.python.framework import kernels as registered_kernels
 from tensorflow.python.framework import op_def_library
 
 from ..._compute import kernels
+from ..._core.guard import Hook
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
 
@@ -72,28 +72,27 @@ def attributes(op: Any) -> dict[str, Any]:
     return {"p": int(p), "per_tensor": per_tensor == b"1", "is_batch": int(batch) >= 0}
 
 
+HOOK = Hook(
+    "kernels in XLA of TensorFlow",
+    "XLA in TensorFlow does not call the compiled kernels of unified_clip. In functions with jit_compile=True, "
+    "TensorFlow's operations compute the norms, which may differ in the last bit from norms of eager calls",
+)
+
+
 @functools.cache
 def _is_called() -> bool:
+    return HOOK.run(_check) is True
+
+
+def _check() -> bool:
     numbers = [tf.TensorSpec([2])]
 
     @functools.partial(tf.function, input_signature=numbers, jit_compile=True, autograph=False)
     def compiled(numbers: Tensor) -> Scalar:
         return norm([numbers], p=2, per_tensor=False, is_batch=False, threads=1)
 
-    try:
-        with tf.init_scope():
-            result = compiled(tf.constant([3.0, 4.0])).numpy()
-    except Exception as error:  # TensorFlow can raise any error
-        problem = str(error).partition("\n")[0] or type(error).__name__
-    else:
-        problem = "" if result == 5.0 else f"the norm of [3, 4] is {result} instead of 5"
-    if problem:
-        warnings.warn(
-            f"XLA in TensorFlow {tf.__version__} does not call the compiled kernels of unified_clip ({problem}). In "
-            "functions with jit_compile=True, TensorFlow's operations compute the norms. These norms may differ in "
-            "the last bit from norms of eager calls. Set UNIFIED_CLIP_GRAPH=framework to use TensorFlow's operations "
-            "without this warning.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    return not problem
+    with tf.init_scope():
+        result = compiled(tf.constant([3.0, 4.0])).numpy()
+    if result != 5.0:
+        raise ValueError(f"the norm of [3, 4] is {result} instead of 5")
+    return True

@@ -18,6 +18,7 @@ from tensorflow.python.framework import op_def_library, op_def_registry
 from tensorflow.python.ops.parallel_for import pfor
 
 from ..._compute import host, kernels, processor
+from ..._core.guard import Hook
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
 from . import kernel_custom_call
@@ -31,8 +32,9 @@ def _register() -> bool:
     return KERNELS is not None and op_def_registry.get(NORM) is None and KERNELS.register_tensorflow()
 
 
-REGISTERED = _register()
-REGISTERED_FOR_XLA = REGISTERED and kernel_custom_call.register()
+HOOK = Hook("kernels in TensorFlow", "graphs of TensorFlow do not call the compiled kernels of unified_clip")
+REGISTERED = HOOK.run(_register) is True
+REGISTERED_FOR_XLA = REGISTERED and HOOK.run(kernel_custom_call.register) is True
 
 NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 

@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 from ..._compute import host
 from ..._core.collect import wants_clipping
+from ..._core.guard import Hook
 from ..._core.path import Path
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
@@ -29,19 +30,18 @@ HostPathOf = Callable[[Sequence[Tensor]], Path]
 LIBRARY = torch.library.Library("unified_clip", "DEF")
 # The kernels' tables are kept, but a CUDA graph would reuse their memory. PyTorch before 2.9 does not have the tag.
 OUTSIDE_CUDA_GRAPHS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
-for schema in (
+SCHEMAS = (
     "norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor",
     "kernel_norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor",
     "scale_(Tensor(a!)[] tensors, Tensor coef, bool per_tensor) -> ()",
-):
-    LIBRARY.define(schema, tags=OUTSIDE_CUDA_GRAPHS)
-
-ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.register_torch()
+)
+HOOK = Hook("kernels in PyTorch", "graphs of torch.compile do not call the kernels of unified_clip")
+IS_REGISTERED = ENABLED = False
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
     """Programs of `torch.export` are not supported, because they can run in a process without unified_clip."""
-    if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
+    if not (IS_REGISTERED and torch.compiler.is_compiling()) or torch.compiler.is_exporting():
         return False
     devices = {tensor.device.type for tensor in tensors}
     if devices == {"cuda"} and gpu.ENABLED:
@@ -83,10 +83,11 @@ def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None
     torch.ops.unified_clip.scale_(tensors, coef, per_tensor)
 
 
-def register(
+def _register(
     host_path: HostPathOf, norm_by_operations: NormByOperations, scale_by_operations: ScaleByOperations
-) -> None:
-    """`norm_by_operations` must support derivatives and `torch.func.vmap`."""
+) -> bool:
+    for schema in SCHEMAS:
+        LIBRARY.define(schema, tags=OUTSIDE_CUDA_GRAPHS)
 
     def norm_without_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
         if p in (1, 2):
@@ -115,6 +116,20 @@ def register(
     for operator in ("norm", "kernel_norm"):
         torch.library.register_fake(f"unified_clip::{operator}", describe_norm, lib=LIBRARY)
     torch.library.register_fake("unified_clip::scale_", lambda tensors, coef, per_tensor: None, lib=LIBRARY)
+    return True
+
+
+def register(*functions: Any) -> None:
+    """Pass the host path, and the norm and the scale by operations. The norm must support derivatives and
+    `torch.func.vmap`."""
+    global IS_REGISTERED, ENABLED
+    IS_REGISTERED = HOOK.run(_register, *functions) is True
+    ENABLED = (
+        IS_REGISTERED
+        and KERNELS is not None
+        and host.kernels_in_graphs("pairs")
+        and HOOK.run(KERNELS.register_torch) is True
+    )
 
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:

@@ -5,12 +5,16 @@ PyTorch traces the body, or breaks the graph and runs the body eagerly.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..._core import entry, observer
+
+TAKES_REASON = "reason" in inspect.signature(torch.compiler.disable).parameters  # not before PyTorch 2.8
+REASON = {"reason": "unified_clip cannot be part of this graph"} if TAKES_REASON else {}
 
 
 def break_graph(message: str) -> None:
@@ -62,8 +66,8 @@ def register() -> None:
     """`_compilers` calls this function after the compiler is imported."""
     global report_graph
     report_graph = torch.compiler.assume_constant_result(_report_graph)
-    run = torch.compiler.disable(entry.run_eagerly, reason="unified_clip cannot be part of this graph")
+    run = torch.compiler.disable(entry.run_eagerly, **REASON)
     torch.compiler.substitute_in_graph(run)(_traced)
-    entry.register_compiler(run, break_graph)
     torch.compiler.substitute_in_graph(observer.emit, skip_signature_check=True)(_emit_nothing)
     torch.compiler.substitute_in_graph(observer.needs_leaves)(_needs_no_leaves)
+    entry.register_compiler(run, break_graph)  # last: if PyTorch rejects a part, nothing changes

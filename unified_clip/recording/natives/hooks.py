@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ..startup.after_import import AfterImport
+from ..._core.guard import Hook, Observer
 
 WATCHED = {
     "torch": ("torch", "install"),
@@ -25,7 +24,24 @@ Home = tuple[Any, str]
 """(module or class, name of a function)."""
 
 
-class Hook(NamedTuple):
+class RecordingHook(Hook):
+    """A hook whose errors go to the active recordings."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(name, f"{what} is not recorded")
+
+    @property
+    def is_strict(self) -> bool:
+        return HOOKS.needs_all_calls()
+
+    def report(self, error: Exception) -> None:
+        if HOOKS.on_failure(self, error):
+            self._is_reported = True
+        else:
+            super().report(error)
+
+
+class Replacement(NamedTuple):
     homes: Sequence[Home]
     function: Any
     replacement: Any
@@ -33,22 +49,36 @@ class Hook(NamedTuple):
 
 class Hooks:
     def __init__(self) -> None:
-        self._hooks: list[Hook] = []
+        self._hooks: list[Replacement] = []
+        self._hook = RecordingHook("switch", "a part of the training")
+        self._imports = {name: RecordingHook(f"import of {name}", name) for name in WATCHED}
         self._switches: list[tuple[Callable[[], object], Callable[[], object]]] = []
         self._replaced: list[tuple[Home, Any]] = []
         self._is_on = False
         self._missing: dict[str, tuple[str, str]] | None = None  # None before the first recording
-        self.on_failure: Callable[[str, Exception], object] = lambda what, error: None  # the dispatcher sets it
+        # The dispatcher sets these functions.
+        self.on_failure: Callable[[Hook, Exception], bool] = lambda hook, error: False
+        self.needs_all_calls: Callable[[], bool] = lambda: False
 
-    def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
-        """During recordings, replace the function in all `homes` by `wrapper(function)`."""
+    def wrap(
+        self,
+        homes: Sequence[Home],
+        what: str,
+        observe: Observer,
+        *,
+        unless: Callable[[], bool] | None = None,
+        convert: Callable[[Any], Any] = lambda function: function,
+    ) -> None:
+        """During recordings, observe the calls of the function in all `homes`. `what` is lost if `observe` fails."""
         homes = [home for home in homes if hasattr(*home)]
         if homes:
             function = getattr(*homes[0])
-            hook = Hook(homes, function, functools.wraps(function)(wrapper(function)))
-            self._hooks.append(hook)
+            owner, name = homes[0]
+            hook = RecordingHook(f"{getattr(owner, '__module__', '')}.{owner.__name__}.{name}".lstrip("."), what)
+            replaced = convert(hook.around(function, observe, reads=True, unless=unless))
+            self._hooks.append(Replacement(homes, function, replaced))
             if self._is_on:
-                self._replace(hook, homes)
+                self._replace(self._hooks[-1], homes)
 
     def on_switch(self, on: Callable[[], object], off: Callable[[], object]) -> None:
         self._switches.append((on, off))
@@ -62,15 +92,15 @@ class Hooks:
         self._is_on = is_on
         if is_on:
             self._prepare()
-            imported = _imported(self._hooks)
+            imported = self._hook.run(_imported, self._hooks) or {}
             for hook in self._hooks:
-                self._replace(hook, [*hook.homes, *imported[id(hook.function)]])
+                self._hook.run(self._replace, hook, [*hook.homes, *imported.get(id(hook.function), ())])
         else:
             for home, function in self._replaced:
                 setattr(*home, function)
             self._replaced.clear()
         for on, off in self._switches:
-            (on if is_on else off)()
+            self._hook.run(on if is_on else off)
 
     def add_imported(self, *ended: str) -> None:
         """Add the hooks of all imported frameworks. The import of the modules in `ended` has just ended."""
@@ -79,29 +109,29 @@ class Hooks:
         for name in list(self._missing):
             spec = getattr(sys.modules.get(name), "__spec__", None)
             if spec is not None and (name in ended or not getattr(spec, "_initializing", False)):
-                try:
-                    module, function = self._missing.pop(name)
-                    getattr(import_module(f"unified_clip.recording.natives.{module}"), function)()
-                except Exception as error:  # an unknown version of the framework must not end the script
-                    self.on_failure(f"{name} {getattr(sys.modules[name], '__version__', '')}".rstrip(), error)
+                self._imports[name].run(_install, *self._missing.pop(name))
 
     def _prepare(self) -> None:
         if self._missing is not None:
             return
         self._missing, self._is_on = dict(WATCHED), False
         actions = {name: partial(self.add_imported, name) for name in WATCHED if name not in sys.modules}
-        AfterImport(actions).install()
+        self._hook.after_import(actions)
         self.add_imported()
         self._is_on = True
 
-    def _replace(self, hook: Hook, homes: Sequence[Home]) -> None:
+    def _replace(self, hook: Replacement, homes: Sequence[Home]) -> None:
         for home in homes:
             if getattr(*home, None) is hook.function:
                 self._replaced.append((home, hook.function))
                 setattr(*home, hook.replacement)
 
 
-def _imported(hooks: Sequence[Hook]) -> dict[int, list[Home]]:
+def _install(module: str, function: str) -> None:
+    getattr(import_module(f"unified_clip.recording.natives.{module}"), function)()
+
+
+def _imported(hooks: Sequence[Replacement]) -> dict[int, list[Home]]:
     homes: dict[int, list[Home]] = {id(hook.function): [] for hook in hooks}
     packages = {id(hook.function): _package(getattr(hook.function, "__module__", "")) for hook in hooks}
     for name, module in list(sys.modules.items()):

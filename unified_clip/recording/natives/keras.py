@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,54 +11,56 @@ import keras
 from keras.optimizers import LossScaleOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
+from ..._core.guard import Call
 from ..._core.observer import Rule
 from .hooks import HOOKS
 from .native_call import NativeCall
 from .observer import OBSERVER, RunningNativeCall, without_none
-from .optimizer_steps import UNSCALED, decayed_elements, of_groups, record_step, warn_on_error
+from .optimizer_steps import LOSS, STEP, UNSCALED, decayed_elements, of_groups, record_step
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
 """{argument of an optimizer: its clip rule}. Keras uses the first argument that is set."""
 
 
 def install() -> None:
-    HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], OBSERVER.around(_clip_gradients))
-    HOOKS.wrap([(BaseOptimizer, "apply")], _stepped)
+    HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], "a clip of a Keras optimizer", OBSERVER.around(_clip_gradients))
+    HOOKS.wrap([(BaseOptimizer, "apply")], STEP, _step)
     is_recorded = keras.backend.backend() in ("tensorflow", "torch")  # a tracer of JAX takes no attribute
     for owner in (BaseOptimizer, LossScaleOptimizer) if is_recorded else ():  # each class has its own `scale_loss`
-        HOOKS.wrap([(owner, "scale_loss")], _marking_scaled)
+        HOOKS.wrap([(owner, "scale_loss")], LOSS, _mark_scaled)
 
 
-def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    call, backend = _describe_call(self), keras.backend.backend()
+def _clip_gradients(called: Call) -> Iterator[None]:
+    optimizer, grads = called.args
+    call, backend = _describe_call(optimizer), keras.backend.backend()
     if call is None:
-        return function(self, grads)
-    variables = self._trainable_variables if len(self._trainable_variables) == len(grads) else ()
+        return
+    variables = optimizer._trainable_variables if len(optimizer._trainable_variables) == len(grads) else ()
     names = [getattr(variable, "path", variable.name) for variable in variables]  # a tf.Variable has no path
     weights = [variable.value if isinstance(variable, keras.Variable) else variable for variable in variables]
     if backend == "tensorflow":
         from . import tensorflow
 
-        clipped = function(self, grads)
-        return tensorflow.report_call(lambda _: call, [], grads, clipped, weights, names)
+        yield
+        called.result = tensorflow.report_call(lambda _: call, [], grads, called.result, weights, names)
+        return
     before, weights, names = without_none(grads, weights, names)
     if backend == "jax":
         import jax
 
         from . import traced
 
-        clipped = function(self, grads)
-        _, after = without_none(grads, clipped)
+        yield
+        _, after = without_none(grads, called.result)
         report = partial(traced.report_call, lambda _: call, None, before, after, weights, names)
-        if self.gradient_accumulation_steps:  # JAX also clips if it only adds up gradients, but drops the result
-            jax.lax.cond(_updates_weights(self), report, lambda: None)
+        if optimizer.gradient_accumulation_steps:  # JAX also clips if it only adds up gradients, but drops the result
+            jax.lax.cond(_updates_weights(optimizer), report, lambda: None)
         else:
             report()
-        return clipped
+        return
     running = RunningNativeCall(call, before, weights, names)  # a clip may overwrite the gradients
-    clipped = function(self, grads)
-    running.end(without_none(grads, clipped)[1])
-    return clipped
+    yield
+    running.end(without_none(grads, called.result)[1])
 
 
 def _describe_call(optimizer: Any) -> NativeCall | None:
@@ -83,32 +85,21 @@ SETTINGS = {
 }
 
 
-def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
-        if hasattr(self, "inner_optimizer"):  # which records the steps that are not skipped
-            return function(self, grads, *args, **kwargs)
-        numbers: list[Any] = []
-        with warn_on_error("a step of an optimizer"):  # before the step counts itself
-            rate = keras.ops.convert_to_tensor(self._get_current_learning_rate())
-            numbers = [rate, _updates_weights(self), _repeated_rows(self, grads)]
-        result = function(self, grads, *args, **kwargs)
-        if numbers:
-            with warn_on_error("a step of an optimizer"):
-                _record_step(self, numbers)
-        return result
-
-    return apply
+def _step(call: Call) -> Iterator[None]:
+    optimizer = call.args[0]
+    if hasattr(optimizer, "inner_optimizer"):  # which records the steps that are not skipped
+        return
+    rate = keras.ops.convert_to_tensor(optimizer._get_current_learning_rate())  # before the step counts itself
+    numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, call.arguments["grads"])]
+    yield
+    _record_step(optimizer, numbers)
 
 
-def _marking_scaled(function: Callable[..., Any]) -> Callable[..., Any]:
-    def scale_loss(self: Any, loss: Any) -> Any:
-        scaled = function(self, loss)
-        if scaled is not loss:
-            with warn_on_error("a loss without scale"):
-                setattr(scaled, UNSCALED, loss)
-        return scaled
-
-    return scale_loss
+def _mark_scaled(call: Call) -> Iterator[None]:
+    yield
+    loss = call.arguments["loss"]
+    if call.result is not loss:
+        setattr(call.result, UNSCALED, loss)
 
 
 def _class_name(optimizer: Any) -> str:

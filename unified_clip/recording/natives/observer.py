@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..._core.guard import Call, Observer
 from ..._dispatch import adapter_of, resolve
 from ...tensors.types import Dense
 from ..dispatcher import DISPATCHER
@@ -44,15 +44,12 @@ class NativeCallObserver:
         finally:
             self._thread.inside = False
 
-    def around(self, watch: Callable[..., Any]) -> Callable[[Any], Any]:
-        def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
-            def watched(*args: Any, **kwargs: Any) -> Any:
-                with self.outermost() as is_outermost:
-                    return watch(function, *args, **kwargs) if is_outermost else function(*args, **kwargs)
+    def around(self, observe: Observer) -> Observer:
+        def observe_outermost(call: Call) -> Iterator[None]:
+            with self.outermost() as is_outermost:
+                yield from observe(call) if is_outermost else ran(call)
 
-            return watched
-
-        return wrapper
+        return observe_outermost
 
     def needs(self) -> Needs:
         recordings = DISPATCHER.natives
@@ -94,27 +91,25 @@ class RunningNativeCall:
         if observed is not None and observed.is_gradient is False:
             return
         for recording in recordings:
-            with _warn_on_error(recording, call):
-                if not recording.stores_results:
-                    recorder = recording.begin(call.name)
-                    known = recording.names_of(observed.sources) if observed else [None] * len(names)
-                    own = [name or other for name, other in zip(known, names, strict=True)] if any(known) else names
-                    tensors = CallTensors(resolve(before)[0], before, weights, own)
-                    event = NativeEvent(call, tensors, recorder, returns_norm)
-                    event.fields["is_gradient"] = observed is None or observed.is_gradient
-                    if observed and observed.sparse:
-                        event.fields["sparse"] = observed.sparse
-                        if (stored_norm := norm_of_rows(call, observed)) is not None:
-                            event.fields["stored_norm"] = stored_norm
-                    self._events.append((recorder, event))
+            if not recording.stores_results:
+                recorder = recording.begin(call.name)
+                known = recording.names_of(observed.sources) if observed else [None] * len(names)
+                own = [name or other for name, other in zip(known, names, strict=True)] if any(known) else names
+                tensors = CallTensors(resolve(before)[0], before, weights, own)
+                event = NativeEvent(call, tensors, recorder, returns_norm)
+                event.fields["is_gradient"] = observed is None or observed.is_gradient
+                if observed and observed.sparse:
+                    event.fields["sparse"] = observed.sparse
+                    if (stored_norm := norm_of_rows(call, observed)) is not None:
+                        event.fields["stored_norm"] = stored_norm
+                self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
         """`after` is ignored if `__init__` got `observed`."""
         for recorder, event in self._events:
-            with _warn_on_error(recorder.recording, self._call):
-                event.end(returned_norm)
-                recorder.events = [event]
-                recorder.end(None, None)
+            event.end(returned_norm)
+            recorder.events = [event]
+            recorder.end(None, None)
         DISPATCHER.on_clipped(self._call.name)
         if not self._evidence:
             return
@@ -125,20 +120,9 @@ class RunningNativeCall:
             results = (stored(observed, tensors) for tensors in (observed.before, observed.after))
             recording.add(line_fields(self._call, observed), *results)
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException | None) -> None:
         for recorder, _ in self._events:
             recorder.end(None, error)
-
-
-@contextmanager
-def _warn_on_error(recording: Recording, call: NativeCall) -> Iterator[None]:
-    """Turn an error into a warning. If the recording stores gradients, raise the error."""
-    try:
-        yield
-    except Exception as error:
-        if recording.stores_results:
-            raise
-        recording.on_failure(f"a call of {call.name}", error)
 
 
 def _array(dense: Dense) -> Any:
@@ -154,33 +138,36 @@ def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any
     return [[each[index] for index in places] if each else [] for each in (before, *others)]
 
 
+def ran(call: Call) -> Iterator[None]:
+    yield
+
+
 def clip_parameters(
-    function: Callable[..., Any],
-    *args: Any,
+    called: Call,
     value_of: Callable[[Any], Any] = lambda norm: norm,
     on_empty: Callable[[Sequence[Any]], object] = lambda parameters: None,
-    **kwargs: Any,
-) -> Any:
+    inner: Observer = ran,
+) -> Iterator[None]:
     """The first argument must be the parameters."""
+    function = called.function
     framework = function.__module__.partition(".")[0]
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    (first, passed), *_ = bound.arguments.items()
-    parameters = bound.arguments[first] = list(passed) if adapter_of(type(passed)) is None else [passed]
+    arguments = called.arguments
+    passed = next(iter(arguments.values()))
+    parameters = list(passed) if adapter_of(type(passed)) is None else [passed]
     clipped = [parameter for parameter in parameters if getattr(parameter, "grad", None) is not None]
     names = [parameter.name for parameter in clipped] if framework == "paddle" else ()
     if not clipped:
         on_empty(parameters)
-    call = _describe_call(framework, function.__name__, bound.arguments)
+    call = _describe_call(framework, function.__name__, arguments)
     returns_norm = call.rule == "global" and call.passed_norm is None
     before = [parameter.grad for parameter in clipped]
     running = RunningNativeCall(call, before, clipped, names, returns_norm=returns_norm)
     try:
-        result = function(*bound.args, **bound.kwargs)
-    except BaseException as error:
-        running.fail(error)
+        yield from inner(called)
+    except GeneratorExit:
+        running.fail(called.error)
         raise
-    running.end([parameter.grad for parameter in clipped], value_of(result) if returns_norm else None)
-    return result
+    running.end([parameter.grad for parameter in clipped], value_of(called.result) if returns_norm else None)
 
 
 def _describe_call(framework: str, name: str, arguments: dict[str, Any]) -> NativeCall:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,11 @@ import numpy as np
 import optax
 from optax._src import alias
 
-from .hooks import HOOKS
+from ..._core.guard import Call
+from .hooks import HOOKS, RecordingHook
 from .native_call import NativeCall
 from .observer import OBSERVER
-from .optimizer_steps import decayed_elements, of_groups, record_step, warn_on_error
+from .optimizer_steps import STEP, decayed_elements, of_groups, record_step
 from .traced import report_call, report_step
 
 OPTIMIZERS = (
@@ -40,28 +41,29 @@ SETTINGS = {
 
 def install() -> None:
     for name in OPTIMIZERS:
-        HOOKS.wrap([(optax, name), (alias, name)], _stepped)
+        HOOKS.wrap([(optax, name), (alias, name)], STEP, _optimizer)
     for name in ("clip_by_global_norm", "clip"):
-        HOOKS.wrap([(optax, name), (optax.transforms, name)], _watched)
+        HOOKS.wrap([(optax, name), (optax.transforms, name)], f"a call of optax.{name}", _clip)
 
 
-def _watched(make: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        init, update = make(*args, **kwargs)
-        (threshold,) = inspect.signature(make).bind(*args, **kwargs).arguments.values()
-        describe = partial(_describe_call, make.__name__)
+def _clip(call: Call) -> Iterator[None]:
+    yield
+    name = call.function.__name__
+    (threshold,) = call.arguments.values()
+    describe = partial(_describe_call, name)
 
-        def report(function: Callable[..., Any], updates: Any, state: Any, params: Any = None) -> Any:
-            clipped, state = function(updates, state, params)
-            leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
-            weights = weights if len(weights) == len(leaves) else []
-            names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
-            report_call(describe, threshold, leaves, jax.tree.leaves(clipped), weights, names)
-            return clipped, state
+    def report(update: Call) -> Iterator[None]:
+        yield
+        updates, _, params, *_ = [*update.arguments.values(), None]
+        clipped, _ = update.result
+        leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
+        weights = weights if len(weights) == len(leaves) else []
+        names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
+        report_call(describe, threshold, leaves, jax.tree.leaves(clipped), weights, names)
 
-        return optax.GradientTransformation(init, OBSERVER.around(report)(update))
-
-    return watched
+    init, update = call.result
+    hook = RecordingHook(f"update of optax.{name}", f"a call of optax.{name}")
+    call.result = optax.GradientTransformation(init, hook.around(update, OBSERVER.around(report)))
 
 
 def _describe_call(name: str, value: Any) -> NativeCall:
@@ -72,22 +74,19 @@ def _describe_call(name: str, value: Any) -> NativeCall:
     return NativeCall(f"optax.{name}", "jax", "global", threshold)
 
 
-def _stepped(make: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        transformation = make(*args, **kwargs)
-        bound = inspect.signature(make).bind(*args, **kwargs)
-        bound.apply_defaults()
-        record = partial(_record_step, f"optax.{make.__name__}", bound.arguments)
+def _optimizer(call: Call) -> Iterator[None]:
+    yield
+    bound = inspect.signature(call.function).bind(*call.args, **call.kwargs)
+    bound.apply_defaults()
+    name, transformation = f"optax.{call.function.__name__}", call.result
 
-        def update(updates: Any, state: Any, *more: Any, **extra: Any) -> Any:
-            result = transformation.update(updates, state, *more, **extra)
-            with warn_on_error("a step of an optimizer"):
-                record(state, updates)
-            return result
+    def step(update: Call) -> Iterator[None]:
+        yield
+        updates, state, *_ = update.arguments.values()
+        _record_step(name, bound.arguments, state, updates)
 
-        return type(transformation)(transformation.init, update)
-
-    return watched
+    update = RecordingHook(f"update of {name}", STEP).around(transformation.update, step)
+    call.result = type(transformation)(transformation.init, update)
 
 
 def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..dispatcher import DISPATCHER
-from .hooks import HOOKS
+from .hooks import HOOKS, RecordingHook
 
 MOST_LOSSES = 1024
 
@@ -17,15 +16,10 @@ UNSCALED = "_unified_clip_unscaled"
 """The hook for Keras stores the unscaled loss in this attribute of the scaled loss."""
 
 
-@contextmanager
-def warn_on_error(what: str) -> Iterator[None]:
-    """Turn an error into a warning. If a recording stores gradients, raise the error."""
-    try:
-        yield
-    except Exception as error:
-        if any(recording.stores_results for recording in DISPATCHER.natives):
-            raise
-        DISPATCHER.on_failure(what, error)
+BACKWARD, LOSS, STEP = "a backward pass", "a loss", "a step of an optimizer"
+
+READ_LOSS = RecordingHook("read a loss", LOSS)
+"""A recording reads a loss after the backward pass, so that the device can compute it."""
 
 
 class Losses:
@@ -45,10 +39,9 @@ class Losses:
         self._waiting.append(loss)
 
     def take(self) -> list[float]:
-        losses = []
+        losses: list[float | None] = []
         while self._waiting:
-            with warn_on_error("a loss"):
-                losses.append(self._waiting.popleft()())
+            losses.append(READ_LOSS.run(self._waiting.popleft()))
         return [loss for loss in losses if loss is not None]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -11,11 +11,12 @@ import numpy as np
 import paddle
 from paddle.amp.grad_scaler import AmpScaler
 
+from ..._core.guard import Call
 from ...tensors.types import Dense, from_numpy
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER, RunningNativeCall, clip_parameters
-from .optimizer_steps import LOSSES, StepWatcher, decayed_elements, of_groups, rates_by_name, warn_on_error
+from .optimizer_steps import BACKWARD, LOSSES, STEP, StepWatcher, decayed_elements, of_groups, rates_by_name
 
 
 class InProgram(NamedTuple):
@@ -38,16 +39,16 @@ is (weight decay, number of elements, name, learning rate)."""
 
 def install() -> None:
     for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
-        HOOKS.wrap([(kind, "__call__")], OBSERVER.around(_clip))
-    clips = functools.partial(clip_parameters, on_empty=WATCHER.on_empty_clip)
+        HOOKS.wrap([(kind, "__call__")], f"a call of paddle.nn.{kind.__name__}", OBSERVER.around(_clip))
+    clips = OBSERVER.around(functools.partial(clip_parameters, on_empty=WATCHER.on_empty_clip))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        HOOKS.wrap([(paddle.nn.utils, name)], OBSERVER.around(clips))
-    HOOKS.wrap([(paddle.static.Executor, "run")], _run)
-    HOOKS.wrap([(paddle.Tensor, "backward")], _counted)
-    HOOKS.wrap([(paddle.optimizer.Optimizer, "_apply_optimize")], _stepped)
+        HOOKS.wrap([(paddle.nn.utils, name)], f"a call of paddle.nn.utils.{name}", clips)
+    HOOKS.wrap([(paddle.static.Executor, "run")], "a run of a static program", _run)
+    HOOKS.wrap([(paddle.Tensor, "backward")], BACKWARD, _backward)
+    HOOKS.wrap([(paddle.optimizer.Optimizer, "_apply_optimize")], STEP, _step)
     HOOKS.on_switch(STEPPED.clear, STEPPED.clear)
-    HOOKS.wrap([(AmpScaler, "scale")], _scaled)
-    HOOKS.wrap([(AmpScaler, "_unscale")], _unscaled)
+    HOOKS.wrap([(AmpScaler, "scale")], "a loss scale", _scaled)
+    HOOKS.wrap([(AmpScaler, "_unscale")], "a loss scale", _unscaled)
 
 
 def install_unified_clip() -> None:
@@ -55,33 +56,32 @@ def install_unified_clip() -> None:
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
-        HOOKS.wrap([(kind, "__call__")], OBSERVER.around(_clip_by_unified_clip))
+        HOOKS.wrap([(kind, "__call__")], f"a call of {kind.__name__}", OBSERVER.around(_clip_by_unified_clip))
 
 
-def _clip(function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
-    call = _describe_call(self, f"paddle.nn.{type(self).__name__}")
+def _clip(called: Call) -> Iterator[None]:
+    clip, params_grads = called.args
+    call = _describe_call(clip, f"paddle.nn.{type(clip).__name__}")
     if not paddle.in_dynamic_mode():
-        return _add_to_program(call, self, params_grads, function)
-    params_grads = list(params_grads)
+        yield from _add_to_program(call, called)
+        return
     pairs = _clipped_pairs(params_grads)
     running = RunningNativeCall(call, [g for _, g in pairs], [p for p, _ in pairs], [p.name for p, _ in pairs])
-    result = function(self, params_grads)
-    running.end(_results(result, pairs))
-    return result
+    yield
+    running.end(_results(called.result, pairs))
 
 
-def _clip_by_unified_clip(function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
+def _clip_by_unified_clip(called: Call) -> Iterator[None]:
     if paddle.in_dynamic_mode():
-        return function(self, params_grads)
-    return _add_to_program(_describe_call(self, type(self).__name__), self, list(params_grads), function)
+        return
+    yield from _add_to_program(_describe_call(called.args[0], type(called.args[0]).__name__), called)
 
 
-def _add_to_program(call: NativeCall, clip: Any, params_grads: Any, function: Callable[..., Any]) -> Any:
-    pairs = _clipped_pairs(params_grads)
-    result = function(clip, params_grads)
-    in_program = InProgram(call, [p.name for p, _ in pairs], [g for _, g in pairs], _results(result, pairs))
-    PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(in_program)
-    return result
+def _add_to_program(call: NativeCall, called: Call) -> Iterator[None]:
+    pairs = _clipped_pairs(called.args[1])
+    yield
+    names, before, after = [p.name for p, _ in pairs], [g for _, g in pairs], _results(called.result, pairs)
+    PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(InProgram(call, names, before, after))
 
 
 def _clipped_pairs(params_grads: Any) -> list[tuple[Any, Any]]:
@@ -99,25 +99,22 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
     return NativeCall(name, "paddle", "global" if "GlobalNorm" in name else "each", float(clip.clip_norm))
 
 
-def _run(function: Callable[..., Any]) -> Any:
-    """Return a replacement for `Executor.run` that also records the gradients before and after each clip."""
-
-    @functools.wraps(function)
-    def run(self: Any, program: Any = None, feed: Any = None, fetch_list: Any = None, *args: Any, **kwargs: Any) -> Any:
-        clips = PROGRAMS.get(program or paddle.static.default_main_program(), [])
-        if not clips:
-            return function(self, program, feed, fetch_list, *args, **kwargs)
-        own = list(fetch_list or [])
-        gradients = [gradient for clip in clips for gradient in (*clip.before, *clip.after)]
-        weights = [list(map(_weight, clip.names)) for clip in clips]
-        fetched = function(self, program, feed, [*own, *gradients], *args, **kwargs)
-        values = iter([from_numpy(np.array(array)) for array in fetched[len(own) :]])
-        for clip, clip_weights in zip(clips, weights, strict=True):
-            before, after = ([next(values) for _ in clip.names] for _ in range(2))
-            OBSERVER.record(clip.call, ObservedTensors(before, after, clip_weights, clip.names))
-        return fetched[: len(own)]
-
-    return run
+def _run(called: Call) -> Iterator[None]:
+    """Also fetch the gradients before and after each clip from `Executor.run`."""
+    arguments = called.arguments
+    clips = PROGRAMS.get(arguments.get("program") or paddle.static.default_main_program(), [])
+    if not clips:
+        return
+    own = list(arguments.get("fetch_list") or [])
+    weights = [list(map(_weight, clip.names)) for clip in clips]
+    gradients = [gradient for clip in clips for gradient in (*clip.before, *clip.after)]
+    called.args, called.kwargs = (), {**arguments, "fetch_list": [*own, *gradients]}
+    yield
+    fetched, called.result = called.result, called.result[: len(own)]
+    values = iter([from_numpy(np.array(array)) for array in fetched[len(own) :]])
+    for clip, clip_weights in zip(clips, weights, strict=True):
+        before, after = ([next(values) for _ in clip.names] for _ in range(2))
+        OBSERVER.record(clip.call, ObservedTensors(before, after, clip_weights, clip.names))
 
 
 def _weight(name: str) -> Dense | None:
@@ -125,14 +122,10 @@ def _weight(name: str) -> Dense | None:
     return None if variable is None else from_numpy(np.array(variable.get_tensor()))
 
 
-def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        with warn_on_error("a backward pass"):
-            WATCHER.before_backward()
-            _add_loss(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    return backward
+def _backward(call: Call) -> Iterator[None]:
+    WATCHER.before_backward()
+    _add_loss(*call.args, **call.kwargs)
+    yield
 
 
 def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
@@ -140,21 +133,16 @@ def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
         LOSSES.add(tensor.detach().clone().item)  # the script may overwrite the loss before the step
 
 
-def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `Optimizer._apply_optimize` to record steps. Paddle calls this method for each parameter group."""
-
-    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            result = function(self, *args, **kwargs)
-        except BaseException:
-            STEPPED.pop(self, None)
-            raise
-        if paddle.in_dynamic_mode():
-            with warn_on_error("a step of an optimizer"):
-                _record_step(self)
-        return result
-
-    return apply
+def _step(call: Call) -> Iterator[None]:
+    """Paddle calls `Optimizer._apply_optimize` for each parameter group."""
+    optimizer = call.args[0]
+    try:
+        yield
+    except GeneratorExit:
+        STEPPED.pop(optimizer, None)
+        raise
+    if paddle.in_dynamic_mode():
+        _record_step(optimizer)
 
 
 def _record_step(optimizer: Any) -> None:
@@ -216,23 +204,16 @@ def _decay_of(optimizer: Any, group: Any, parameter: Any) -> float | None:
     return float(decay._coeff) if isinstance(decay, paddle.regularizer.L2Decay) else None
 
 
-def _scaled(function: Callable[..., Any]) -> Callable[..., Any]:
-    def scale(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = function(self, *args, **kwargs)
-        if self.is_enable() and paddle.in_dynamic_mode():
-            WATCHER.scaling_begins(lambda: self._scale)
-        return result
-
-    return scale
+def _scaled(call: Call) -> Iterator[None]:
+    yield
+    scaler = call.args[0]
+    if scaler.is_enable() and paddle.in_dynamic_mode():
+        WATCHER.scaling_begins(lambda: scaler._scale)
 
 
-def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
-    def unscale(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        WATCHER.scaling_ends()
-        return result
-
-    return unscale
+def _unscaled(call: Call) -> Iterator[None]:
+    yield
+    WATCHER.scaling_ends()
 
 
 def _is_cleared(reference: ref[Any]) -> bool:

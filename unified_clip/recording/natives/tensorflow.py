@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,12 +15,13 @@ from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import clip_ops, gradients_util
 
 from ..._backends.tensorflow.arithmetic import is_for_xla
+from ..._core.guard import Call
 from ...tensors.types import from_numpy
-from .hooks import HOOKS
+from .hooks import HOOKS, RecordingHook
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER, without_none
-from .optimizer_steps import LOSSES, UNSCALED, warn_on_error
-from .tensorflow_graphs import call_on_cpu, install_optimizers, not_converted, report_numbers, runs_all_effects
+from .optimizer_steps import BACKWARD, LOSSES, UNSCALED
+from .tensorflow_graphs import call_on_cpu, install_optimizers, report_numbers, runs_all_effects, watch
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """Takes the values of the thresholds, and returns the settings of the call."""
@@ -44,12 +44,12 @@ class GradientSource(NamedTuple):
 
 
 def install() -> None:
-    HOOKS.wrap([(tf.GradientTape, "gradient")], partial(not_converted, partial(_marking, 2)))
-    HOOKS.wrap([(gradients_util, "_GradientsHelper")], partial(not_converted, partial(_marking, 1)))
+    watch([(tf.GradientTape, "gradient")], BACKWARD, partial(_mark, 2))
+    watch([(gradients_util, "_GradientsHelper")], BACKWARD, partial(_mark, 1))
     HOOKS.on_switch(lambda: None, _unwatch_operations)
     for clip in (clip_by_global_norm, clip_by_norm, clip_by_value):
         homes = [(module, clip.__name__) for module in (clip_ops, tf, tf.compat.v1, tf.compat.v2)]
-        HOOKS.wrap(homes, partial(not_converted, OBSERVER.around(clip)))
+        watch(homes, f"a call of tf.{clip.__name__}", OBSERVER.around(clip))
     install_optimizers()
 
 
@@ -58,39 +58,32 @@ def _watch_operations() -> None:
 
     A script has to call `disable_eager_execution` before the context exists.
     """
-    if tf.executing_eagerly() and _mark_computed not in context.context().op_callbacks:
-        op_callbacks.add_op_callback(_mark_computed)
+    if tf.executing_eagerly() and MARK not in context.context().op_callbacks:
+        op_callbacks.add_op_callback(MARK)
 
 
 def _unwatch_operations() -> None:
-    if tf.executing_eagerly() and _mark_computed in context.context().op_callbacks:
-        op_callbacks.remove_op_callback(_mark_computed)
+    if tf.executing_eagerly() and MARK in context.context().op_callbacks:
+        op_callbacks.remove_op_callback(MARK)
 
 
-def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark the results of `function` as gradients. If a gradient tape computes them, also record the loss."""
-    keyword = [*inspect.signature(function).parameters][position]
-
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        report = None
-        if isinstance(args[0], tf.GradientTape):
-            with warn_on_error("a backward pass"):
-                named = dict(zip(("target", "sources", "output_gradients"), args[1:], strict=False)) | kwargs
-                report = _add_loss(**named)
-        result = function(*args, **kwargs)
-        _watch_operations()
-        if report is not None:
-            result = _after(report, result)
-        sources = args[position] if len(args) > position else kwargs[keyword]
-        for gradient, source in zip(tf.nest.flatten(result), _describe_sources(sources), strict=True):
-            if gradient is not None:
-                values = _values(gradient)
-                GRADIENTS[id(values)] = values
-                if source is not None:
-                    setattr(values, SOURCE, source)
-        return result
-
-    return watched
+def _mark(position: int, call: Call) -> Iterator[None]:
+    """Mark the results as gradients. If a gradient tape computes them, also record the loss."""
+    report = None
+    if isinstance(call.args[0], tf.GradientTape):
+        named = dict(zip(("target", "sources", "output_gradients"), call.args[1:], strict=False)) | call.kwargs
+        report = _add_loss(**named)
+    yield
+    _watch_operations()
+    if report is not None:
+        call.result = _after(report, call.result)
+    sources = _describe_sources(list(call.arguments.values())[position])
+    for gradient, source in zip(tf.nest.flatten(call.result), sources, strict=True):
+        if gradient is not None:
+            values = _values(gradient)
+            GRADIENTS[id(values)] = values
+            if source is not None:
+                setattr(values, SOURCE, source)
 
 
 def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any:
@@ -146,6 +139,9 @@ def _mark_computed(
         setattr(outputs[0], SOURCE, source)
 
 
+MARK = RecordingHook("an operation of TensorFlow", "whether a tensor is a gradient").guarded(_mark_computed)
+
+
 def _values(tensor: Any) -> Any:
     return tensor.values if _is_sparse(tensor) else tensor
 
@@ -172,27 +168,29 @@ def from_tape(tensor: Any) -> bool | None:
     return None if has_arguments and not any(graph is tensor.graph for graph in graphs) else False
 
 
-def clip_by_global_norm(function: Any, t_list: Any, clip_norm: Any, use_norm: Any = None, name: Any = None) -> Any:
-    clipped, norm = function(t_list, clip_norm, use_norm, name)
+def clip_by_global_norm(call: Call) -> Iterator[None]:
+    yield
+    t_list, clip_norm, use_norm = map(call.arguments.get, ("t_list", "clip_norm", "use_norm"))
+    clipped, norm = call.result
     thresholds = [clip_norm] if use_norm is None else [clip_norm, use_norm]
-    call, returned = _describe("tf.clip_by_global_norm", "global"), norm if use_norm is None else None
-    return report_call(call, thresholds, t_list, clipped, norm=returned), norm
+    describe, returned = _describe("tf.clip_by_global_norm", "global"), norm if use_norm is None else None
+    call.result = report_call(describe, thresholds, t_list, clipped, norm=returned), norm
 
 
-def clip_by_norm(function: Any, t: Any, clip_norm: Any, axes: Any = None, name: Any = None) -> Any:
-    clipped = function(t, clip_norm, axes, name)
-    if axes is not None:
-        return clipped
-    call = _describe("tf.clip_by_norm", "each")
-    return report_call(call, [clip_norm], [t], [clipped], is_gradient=partial(from_tape, t))[0]
+def clip_by_norm(call: Call) -> Iterator[None]:
+    yield
+    t, clip_norm, axes = map(call.arguments.get, ("t", "clip_norm", "axes"))
+    if axes is None:
+        describe = _describe("tf.clip_by_norm", "each")
+        (call.result,) = report_call(describe, [clip_norm], [t], [call.result], is_gradient=partial(from_tape, t))
 
 
-def clip_by_value(function: Any, t: Any, clip_value_min: Any, clip_value_max: Any, name: Any = None) -> Any:
-    clipped = function(t, clip_value_min, clip_value_max, name)
-    if not getattr(clipped, "dtype", tf.int32).is_floating:
-        return clipped
-    call, thresholds = _describe("tf.clip_by_value", "value"), [clip_value_min, clip_value_max]
-    return report_call(call, thresholds, [t], [clipped], is_gradient=partial(from_tape, t))[0]
+def clip_by_value(call: Call) -> Iterator[None]:
+    yield
+    t, *thresholds = map(call.arguments.get, ("t", "clip_value_min", "clip_value_max"))
+    if getattr(call.result, "dtype", tf.int32).is_floating:
+        describe = _describe("tf.clip_by_value", "value")
+        (call.result,) = report_call(describe, thresholds, [t], [call.result], is_gradient=partial(from_tape, t))
 
 
 def _describe(name: str, rule: Any) -> Describe:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -10,8 +10,9 @@ from weakref import WeakSet
 import tensorflow as tf
 
 from ..._backends.tensorflow.arithmetic import is_for_xla
-from .hooks import HOOKS
-from .optimizer_steps import record_step, warn_on_error
+from ..._core.guard import Call
+from .hooks import HOOKS, RecordingHook
+from .optimizer_steps import STEP, record_step
 
 SETTINGS = {
     "_momentum": "momentum",
@@ -34,15 +35,16 @@ RECORDED_STEPS: list[type] = []
 """The classes of the steps that `apply_gradients` has recorded since its last call began."""
 
 
-def not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
-    return tf.autograph.experimental.do_not_convert(wrapper(function))
+REPORT = RecordingHook("a report of a TensorFlow graph", "a part of the training")
+
+watch = partial(HOOKS.wrap, convert=tf.autograph.experimental.do_not_convert)
 
 
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
     """Pass the numbers to `receive`. In a graph, return an operation that waits until the variables in `after` are
     written, and then passes the numbers."""
     if tf.executing_eagerly():
-        receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
+        REPORT.run(receive, *(tf.convert_to_tensor(number).numpy() for number in numbers))
     elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:
         with tf.control_dependencies([tf.convert_to_tensor(variable) for variable in after]):
             return call_on_cpu(receive, [tf.convert_to_tensor(number) for number in numbers])
@@ -58,7 +60,7 @@ def runs_all_effects() -> bool:
 
 def call_on_cpu(receive: Callable[..., object], inputs: Sequence[Any]) -> Any:
     with tf.device("/device:CPU:0"):  # a session does not move the operation from a GPU by itself
-        return tf.numpy_function(receive, inputs, [])
+        return tf.numpy_function(REPORT.guarded(receive), inputs, [])
 
 
 # -- steps of TensorFlow 1's optimizers
@@ -66,8 +68,8 @@ def call_on_cpu(receive: Callable[..., object], inputs: Sequence[Any]) -> Any:
 
 def install_optimizers() -> None:
     optimizer = tf.compat.v1.train.Optimizer
-    HOOKS.wrap([(optimizer, "apply_gradients")], partial(not_converted, _stepped))
-    HOOKS.wrap([(optimizer, "__init__")], _created)
+    watch([(optimizer, "apply_gradients")], STEP, _step)
+    HOOKS.wrap([(optimizer, "__init__")], "an optimizer", _created)
     HOOKS.on_switch(partial(_watch_subclasses, optimizer), lambda: None)
 
 
@@ -78,38 +80,29 @@ def _watch_subclasses(kind: type) -> None:
         _watch_subclasses(subclass)
 
 
-def _created(function: Callable[..., Any]) -> Callable[..., Any]:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        for kind in type(self).__mro__:
-            _watch_own_steps(kind)
-        function(self, *args, **kwargs)
-
-    return __init__
+def _created(call: Call) -> Iterator[None]:
+    for kind in type(call.args[0]).__mro__:
+        _watch_own_steps(kind)
+    yield
 
 
 def _watch_own_steps(kind: type) -> None:
     if "apply_gradients" in vars(kind) and not _is_tensorflows(kind) and kind not in OWN_STEPS:
         OWN_STEPS.add(kind)
-        HOOKS.wrap([(kind, "apply_gradients")], partial(not_converted, _stepped))
+        watch([(kind, "apply_gradients")], STEP, _step)
 
 
 def _is_tensorflows(kind: type) -> bool:
     return kind.__module__.startswith("tensorflow.")
 
 
-def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
+def _step(call: Call) -> Iterator[None]:
     """Record each step once: `apply_gradients` of a subclass can call another `apply_gradients`."""
-
-    def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
-        RECORDED_STEPS.clear()
-        result = function(self, *args, **kwargs)
-        if not RECORDED_STEPS:
-            with warn_on_error("a step of an optimizer"):
-                result = _record_step(self, result)
-            RECORDED_STEPS.append(type(self))
-        return result
-
-    return apply_gradients
+    RECORDED_STEPS.clear()
+    yield
+    if not RECORDED_STEPS:
+        RECORDED_STEPS.append(type(call.args[0]))
+        call.result = _record_step(call.args[0], call.result)
 
 
 def _record_step(optimizer: Any, update: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -11,12 +11,22 @@ from weakref import ref
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ..._core.guard import Call
 from ..clip_event import FINDERS
 from ..dispatcher import DISPATCHER
 from ..optimizers.names import SETTINGS
-from .hooks import HOOKS
+from .hooks import HOOKS, RecordingHook
 from .observer import OBSERVER, clip_parameters
-from .optimizer_steps import LOSSES, UNSCALED, StepWatcher, decayed_elements, of_groups, rates_by_name, warn_on_error
+from .optimizer_steps import (
+    BACKWARD,
+    LOSSES,
+    STEP,
+    UNSCALED,
+    StepWatcher,
+    decayed_elements,
+    of_groups,
+    rates_by_name,
+)
 from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 
@@ -32,30 +42,31 @@ SHARDED = ShardedNorm()
 
 def install() -> None:
     FINDERS.append(MODELS.name_of)
-    HOOKS.wrap([(torch.autograd, "backward")], _counted)
-    HOOKS.wrap([(torch.optim.Optimizer, "__init__")], _made)
-    HOOKS.wrap([(torch.amp.GradScaler, "scale")], _scaled)
-    HOOKS.wrap([(torch.amp.GradScaler, "unscale_")], _unscaled)
-    HOOKS.on_switch(_add_step_hook, _remove_step_hook)
     DISPATCHER.on_clipped = _clipped
-    HOOKS.wrap([(torch.nn.utils.clip_grad, "_get_total_norm")], SHARDED.around_total_norm)
+    _observe([(torch.autograd, "backward")], BACKWARD, _backward)
+    _observe([(torch.optim.Optimizer, "__init__")], "an optimizer", _created)
+    _observe([(torch.amp.GradScaler, "scale")], "a loss scale", _scaled)
+    _observe([(torch.amp.GradScaler, "unscale_")], "a loss scale", _unscaled)
+    _observe([(torch.nn.utils.clip_grad, "_get_total_norm")], "a total norm", SHARDED.around_total_norm)
     for name in NAMES:
-        HOOKS.wrap([(torch.nn.utils.clip_grad, name), (torch.nn.utils, name)], _watched)
+        _observe([(torch.nn.utils.clip_grad, name), (torch.nn.utils, name)], f"a call of torch.nn.utils.{name}", _clip)
+    HOOKS.on_switch(_add_step_hook, _remove_step_hook)
 
 
-def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
-    clip = partial(clip_parameters, value_of=SHARDED.value_of, on_empty=WATCHER.on_empty_clip)
-    recorded = OBSERVER.around(clip)(SHARDED.around_clip(function))
+_observe = partial(HOOKS.wrap, unless=torch.compiler.is_compiling)
+"""The compiler must trace none of unified_clip's code."""
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return function(*args, **kwargs)
-        if _is_capturing():
-            DISPATCHER.on_unrecordable_graph("CUDA")
-            return function(*args, **kwargs)
-        return recorded(*args, **kwargs)
 
-    return watched
+def _clip(call: Call) -> Iterator[None]:
+    if _is_capturing():
+        DISPATCHER.on_unrecordable_graph("CUDA")
+        return
+    yield from _recorded_clip(call)
+
+
+_recorded_clip = OBSERVER.around(
+    partial(clip_parameters, value_of=SHARDED.value_of, on_empty=WATCHER.on_empty_clip, inner=SHARDED.around_clip)
+)
 
 
 def _is_capturing() -> bool:
@@ -68,11 +79,12 @@ def _is_hidden() -> bool:
 
 
 _step_hooks: list[Any] = []
+BEFORE_STEP, AFTER_STEP = RecordingHook("before a step", STEP), RecordingHook("after a step", STEP)
 
 
 def _add_step_hook() -> None:
-    _step_hooks.append(register_optimizer_step_pre_hook(_before_step))
-    _step_hooks.append(register_optimizer_step_post_hook(_after_step))
+    _step_hooks.append(register_optimizer_step_pre_hook(BEFORE_STEP.guarded(_before_step)))
+    _step_hooks.append(register_optimizer_step_post_hook(AFTER_STEP.guarded(_after_step)))
 
 
 def _remove_step_hook() -> None:
@@ -80,28 +92,18 @@ def _remove_step_hook() -> None:
         _step_hooks.pop().remove()
 
 
-def _made(function: Callable[..., Any]) -> Callable[..., Any]:
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        function(self, *args, **kwargs)
-        if not torch.compiler.is_compiling():
-            VERSIONS.add(self)
-
-    return init
+def _created(call: Call) -> Iterator[None]:
+    yield
+    VERSIONS.add(call.args[0])
 
 
-def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        if _is_hidden() or torch._C._current_graph_task_id() != -1:  # in another backward pass, as of a checkpoint
-            return function(*args, **kwargs)
-        with warn_on_error("a backward pass"):
-            WATCHER.before_backward()
-            _add_loss(*args, **kwargs)
-        result = function(*args, **kwargs)
-        with warn_on_error("a backward pass"):
-            VERSIONS.store()
-        return result
-
-    return backward
+def _backward(call: Call) -> Iterator[None]:
+    if _is_capturing() or torch._C._current_graph_task_id() != -1:  # in another backward pass, as of a checkpoint
+        return
+    WATCHER.before_backward()
+    _add_loss(*call.args, **call.kwargs)
+    yield
+    VERSIONS.store()
 
 
 def _add_loss(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
@@ -113,40 +115,31 @@ def _add_loss(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> Non
         LOSSES.add(loss.detach().clone().item)  # the script may overwrite the loss before the step
 
 
-def _scaled(function: Callable[..., Any]) -> Callable[..., Any]:
-    def scale(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.is_enabled():
-            WATCHER.scaling_begins(self.get_scale)
-        return function(self, *args, **kwargs)
-
-    return scale
+def _scaled(call: Call) -> Iterator[None]:
+    scaler = call.args[0]
+    if scaler.is_enabled():
+        WATCHER.scaling_begins(scaler.get_scale)
+    yield
 
 
-def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
-    def unscale(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        WATCHER.scaling_ends()
-        with warn_on_error("a loss scale"):
-            VERSIONS.store()
-        return result
-
-    return unscale
+def _unscaled(call: Call) -> Iterator[None]:
+    yield
+    WATCHER.scaling_ends()
+    VERSIONS.store()
 
 
 def _clipped(call: str) -> None:
     if not _is_hidden():
-        with warn_on_error("the gradients after a clip"):
-            VERSIONS.store_clipped(call)
+        VERSIONS.store_clipped(call)
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not _is_hidden():
-        with warn_on_error("a step of an optimizer"):
-            WATCHER.changed = VERSIONS.count_changed(optimizer)
-            WATCHER.changed_after_clip = VERSIONS.count_changed_after_clip(optimizer)
-            if WATCHER.changed_after_clip and DISPATCHER.norms:
-                WATCHER.norm_at_step = _total_norm(optimizer)
-            VERSIONS.add(optimizer)
+        WATCHER.changed = VERSIONS.count_changed(optimizer)
+        WATCHER.changed_after_clip = VERSIONS.count_changed_after_clip(optimizer)
+        if WATCHER.changed_after_clip and DISPATCHER.norms:
+            WATCHER.norm_at_step = _total_norm(optimizer)
+        VERSIONS.add(optimizer)
 
 
 def _total_norm(optimizer: Any) -> float | None:
@@ -158,8 +151,7 @@ def _total_norm(optimizer: Any) -> float | None:
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not _is_hidden():
-        with warn_on_error("a step of an optimizer"):
-            _record_step(optimizer)
+        _record_step(optimizer)
 
 
 def _record_step(optimizer: Any) -> None:

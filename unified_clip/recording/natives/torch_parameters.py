@@ -12,8 +12,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..dispatcher import DISPATCHER
-from .hooks import HOOKS
-from .optimizer_steps import warn_on_error
+from .hooks import HOOKS, RecordingHook
 
 State = tuple[int, int]
 """(id of a gradient, number of in-place changes)."""
@@ -75,6 +74,8 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
+SEARCH = RecordingHook("names of parameters", "the names of parameters")
+
 MOST_SEARCHES = 8
 """Stop after this number of consecutive searches that found no new name. A search is slow in a large program."""
 
@@ -95,8 +96,7 @@ class ModelNames:
             return None
         if parameter not in self._names and self._vain_searches < MOST_SEARCHES:
             self._vain_searches += 1
-            with warn_on_error("the names of parameters"):
-                self._search()
+            SEARCH.run(self._search)
             self._names.setdefault(parameter, None)
         return self._names.get(parameter)
 

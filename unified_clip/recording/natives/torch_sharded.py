@@ -3,45 +3,38 @@ number or the order of collectives."""
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
+
+from ..._core.guard import Call
 
 
 class ShardedNorm:
     def __init__(self) -> None:
         self._thread = threading.local()
 
-    def around_clip(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that clips by the total norm of all ranks. The function returns the norm of this rank's
-        shards, as PyTorch does."""
+    def around_clip(self, call: Call) -> Iterator[None]:
+        """Clip by the total norm of all ranks, but return the norm of this rank's shards, as PyTorch does."""
+        if getattr(self._thread, "is_clipping", False):
+            yield
+            return
+        self._thread.is_clipping, self._thread.norms = True, None
+        try:
+            yield
+        finally:
+            self._thread.is_clipping = False
+        if self._thread.norms is not None and call.result is not None:
+            call.result = self._thread.norms[0]
 
-        @functools.wraps(function)
-        def clip(*args: Any, **kwargs: Any) -> Any:
-            if getattr(self._thread, "is_clipping", False):
-                return function(*args, **kwargs)
-            self._thread.is_clipping, self._thread.norms = True, None
-            try:
-                result = function(*args, **kwargs)
-            finally:
-                self._thread.is_clipping = False
-            return result if self._thread.norms is None or result is None else self._thread.norms[0]
-
-        return clip
-
-    def around_total_norm(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def total_norm(*args: Any, **kwargs: Any) -> Any:
-            norm = function(*args, **kwargs)
-            if not getattr(self._thread, "is_clipping", False) or not hasattr(norm, "redistribute"):
-                return norm
+    def around_total_norm(self, call: Call) -> Iterator[None]:
+        yield
+        norm = call.result
+        if getattr(self._thread, "is_clipping", False) and hasattr(norm, "redistribute"):
             from torch.distributed.tensor import Replicate
 
             whole = norm.redistribute(placements=[Replicate()] * norm.device_mesh.ndim)
-            self._thread.norms = norm, whole
-            return whole
-
-        return total_norm
+            self._thread.norms, call.result = (norm, whole), whole
 
     def value_of(self, norm: Any) -> Any:
         norms = getattr(self._thread, "norms", None)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from ..dispatcher import DISPATCHER
-from .hooks import HOOKS
+from .hooks import HOOKS, RecordingHook
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER
 
@@ -52,6 +52,9 @@ class TracedOrder:
         return clips
 
 
+REPORT_CALL = RecordingHook("a clip of a JAX graph", "a call in a graph")
+REPORT_STEP = RecordingHook("a step of a JAX graph", "a step of an optimizer")
+
 TRACED = TracedOrder()
 DISPATCHER.on_jax_clips = TRACED.on_clips
 
@@ -60,7 +63,7 @@ def report_step(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
     """`receive` gets the number of clips since the previous step, and the values of `numbers`."""
     OBSERVER.wait_with(jax.effects_barrier)
     step = TRACED.on_step()
-    jax.debug.callback(lambda *values: receive(TRACED.clips_before(step), *values), *numbers)
+    jax.debug.callback(REPORT_STEP.guarded(lambda *values: receive(TRACED.clips_before(step), *values)), *numbers)
 
 
 def report_call(
@@ -82,7 +85,8 @@ def report_call(
     needs = OBSERVER.needs()
     parts = (before, after if needs.results else (), weights if needs.leaves else ())
     arrays = [array for part in parts for array in part]
+    receive_call = REPORT_CALL.guarded(receive)
     if isinstance(threshold, jax.Array):
-        jax.debug.callback(receive, threshold, *arrays)
+        jax.debug.callback(receive_call, threshold, *arrays)
     else:  # a Python number, recorded as it was passed, not rounded to float32
-        jax.debug.callback(partial(receive, threshold), *arrays)
+        jax.debug.callback(partial(receive_call, threshold), *arrays)

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import sys
-import traceback
 from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -22,17 +21,22 @@ MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "opt
 
 def main() -> None:
     sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != HERE]
-    if VARIABLE in os.environ:
-        _wait_for_a_framework(json.loads(os.environ[VARIABLE]))
-    _run_hidden()
+    try:
+        if VARIABLE in os.environ:
+            _wait_for_a_framework(json.loads(os.environ[VARIABLE]))
+    finally:
+        _run_hidden()
 
 
 def _wait_for_a_framework(settings: dict[str, object]) -> None:
-    spec = importlib.util.spec_from_file_location("unified_clip_after_import", HERE / "after_import.py")
+    spec = importlib.util.spec_from_file_location("unified_clip_guard", HERE.parents[1] / "_core" / "guard.py")
     assert spec is not None
     assert spec.loader is not None
-    after_import = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(after_import)
+    guard = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(guard)
+    hook = guard.Hook("start of a recording", "this process is not recorded")
+    failed = Path(str(settings["directory"]), f"{os.getpid()}.failed")
+    hook.report = lambda error: failed.write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
 
     def after(module: str) -> None:
         if settings:  # else the recording has started
@@ -40,23 +44,18 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
         if "unified_clip.recording.natives.hooks" in sys.modules:  # else the start has failed
             sys.modules["unified_clip.recording.natives.hooks"].HOOKS.add_imported(module)
 
-    after_import.AfterImport({module: partial(after, module) for module in MODULES}).install()
+    hook.after_import({module: partial(after, module) for module in MODULES})
 
 
 def _start(settings: dict[str, object]) -> None:
-    """Clear `settings`, so that the recording starts only once. An error must not end the user's script, so write it to
-    a file."""
-    package, directory = str(settings.pop("package")), str(settings["directory"])
-    values = dict(settings)
+    """Clear `settings`, so that the recording starts only once."""
+    package, values = str(settings.pop("package")), dict(settings)
     settings.clear()
     sys.path.append(package)
     try:
         from unified_clip.recording.launch.process import start
 
         start(**values)  # type: ignore[arg-type]  # written by the command
-    except Exception:
-        failed = Path(directory, f"{os.getpid()}.failed")
-        failed.write_text(traceback.format_exc(), encoding="utf-8")
     finally:
         sys.path.remove(package)
 
