@@ -130,11 +130,11 @@ def test_every_position_is_a_gradient_of_its_own(kit: Kit) -> None:
 
 def test_an_empty_generator_warns_and_an_empty_list_does_not(kit: Kit) -> None:
     for function in (kit.namespace.get_total_norm, kit.namespace.global_norm):
-        with pytest.warns(unified_clip.ClipWarning, match="no items left") as caught:
+        with pytest.warns(unified_clip.ClipWarning, match="empty or used up") as caught:
             assert float(kit.array(function(iter([])))) == 0.0
         assert caught[0].filename == __file__
         assert float(kit.array(function([]))) == 0.0
-    with pytest.warns(unified_clip.ClipWarning, match="no items left"):
+    with pytest.warns(unified_clip.ClipWarning, match="empty or used up"):
         kit.namespace.clip_grad_norm_((t for t in ()), 1.0)
     clipped, _ = kit.namespace.clip_by_global_norm([], 1.0)
     assert clipped == []
@@ -205,7 +205,7 @@ def test_the_package_itself_reads_nested_iterators_once(kit: Kit) -> None:
         np.testing.assert_allclose(kit.array(kit.kept(holders)[1]), [0.8], rtol=1e-6)
     else:
         for container in ([iter(tensors())], {"a": iter(tensors())}):
-            with pytest.raises(TypeError, match=r"an iterator inside a list or a dict\. Replace it by a list"):
+            with pytest.raises(TypeError, match=r"an iterator inside a list or a dict, but"):
                 unified_clip.clip_grad_norm_(container, 1.0)
 
 

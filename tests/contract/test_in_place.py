@@ -126,6 +126,15 @@ def test_gradients_in_place_of_parameters_warn(kit: Kit) -> None:
         assert kit.array(tensors[0]).tolist() == [3.0]
 
 
+def test_a_gradient_beside_parameters_warns(kit: Kit) -> None:
+    if not kit.on_parameters:
+        return
+    for function in [*names(kit), lambda given: kit.namespace.clip_grad_value_(given, 1.0)]:
+        holders = [*kit.in_place([kit.tensor([3.0])]), kit.tensor([4.0])]
+        with pytest.warns(unified_clip.ClipWarning, match="the tensor at position 1 cannot have a gradient"):
+            function(holders)
+
+
 def test_parameters_without_gradients_do_not_warn(kit: Kit) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

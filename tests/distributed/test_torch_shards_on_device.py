@@ -25,7 +25,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import unified_clip.torch as uc
-from unified_clip._backends.torch import gpu, process_group
+from unified_clip._backends.torch import gpu, process_group, sharded
 from unified_clip._distributed import on_device as agreements
 
 pytest.importorskip("triton")
@@ -343,6 +343,7 @@ def test_no_rank_waits_for_its_gpu(
         (agreements, "agreed_dtype", lambda group, parameters: wide),
         (process_group, "most_terms", lambda group: terms),
         (dist, "all_reduce", lambda tensor, op, group: reduced.append(tensor)),
+        (sharded.TorchShards, "are_simulated", lambda shards: False),
         (torch.Tensor, "pin_memory", lambda tensor: tensor),
         (torch.cuda, "is_current_stream_capturing", lambda: captures),
         (torch.cuda, "current_stream", lambda device: device),

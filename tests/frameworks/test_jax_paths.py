@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import flax.core
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.experimental import sparse
 from jax.experimental.sparse import BCOO
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from support.kits import Kit, in_a_new_process
@@ -257,10 +260,30 @@ def test_every_pytree_is_a_container() -> None:
         uc.global_norm({"layer": Layer(jnp.array([3.0], "float32"), jnp.array([4], "int32"))})
 
 
-def test_a_pytree_that_cannot_be_updated_is_refused_in_place() -> None:
-    layer = Layer(jnp.array([3.0], "float32"), jnp.array([4.0], "float32"))
-    with pytest.raises(TypeError, match="updates only a list or a dict"):
-        uc.clip_grad_norm_(layer, 1.0)
+@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_"])
+@pytest.mark.parametrize(
+    "put", [lambda tree: tree, lambda tree: [tree], lambda tree: flax.core.freeze({"a": {"b": tree}})]
+)
+def test_the_advice_for_a_pytree_that_cannot_be_updated_works(name: str, put: Callable[[Any], Any]) -> None:
+    grads = put(Layer(jnp.array([3.0], "float32"), jnp.array([4.0], "float32")))
+    with pytest.raises(TypeError, match="updates only a list or a dict") as caught:
+        getattr(uc, name)(grads, 1.0)
+    advice = re.search("Use (.*), which returns the result", str(caught.value))
+    assert advice is not None
+    result = eval(advice[1], {**vars(uc), "ClipConfig": unified_clip.ClipConfig, "clip_value": 1.0, "grads": grads})
+    clipped = result(grads, 1.0)[0] if callable(result) else result
+    expected = [1.0, 1.0] if name == "clip_grad_value_" else [0.6, 0.8]
+    assert jax.tree.structure(clipped) == jax.tree.structure(grads)
+    np.testing.assert_allclose(np.concatenate(jax.tree.leaves(clipped)), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [sparse.BCSR, sparse.CSR, sparse.COO])
+def test_sparse_arrays_of_other_formats_are_named(kind: Any) -> None:
+    array = kind.fromdense(jnp.array([[0.0, 3.0], [4.0, 0.0]], "float32"))
+    for function in (lambda: uc.global_norm([array]), lambda: uc.clip_by_norm(array, 1.0)):
+        with pytest.raises(TypeError, match=rf"{kind.__name__} array\. Pass gradient\.todense\(\)"):
+            function()
+    assert float(uc.global_norm([array.todense()])) == 5.0
 
 
 def test_gradients_of_a_sum_are_one_array_and_count_twice() -> None:

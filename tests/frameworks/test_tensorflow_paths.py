@@ -634,3 +634,14 @@ def test_tensors_of_more_axes_than_numpy_has_are_rejected() -> None:
 
 def test_workers_import_tensorflow_without_jax_and_scikit_learn() -> None:
     assert not {"jax", "sklearn"} & sys.modules.keys()
+
+
+@pytest.mark.parametrize("kind", ["RaggedTensor", "SparseTensor"])
+def test_the_advice_for_other_kinds_of_tensors_works(kind: str) -> None:
+    ragged, dense = tf.ragged.constant([[3.0], [0.0, 4.0]]), tf.constant([[0.0, 3.0], [4.0, 0.0]])
+    gradient = ragged if kind == "RaggedTensor" else tf.sparse.from_dense(dense)
+    for function in (lambda: uc.global_norm([gradient]), lambda: uc.clip_by_norm(gradient, 1.0)):
+        with pytest.raises(TypeError, match=f"a {kind}") as caught:
+            function()
+    advice = str(caught.value).partition("Pass ")[2].partition(", ")[0]
+    assert float(uc.global_norm([eval(advice, {"tf": tf, "gradient": gradient})])) == 5.0

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from unified_clip._backends.torch.sharded import TorchShards
 from unified_clip._distributed import replicas
 from unified_clip._distributed.digests import PIECES
 
@@ -35,7 +36,8 @@ def fake_all_reduces() -> Iterator[list[Any]]:
 
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=RANKS)
     summands = mock.patch.object(replicas, "summands", return_value=[0] * PIECES)
-    with mock.patch.object(dist, "all_reduce", all_reduce), summands:
+    are_real = mock.patch.object(TorchShards, "are_simulated", return_value=False)
+    with mock.patch.object(dist, "all_reduce", all_reduce), summands, are_real:
         yield groups
     dist.destroy_process_group()
 

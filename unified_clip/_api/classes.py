@@ -35,7 +35,7 @@ class FrameworkBinding:
 
 
 class GradientClip(FrameworkBinding):
-    _instead: ClassVar[str] = "the instance itself, clip(params_grads)"
+    _instead: ClassVar[str] = "a ClipConfig, clip(grads)"
 
     def __init__(self, need_clip: NeedClip | None) -> None:
         if need_clip is not None and not callable(need_clip):

@@ -18,6 +18,8 @@ from . import plain_calls
 Resolve = Callable[[Any], tuple[Backend, Any]]
 """The type of `_dispatch.resolve`."""
 
+BY_VALUE = "ClipConfig(rule='value', threshold=clip_value)(grads)"
+
 
 @dataclass(frozen=True)
 class Resolver:
@@ -72,7 +74,7 @@ def clip_grad_value_(
     threshold = validation.threshold(backend, clip_value, "clip_value", differentiable=False)
     plain = isinstance(threshold, float)
     gradients, writer = collect_in_place(
-        backend, parameters, "clip_grad_value_", "clip_by_value", plain=plain, reject_complex=True
+        backend, parameters, "clip_grad_value_", BY_VALUE, plain=plain, reject_complex=True
     )
     rule.clip(gradients, ClipRule("value", bounds=(-threshold, threshold)))
     writer.finish()

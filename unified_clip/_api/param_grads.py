@@ -25,7 +25,7 @@ def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[in
     leaves, indices = [], []
     pairs = list(params_grads)
     if isinstance(params_grads, Iterator) and not pairs:
-        validation.warn("params_grads is an iterator with no items left. Pass a list, which you can read several times")
+        validation.warn("params_grads has no pairs: the iterator was empty or used up. Pass a list")
     for position, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(

@@ -16,7 +16,7 @@ from .._core.exact import FORMATS, Accumulator, nearest, rounded_norm
 from .._core.path import Change, Path
 from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
 from .._core.writers import nothing
-from . import checksums, kernels, moduli, processor
+from . import checksums, kernels, processor
 from .device import norm_dtype
 from .kernels import Array
 from .scalars import HOST
@@ -74,21 +74,14 @@ class HostPath:
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
         if p == 2 or not self._has_complex:
             return kernels.power_sum(self._list, p, self.norm_dtype, self._threads, exactly)
-        real, complex_views = self._real_and_complex()
-        method = kernels.sum_method(self.norm_dtype, exactly)
-        start = kernels.power_sum(real, p, self.norm_dtype, self._threads, exactly)
-        return sum((kernels.sum_of_moduli(view, method) for view in complex_views), start=start)
+        return kernels.power_sum(self._magnitudes, p, "float64", self._threads, exactly)  # moduli are float64
 
     def max_abs(self, dtype: str) -> float:
-        if not self._has_complex:
-            return nearest(self._list.max_abs(self._threads), dtype)
-        real, complex_views = self._real_and_complex()
-        maxima = [nearest(real.max_abs(self._threads), dtype), *(moduli.max_abs(view, dtype) for view in complex_views)]
-        return max(maxima, key=kernels.nan_last)
+        return nearest(self._magnitudes.max_abs(self._threads), dtype)
 
-    def _real_and_complex(self) -> tuple[Any, list[Array]]:
-        real = [part for part in self._parts if part[1] in FORMATS]
-        return kernels.array_list(real), [view for view, dtype in self._parts if dtype not in FORMATS]
+    @property
+    def _magnitudes(self) -> Any:
+        return kernels.array_list(kernels.magnitudes(self._parts)) if self._has_complex else self._list
 
     def checksum(self) -> int:
         return checksums.checksum(self._views)

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from .._core.exact import BLOCK, FORMATS, LIMBS, Accumulator, nearest, rounded_norm
 from .._core.types import Scalar
 from .._native import KERNELS
-from . import moduli
 from .device import odd_bits
 from .exact_sums import CHUNK, sum_exactly
 
@@ -85,22 +84,10 @@ def array_list(parts: Sequence[Part]) -> Any:
 
 def power_sum(arrays: Any, p: int, dtype: str, threads: int, exactly: bool) -> Accumulator:
     """`exactly=False` returns a sum that is precise enough for a norm in `dtype`."""
-    method = sum_method(dtype, exactly)
+    method = "exact" if exactly else "blocks" if dtype == "float32" else "compensated"
     limbs, nan, infinite = arrays.power_sum(p, method, threads)
     sums = SUMS[method](int.from_bytes(limbs, "little"))
     return sums + Accumulator(nan=nan, infinite=infinite) if nan or infinite else sums
-
-
-def sum_of_moduli(view: Array, method: str) -> Accumulator:
-    if method == "blocks":  # a float64 modulus of complex64 has an error of at most 2**-51, far below a block's bound
-        return _block_sums([(moduli.rounded(view), "float64")], 1)
-    return moduli.exact_sum(view) if method == "exact" else moduli.compensated_sum(view)
-
-
-def sum_method(dtype: str, exactly: bool) -> str:
-    if exactly:
-        return "exact"
-    return "blocks" if dtype == "float32" else "compensated"
 
 
 SUMS = {"blocks": Accumulator.from_block_sums, "compensated": Accumulator.from_compensated_sums, "exact": Accumulator}
@@ -163,9 +150,16 @@ def general_norm(parts: Sequence[Part], p: float, dtype: str, threads: int = 1) 
 
 
 def magnitudes(parts: Sequence[Part]) -> list[Part]:
-    return [
-        (moduli.rounded(view), "float64") if dtype.startswith("complex") else (view, dtype) for view, dtype in parts
-    ]
+    """Replace complex numbers by their moduli in float64."""
+    return [(_moduli(view), "float64") if dtype.startswith("complex") else (view, dtype) for view, dtype in parts]
+
+
+def _moduli(view: Array) -> Array:
+    # np.hypot of float64 is off by up to 1 ULP, and a sum of such moduli by more
+    wide = view.astype(np.clongdouble)
+    with np.errstate(over="ignore"):
+        moduli = np.hypot(wide.real, wide.imag).astype(np.float64)
+    return np.where(np.isnan(wide), np.nan, moduli)  # hypot(inf, nan) is inf
 
 
 def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tuple[float, float]:

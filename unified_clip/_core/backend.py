@@ -62,7 +62,7 @@ class Backend(Protocol):
         return None
 
     def unsupported(self, gradient: Any) -> str | None:
-        """Return the reason and the remedy if the framework cannot clip a gradient."""
+        """Return the reason and the remedy for a gradient that cannot be clipped. It can be a value of any type."""
         return None
 
     def check_hook(self, gradient: Any) -> None:

@@ -157,7 +157,8 @@ def from_tree(
 def _warn_if_used_up(tree: Tree, function: str) -> None:
     if tree.used_up:
         validation.warn(
-            f"{function} received an iterator with no items left. Pass a list, which you can use several times"
+            f"{function} received no gradients: the iterator was empty or used up. Pass a list, which you can use "
+            "several times"
         )
 
 
@@ -172,7 +173,7 @@ def _gradients_of_parameters(
 ) -> list[Leaf]:
     """Return only one gradient for a parameter that is listed twice.
 
-    If no tensor can have a gradient, issue a ClipWarning, because the caller probably passed gradients.
+    If a tensor cannot have a gradient, issue a ClipWarning, because the tensor probably is a gradient.
     """
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
@@ -180,10 +181,12 @@ def _gradients_of_parameters(
     once = list(first.values())
     gradients = [Leaf(on_parameters.gradient_of(leaf.tensor), *leaf[1:]) for leaf in once]
     present = [leaf for leaf in gradients if leaf.tensor is not None]
-    if once and not present and not any(on_parameters.can_have_gradient(leaf.parameter) for leaf in once):
+    without = [leaf for leaf, own in zip(once, gradients, strict=True) if own.tensor is None]
+    if wrong := [leaf for leaf in without if not on_parameters.can_have_gradient(leaf.parameter)]:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         validation.warn(
-            f"{function} takes parameters, but no tensor that you passed can have a gradient. "
-            f"Nothing was clipped. If the tensors are gradients, use {instead}, which returns the result"
+            f"{function} takes parameters, but the tensor at {wrong[0].place}{more} cannot have a gradient, and was "
+            f"not clipped. If you passed gradients, use {instead}, which returns the result"
         )
     return present
 

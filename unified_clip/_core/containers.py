@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+from . import names
 from .backend import Backend
 from .types import Leaf, Write, with_article
 
@@ -38,7 +39,7 @@ def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) ->
         container = list(container)
     leaves: list[Leaf] = [] if into is None else into
     try:
-        rebuild = _walk(backend, container, None, leaves)
+        rebuild = _walk(backend, container, leaves)
     except TypeError:
         if into is not None:
             _walk_other_entries(backend, container, leaves)
@@ -51,21 +52,34 @@ def _walk_other_entries(backend: Backend, container: Any, leaves: list[Leaf]) ->
         leaves.clear()
         for entry in container.values() if isinstance(container, Mapping) else container:
             with suppress(TypeError):
-                _walk(backend, entry, None, leaves)
+                _walk(backend, entry, leaves)
 
 
-def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
+def _walk(
+    backend: Backend,
+    node: Any,
+    leaves: list[Leaf],
+    parent: str | None = None,
+    key: str | int | None = None,
+    is_named: bool = False,
+) -> Rebuild:
+    """parent: The path of the container.
+    key: A key, the name of an attribute, or a list index.
+    is_named: Whether `parent` has a part other than list indices.
+    """
+    path, is_named = parent if key is None else names.join(parent, key), is_named or isinstance(key, str)
+    name = path if is_named else None
     if node is None or backend.is_tensor(node):
-        leaves.append(Leaf(node, len(leaves), name or backend.parameter_name(node), node))
+        leaves.append(Leaf(node, len(leaves), name or backend.parameter_name(node), node, path))
         return next
     pytree = None if isinstance(node, MutableMapping) else backend.pytree
     children = None if pytree is None else pytree.children(node)
     if pytree is not None and children is not None:
-        walks = [_walk(backend, child, _join(name, key), leaves) for key, child in children.items()]
+        walks = [_walk(backend, child, leaves, path, key) for key, child in children.items()]
         return lambda results: pytree.with_children(node, [rebuild(results) for rebuild in walks])
     if isinstance(node, Mapping):
         entries, first = dict(node.items()), len(leaves)
-        by_key = {key: _walk(backend, value, _join(name, key), leaves) for key, value in entries.items()}
+        by_key = {key: _walk(backend, value, leaves, path, str(key)) for key, value in entries.items()}
         kept = [*entries, *entries.values(), *(leaf.tensor for leaf in leaves[first:])]
         return lambda results: like_mapping(node, {key: rebuild(results) for key, rebuild in by_key.items()}, kept)
     if isinstance(node, str | bytes) or not isinstance(node, Iterable) or _is_array_like(node):
@@ -74,14 +88,15 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
         items = list(node)
     except (TypeError, NotImplementedError):  # __iter__ of a symbolic tensor raises
         raise not_a_tensor(backend, node, Leaf(node, len(leaves), name)) from None
-    if len(items) == 2 and isinstance(items[0], str):
-        label, rebuild_item = items[0], _walk(backend, items[1], _join(name, items[0]), leaves)
+    if len(items) == 2 and isinstance(items[0], str):  # (name, gradient): the name replaces the list index
+        label, rebuild_item = items[0], _walk(backend, items[1], leaves, parent, items[0])
         return lambda results: sequence(node, [label, rebuild_item(results)])
     if isinstance(node, tuple) and (variable := variable_index(backend, items)) is not None:
         gradient, owner = items[1 - variable], items[variable]
-        leaves.append(Leaf(gradient, len(leaves), backend.parameter_name(owner), owner))
+        leaves.append(Leaf(gradient, len(leaves), backend.parameter_name(owner), owner, path))
         return lambda results: sequence(node, _with_variable(next(results), owner, variable))
-    walks = [_walk(backend, item, name, leaves) for item in items]
+    keys = getattr(node, "_fields", range(len(items)))
+    walks = [_walk(backend, item, leaves, path, key, is_named) for key, item in zip(keys, items, strict=True)]
     return lambda results: sequence(node, [rebuild(results) for rebuild in walks])
 
 
@@ -97,13 +112,13 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
             "Pass one parameter for "
             "each gradient."
         )
-    names = {leaf.name for leaf in parameter_leaves}
-    if None in names or None in {leaf.name for leaf in leaves} or not isinstance(parameters, Mapping):
+    by_name = {leaf.name: leaf.tensor for leaf in parameter_leaves}
+    are_unique = len(by_name) == len({leaf.name for leaf in leaves}) == len(leaves)
+    if not isinstance(parameters, Mapping) or not are_unique or None in (*by_name, *(leaf.name for leaf in leaves)):
         return [
             leaf._replace(parameter=parameter_leaf.tensor)
             for leaf, parameter_leaf in zip(leaves, parameter_leaves, strict=True)
         ]
-    by_name = {leaf.name: leaf.tensor for leaf in parameter_leaves}
     missing = [leaf.name for leaf in leaves if leaf.name not in by_name]
     if missing:
         raise ValueError(f"`parameters` has no key {missing[0]!r}. Pass a dict with the keys of the gradients.")
@@ -175,17 +190,11 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
                 if not isinstance(item, str):
                     _check_replaceable(backend, item, function, instead, True)
     elif not (inside_mutable and (node is None or backend.is_tensor(node))):
-        kind = "an iterator" if isinstance(node, Iterator) else with_article(type(node).__name__)
-        if inside_mutable:
-            remedy = f"{'Replace it by a list, or use' if isinstance(node, Iterator) else 'Use'} {instead}"
-            raise TypeError(
-                f"{function} cannot update {kind} inside a list or a dict. {remedy}, which returns the result"
-            )
-        container = "dict" if isinstance(node, Mapping) else "list"
+        kind = "an iterator" if isinstance(node, Iterator) else with_article(type(node).__qualname__)
         raise TypeError(
-            f"{function} received {kind}, but updates only a list or a dict, because tensors of {backend.name} cannot "
-            f"be written in place. Call grads = {container}(grads) first and pass grads, or use {instead}, which "
-            "returns the result"
+            f"{function} received {kind}{' inside a list or a dict' * inside_mutable}, but updates only a list or a "
+            f"dict, because tensors of {backend.name} cannot be written in place. Use {instead}, which returns the "
+            "result"
         )
 
 
@@ -258,14 +267,12 @@ def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any], kept: Iterable[
     return new
 
 
-def _join(name: str | None, key: Any) -> str:
-    return str(key) if name is None else f"{name}.{key}"
-
-
 def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     if isinstance(value, numbers.Number):
         return TypeError(f"{leaf.place} is the plain number {value!r}. Pass {accepted(backend)}")
+    if reason := backend.unsupported(value):
+        return TypeError(f"{leaf.place} is {reason}")
     is_masked = _is_array_like(value) and callable(getattr(value, "filled", None))  # such as a masked array of NumPy
     if not is_masked and (framework := other_framework(backend, value)):
         return TypeError(f"{leaf.place} is {describe_other(backend, framework)}")

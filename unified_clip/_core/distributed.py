@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Literal, Protocol
 
 from .exact import Accumulator
+from .names import matches
 from .path import Path
 from .types import Leaf, Scalar, Tensor
 
@@ -57,7 +58,7 @@ class DistributedSpec:
                 f"ownership selects parameters by name, but {leaf.place} has no name. Pass model.named_parameters(), "
                 "or (name, gradient) tuples"
             )
-        return next((owner for pattern, owner in self.ownership.items() if fnmatchcase(leaf.name, pattern)), None)
+        return next((owner for pattern, owner in self.ownership.items() if matches(pattern, leaf.name)), None)
 
     def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
         """Return warnings about patterns that have no effect on this rank.
@@ -77,10 +78,8 @@ class DistributedSpec:
                     f"the pattern {pattern!r} of ownership has no effect, because the earlier pattern {covering[0]!r} "
                     f"matches every name that {pattern!r} matches. Put {pattern!r} before {covering[0]!r}"
                 )
-            names = (
-                [str(leaf.name) for leaf in leaves if fnmatchcase(str(leaf.name), pattern)] if earlier_patterns else []
-            )
-            deciding = [next(each for each, _ in patterns if fnmatchcase(name, each)) for name in names]
+            names = [str(leaf.name) for leaf in leaves if matches(pattern, str(leaf.name))] if earlier_patterns else []
+            deciding = [next(each for each, _ in patterns if matches(each, name)) for name in names]
             if pattern not in deciding and (
                 winner := next((each for each in deciding if each in earlier_patterns), None)
             ):

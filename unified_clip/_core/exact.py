@@ -37,7 +37,7 @@ LIMBS = 138
 The words have room for the sum of 2**200 squares of the largest float64.
 """
 
-WORDS = LIMBS + 5
+WORDS = LIMBS + 4
 
 
 class Format(NamedTuple):
@@ -64,9 +64,6 @@ class Accumulator:
 
     compensated: int = 0
 
-    roots: int = 0
-    """The number of inexact square roots in `total`."""
-
     nan: bool = False
     infinite: bool = False
 
@@ -75,7 +72,6 @@ class Accumulator:
             self.total + other.total,
             self.blocks + other.blocks,
             self.compensated + other.compensated,
-            self.roots + other.roots,
             self.nan or other.nan,
             self.infinite or other.infinite,
         )
@@ -97,13 +93,13 @@ class Accumulator:
     def to_words(self) -> list[int]:
         """Return WORDS integers below 2**32. Their sums over up to 2**31 ranks fit into int64."""
         limbs = struct.unpack(f"<{LIMBS}I", self.total.to_bytes(4 * LIMBS, "little"))
-        return [*limbs, self.blocks, self.compensated, self.roots, self.nan, self.infinite]
+        return [*limbs, self.blocks, self.compensated, self.nan, self.infinite]
 
     @classmethod
     def from_words(cls, words: Sequence[int]) -> Accumulator:
         total = sum(word << (32 * place) for place, word in enumerate(words[:LIMBS]) if word)
-        blocks, compensated, roots, nan, infinite = words[LIMBS:]
-        return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)
+        blocks, compensated, nan, infinite = words[LIMBS:]
+        return cls(total, blocks, compensated, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
         """Return the correctly rounded p-th root, for p of 1 or 2. Return None if the error of the sum is too large
@@ -112,13 +108,10 @@ class Accumulator:
             return math.nan
         if self.infinite:
             return math.inf
-        slack, sticky = self.slack, self.roots > 0
-        # Rounding down has lost more than 0, and less than one unit per root.
-        low = _rounded_root(max(self.total - slack, 0), p, dtype, sticky)
-        high = _rounded_root(self.total + slack + max(self.roots - 1, 0), p, dtype, sticky) if slack or sticky else low
-        if low == high:
-            return low
-        return None if slack else _rounded_root(self.total + self.roots // 2, p, dtype, sticky)
+        slack = self.slack
+        low = _rounded_root(max(self.total - slack, 0), p, dtype)
+        high = _rounded_root(self.total + slack, p, dtype) if slack else low
+        return low if low == high else None
 
 
 def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> float:
@@ -138,13 +131,10 @@ def nearest(value: float | Fraction, dtype: str) -> float:
     return -rounded if value < 0 else rounded
 
 
-def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float:
-    """Return (total * 2**-UNIT)**(1/p), rounded to `dtype`.
-
-    sticky: Whether a part of less than one unit was dropped from `total`.
-    """
+def _rounded_root(total: int, p: int, dtype: str) -> float:
+    """Return (total * 2**-UNIT)**(1/p), rounded to `dtype`."""
     if p == 1:
-        return _round(total, -UNIT, sticky, FORMATS[dtype])
+        return _round(total, -UNIT, False, FORMATS[dtype])
     # Shift so that the integer root has 65 bits or more: then one sticky bit decides every rounding.
     shift = (131 - total.bit_length()) // 2
     shifted = total << 2 * shift if shift > 0 else total >> -2 * shift

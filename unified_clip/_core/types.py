@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from .names import canonical
+
 Tensor = Any
 """A dense tensor of a framework."""
 
@@ -37,12 +39,20 @@ class Leaf(NamedTuple):
     tensor: Any
     position: int
     name: str | None = None
+    """None if the path has only list indices, and the tensor has no name of its own."""
+
     parameter: Any = None
+    path: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Return a name for printed results, such as "layers.0.w". Without a name, return the list indices."""
+        return canonical(self.name) if self.name else self.path or str(self.position)
 
     @property
     def place(self) -> str:
         """Return a text such as "position 3 (parameter 'bias')"."""
-        return f"position {self.position}" + (f" (parameter {self.name!r})" if self.name else "")
+        return f"position {self.position}" + (f" (parameter {self.title!r})" if self.name else "")
 
 
 class CoalescedSparse(NamedTuple):

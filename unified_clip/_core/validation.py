@@ -236,6 +236,8 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
         return
     if isinstance(value, numbers.Number):
         raise TypeError(f"{function} received the plain number {value!r}. Pass {accepted(backend)}")
+    if reason := backend.unsupported(value):
+        raise TypeError(f"{function} received {reason}")
     if framework := other_framework(backend, value):
         raise TypeError(f"{function} received {describe_other(backend, framework)}")
     several = isinstance(value, list | tuple | Mapping)

@@ -7,6 +7,7 @@ exchange the values as text, and all ranks raise an error with this text.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -33,6 +34,11 @@ ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
 
 CHECKED = 5 + 3 * PIECES
 """The length of the result of `_checked`."""
+
+CORRUPTED = (
+    "the exchange between ranks returned data that no rank sent. No gradient was changed. Check the collectives of "
+    "this process group with an all-reduce of known numbers, and the network and the devices of the ranks"
+)
 
 COMPARED = 3 * (1 + 2 * PIECES)
 
@@ -284,7 +290,11 @@ class Consensus:
     def _texts(self, rejects: bool = False) -> list[tuple[list[int], dict[str, Any]]]:
         """Return (global ranks, description of their call) for at most MAX_TEXTS calls, rejected calls first."""
         own = self._call.text()
-        marks = self.all_gather(digest(json.dumps(own).encode()) >> 2 << 1 | rejects)
+        mark = (digest(json.dumps(own).encode()) | 4) >> 2 << 1 | rejects
+        marks = self.all_gather(mark)
+        is_one_call = len(set(marks)) == 1 and not rejects  # equal calls send equal digests
+        if is_one_call or 0 in marks or marks[self.group.rank] != mark:
+            raise RuntimeError(CORRUPTED)
         ranks: dict[int, list[int]] = {}
         for rank, mark in enumerate(marks):
             ranks.setdefault(mark, []).append(rank)
@@ -301,7 +311,10 @@ class Consensus:
         for length, content in zip(lengths, own, strict=True):
             sent += struct.unpack(f"<{length}I", content) if content else [0] * length
         words = iter(self.all_reduce_sum(sent))
-        return [json.loads(struct.pack(f"<{length}I", *(next(words) for _ in range(length)))) for length in lengths]
+        try:
+            return [json.loads(struct.pack(f"<{length}I", *itertools.islice(words, length))) for length in lengths]
+        except (ValueError, struct.error):
+            raise RuntimeError(CORRUPTED) from None
 
     def _check_sums(self, sums: Sequence[int], is_nan: bool) -> None:
         self._check_count(sums[0])

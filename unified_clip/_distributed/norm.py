@@ -267,7 +267,7 @@ def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
 
     texts: A cache, because writing placements as text takes long.
     """
-    gradient, _, name, parameter = leaf
+    gradient, name, parameter = leaf.tensor, leaf.name, leaf.parameter
     tensor = parameter if hasattr(parameter, "shape") else gradient
     if tensor is None:
         return None

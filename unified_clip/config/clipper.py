@@ -17,17 +17,17 @@ from .._core.collect import collect_in_place, from_path, from_tree, in_place
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
 from .._core.gradients import GradientList
+from .._core.names import as_mapping
 from .._core.types import Leaf, Tensor
 from .._core.writers import Functional, InPlace
 from ..errors import NothingClippedError
-from ..recording.clip_event import as_mapping
 from .adaptive import AdaptiveStates, States, keeping_states
 from .outcome import ClipOutcome, Traced
 from .schema import Settings
 from .selection import ParameterSelection, consecutive_ranges, copied_names
 from .steps import STATE_VERSION, Step, checked_step, loaded_step, resolve_step, threshold_at
 
-INSTEAD = "the configuration itself, clip(grads)"
+INSTEAD = "the ClipConfig itself, clip(grads)"
 
 WINDOW = 100
 
@@ -300,7 +300,7 @@ class Clipper:
                 "optimizer, which keeps the state: attach_to(optimizer) or as_optax(optimizer). Or use the functions "
                 "of unified_clip.adaptive: docs/adaptive.md lists the calls."
             )
-        names = [self._selection.name(leaf) or str(leaf.position) for leaf in gradients.leaves]
+        names = [leaf._replace(name=self._selection.name(leaf)).title for leaf in gradients.leaves]
         dtypes = [{backend.dtype(gradients.values[index]) for index in group} for group, _ in parts]
         self._last = ClipOutcome(outcome, known, settings, parts, names, dtypes)
         if step.is_known and not in_graph:

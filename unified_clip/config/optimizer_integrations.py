@@ -6,8 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ..recording.clip_event import as_mapping
-from .selection import names_in
+from .._core.names import as_mapping, names_in
 
 NO_HASH = (
     "A {name} has no hash, because it stores its last clip. To compile the clip, pass a function to jax.jit: "

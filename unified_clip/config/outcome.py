@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from .._api.groups import Outcome
 from .._core.exact import FORMATS, nearest
+from .._core.names import unique_names
 from .._core.path import Path
 from .._core.rule import AdaptiveThreshold, ClipRule, OwnThresholds, StepThreshold
 from .._core.types import Scalar, Tensor
@@ -73,7 +74,7 @@ class ClipOutcome:
         self._is_adaptive = [isinstance(part.threshold, AdaptiveThreshold) for _, part in parts]
         self._orders = [part.p for _, part in parts]
         self._dtypes = dtypes
-        self._names = [names[norm.group.start] for norm in outcome.per_tensor]
+        self._names = unique_names(names[norm.group.start] for norm in outcome.per_tensor)
         self._reading = _DeferredNumbers(outcome, self._is_adaptive)
 
     def __repr__(self) -> str:
@@ -147,7 +148,8 @@ class ClipOutcome:
     def parameters(self) -> dict[str, float]:
         """A dict with the norm of each gradient, from the largest norm to the smallest norm. NaN comes first.
 
-        The keys are names, or positions for gradients without names. Only a clipper with `details=True` fills this
+        The keys are names such as "layers.0.w", or positions for gradients without names. The second of two equal
+        names becomes "w#2". Only a clipper with `details=True` fills this
         dict.
         """
         norms = zip(self._names, self._numbers.each, strict=True)

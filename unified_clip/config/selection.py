@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._core import validation
 from .._core.collect import wants_clipping
 from .._core.gradients import GradientList
+from .._core.names import canonical, make_namer, matcher, names_in
 from .._core.types import Leaf
-from ..recording.clip_event import as_mapping, make_namer
 from .schema import Settings
 
 
@@ -26,10 +23,10 @@ class ParameterSelection:
         self._groups = [group.name for group in settings.groups]
         self._name_of = make_namer(names)
         self.patterns = [(tuple(include), tuple(exclude)) for include, exclude in settings.patterns]
-        self._parts = [(_matcher(include), _matcher(exclude)) for include, exclude in self.patterns]
+        self._parts = [(matcher(include), matcher(exclude)) for include, exclude in self.patterns]
         self._part_by_name: dict[str, int | None] = {}
         self._checked, self._unmatched = False, unmatched
-        self._all_names = [] if isinstance(names, FunctionType) else names_in(names)
+        self._all_names = names_in(names)
         self._seen: dict[str, None] = {}
 
     def declare(self, names: Sequence[str]) -> None:
@@ -37,7 +34,9 @@ class ParameterSelection:
 
     def name(self, leaf: Leaf) -> str | None:
         name = self._name_of(leaf)
-        return None if name is None else _dotted(name)
+        has_parameter = leaf.parameter is not None and leaf.parameter is not leaf.tensor
+        # in a list of lists, indices such as "0.1" are the name of a gradient
+        return leaf.path if name is None and not has_parameter and "." in (leaf.path or "") else name
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
         """Return the `Leaf` of each gradient to clip, in the order of `Settings.parts`."""
@@ -60,13 +59,13 @@ class ParameterSelection:
             return None
         first: dict[int, tuple[str, Any]] = {}
         for name, parameter in named:
-            first.setdefault(id(parameter), (_dotted(name), parameter))
+            first.setdefault(id(parameter), (name, parameter))
         parts: list[list[Any]] = [[] for _ in (*self._parts, "excluded")]
         for name, parameter in first.values():
             part = self._part_of(name)
             parts[-1 if part is None else part].append(parameter)
         if first and not self._checked:
-            self._check([_dotted(name) for name, _ in named])
+            self._check([name for name, _ in named])
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
@@ -123,12 +122,12 @@ class ParameterSelection:
             self.check_now()
 
     def check_now(self) -> None:
-        names = list(dict.fromkeys([*map(_dotted, self._all_names), *self._seen]))
+        names = list(dict.fromkeys([*self._all_names, *self._seen]))
         if self._checked or not names:
             return
         for include, exclude in self.patterns:
             for pattern in (*include, *exclude):
-                if not any(map(_matcher([pattern]), names)):
+                if not any(map(matcher([pattern]), names)):
                     validation.warn(self._unmatched_pattern(pattern, names, is_only=include == (pattern,)))
         filled = set(map(self._part_of, names))
         for index, (group, (matches, _)) in enumerate(zip(self._groups, self._parts, strict=False)):
@@ -141,7 +140,7 @@ class ParameterSelection:
         self._checked = True
 
     def _unmatched_pattern(self, pattern: str, names: Sequence[str], *, is_only: bool) -> str:
-        few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+        few = ", ".join(repr(canonical(name)) for name in names[:3]) + (", ..." if len(names) > 3 else "")
         if self._unmatched and not self._all_names:
             problem = f"So far, the pattern {pattern!r} of the configuration matches none of the names {few}."
             return f"{problem} {self._unmatched}"
@@ -154,13 +153,6 @@ class ParameterSelection:
         return " ".join(sentences)
 
 
-def names_in(names: Any) -> list[str]:
-    names = as_mapping(names)
-    if callable(getattr(names, "named_parameters", None)):
-        names = dict(names.named_parameters())
-    return list(names or ())
-
-
 def copied_names(names: Any, memo: Mapping[int, Any]) -> Any:
     if isinstance(names, Mapping):
         return {name: memo.get(id(parameter), parameter) for name, parameter in names.items()}
@@ -170,16 +162,3 @@ def copied_names(names: Any, memo: Mapping[int, Any]) -> Any:
 def consecutive_ranges(lengths: Sequence[int]) -> list[range]:
     ends = itertools.accumulate(lengths)
     return [range(end - length, end) for end, length in zip(ends, lengths, strict=True)]
-
-
-def _dotted(name: str) -> str:
-    return name.replace("/", ".").removesuffix(":0")
-
-
-def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """The pattern `*.bias` also matches the name `bias`."""
-    if not patterns:
-        return lambda name: False
-    without_module = [pattern.removeprefix("*.") for pattern in patterns if pattern.startswith("*.")]
-    compiled = re.compile("|".join(map(fnmatch.translate, [*patterns, *without_module])))
-    return lambda name: compiled.match(name) is not None

@@ -14,12 +14,11 @@ import numpy as np
 from keras import ops
 
 from .._core import validation
+from .._core.names import checked_names, make_namer
 from .._core.types import Leaf, with_article
 from ..config.clipper import WINDOW
 from ..config.schema import Settings
-from ..recording.clip_event import make_namer
 from . import steps
-from .names import checked_names
 from .steps import UNKNOWN, LastStep, OutcomeArrays
 
 WRAPPED = (

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jax.experimental.sparse import BCOO
 
-from .._backends.jax.backend import BACKEND
+from .._backends.jax.backend import BACKEND, path_name
 from .._core.distributed import DistributedSpec
 from .._core.types import with_article
 from ..config.clipper import WINDOW
@@ -245,7 +245,7 @@ Named = list[tuple[str, Any]]
 
 def _named_leaves(tree: Any) -> tuple[Named, Any]:
     entries, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_sparse)
-    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in entries], structure
+    return [(path_name(path), leaf) for path, leaf in entries], structure
 
 
 def _with_missing(updates: Named, params: Named) -> tuple[Named, list[int]]:

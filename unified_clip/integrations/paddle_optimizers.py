@@ -12,12 +12,11 @@ from .._api.param_grads import ParamGrads
 from .._backends.paddle.backend import BACKEND
 from .._backends.paddle.classes import OptimizerClip
 from .._backends.paddle.conditions import in_static_mode, in_to_static_mode
+from .._core.names import Namer, checked_names, with_parameters
 from .._core.types import Leaf, with_article
 from ..config.clipper import Clipper
 from ..config.outcome import OutcomeProperties
 from ..config.schema import Settings
-from ..recording.clip_event import Namer
-from .names import checked_names
 
 UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)."
 
@@ -154,9 +153,8 @@ def _names_by_own_name(names: Any) -> dict[str, str] | None:
 
     Parameters cannot be keys, because a static program creates new parameter objects.
     """
-    names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
-    if callable(getattr(names, "named_parameters", None)):
-        names = dict(names.named_parameters())
+    is_parameter = lambda parameter: BACKEND.parameter_name(parameter) is not None  # noqa: E731
+    names = with_parameters(checked_names(names, is_parameter, "Paddle"))
     if not isinstance(names, Mapping | None):
         raise TypeError(f"names is {with_article(type(names).__name__)}. Pass a Layer, or a dict of name to parameter.")
     return (

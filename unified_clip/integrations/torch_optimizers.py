@@ -14,13 +14,12 @@ import torch
 from .._backends.torch import sharded
 from .._core import validation
 from .._core.distributed import INFERRED, DistributedSpec
+from .._core.names import checked_names, make_namer
 from .._core.types import Leaf, with_article
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
 from ..config.outcome import OutcomeProperties
-from ..recording.clip_event import make_namer
 from . import torch_scaling
-from .names import checked_names
 from .steps import NO_STATE
 from .torch_scaling import parameters_of
 

@@ -2,75 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from types import FunctionType
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from .._core.backend import Backend
 from .._core.exact import nearest
+from .._core.names import ByParameter, Namer, unique_name
 from .._core.observer import Clip
 from .._core.path import Path
-from .._core.types import Deferred, Leaf, Scalar
+from .._core.types import Deferred, Scalar
 from .._core.validation import COMPLEX, FLOATING
-
-Namer = Callable[[Leaf], str | None]
-
-FINDERS: list[Callable[[Any], str | None]] = []
-
-
-def as_mapping(names: Any) -> Any:
-    if isinstance(names, Iterator):
-        names = list(names)
-    if isinstance(names, list | tuple) and names:
-        are_tuples = (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) for item in names)
-        return dict(names) if all(are_tuples) else names
-    return names
-
-
-def make_namer(names: Any) -> Namer:
-    """Pass the `names` of `record`, or a function that returns the name of a `Leaf`."""
-    names = as_mapping(names)
-    if names is None:
-        return lambda leaf: leaf.name or next(filter(None, (find(leaf.parameter) for find in FINDERS)), None)
-    if isinstance(names, FunctionType):  # an integration passes such a function
-        return names
-    if isinstance(names, list | tuple):
-        _check_names(names)
-        return lambda leaf: names[leaf.position] if leaf.position < len(names) else None
-    if callable(getattr(names, "named_parameters", None)):
-        names = dict(names.named_parameters())
-    if not isinstance(names, Mapping):
-        raise TypeError(
-            f"names= has the type {type(names).__name__}. Pass a list of names, a dict of name to parameter, or a "
-            "model with named_parameters()."
-        )
-    _check_names(list(names))
-    return ByParameter(names)
-
-
-class ByParameter:
-    def __init__(self, names: Mapping[str, Any]) -> None:
-        self._names = names  # keeps the parameters alive, so that their ids stay unique
-        self._by_id = {id(parameter): name for name, parameter in names.items()}
-
-    def __call__(self, leaf: Leaf) -> str | None:
-        return self._by_id.get(id(leaf.parameter), leaf.name)
-
-    def name_of(self, parameter: Any) -> str | None:
-        return self._by_id.get(id(parameter))
-
-    def in_order(self, clip: Clip) -> Sequence[str]:
-        """Return the names of all parameters if the call clips one gradient for each parameter, and [] otherwise."""
-        leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
-        if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
-            return []
-        shapes = [tuple(getattr(parameter, "shape", ())) for parameter in self._names.values()]
-        same = all(
-            tuple(shape(leaf.tensor) or ()) == shapes[leaf.position] for leaf in leaves if leaf.tensor is not None
-        )
-        return list(self._names) if same else []
 
 
 def _shape_of(gradients: Any, index: int) -> list[int | None]:
@@ -79,33 +21,27 @@ def _shape_of(gradients: Any, index: int) -> list[int | None]:
     return list(known or shape(gradients.values[index]) or ())
 
 
-def _check_names(names: Sequence[Any]) -> None:
-    for position, name in enumerate(names):
-        if not isinstance(name, str):
-            raise TypeError(f"position {position} of names= has the type {type(name).__name__}. Pass strings.")
-        if name in names[:position]:
-            raise ValueError(
-                f"position {position} of names= repeats the name {name!r}. Give each gradient its own name."
-            )
-
-
-def unique_name(name: str, taken: Container[str]) -> str:
-    if name not in taken:
-        return name
-    return next(new for count in itertools.count(2) if (new := f"{name}#{count}") not in taken)
-
-
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
     """If a gradient has no name, name it by its position. Add all names to `taken`."""
     indices: dict[str, int] = {}
-    ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
+    ordered = _in_order(clip, name_of) if isinstance(name_of, ByParameter) else []
     for index in clip.group:
         leaf = clip.gradients.leaves[index]
-        name = name_of(leaf) or (ordered[leaf.position] if ordered else str(leaf.position))
-        name = unique_name(name, taken)
+        name = name_of(leaf) or (ordered[leaf.position] if ordered else None)
+        name = unique_name(leaf._replace(name=name).title, taken)
         taken.add(name)
         indices[name] = index
     return indices
+
+
+def _in_order(clip: Clip, namer: ByParameter) -> Sequence[str]:
+    """Return the names of all parameters if the call clips one gradient for each parameter, and [] otherwise."""
+    leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
+    if len(leaves) != len(namer.names) or any(namer(leaf) is not None for leaf in leaves):
+        return []
+    shapes = [tuple(getattr(parameter, "shape", ())) for parameter in namer.names.values()]
+    same = all(tuple(shape(leaf.tensor) or ()) == shapes[leaf.position] for leaf in leaves if leaf.tensor is not None)
+    return list(namer.names) if same else []
 
 
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:

@@ -13,8 +13,9 @@ from typing import Any, Self
 
 from .. import _safetensors
 from .._core import guard, validation
+from .._core.names import ByParameter, make_namer
 from .._core.observer import Clip
-from .clip_event import ByParameter, ClipEvent, copy_gradients, make_namer, merge_groups, name_gradients
+from .clip_event import ClipEvent, copy_gradients, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
 from .lines import NO_CALLS, header, write_line
 from .natives.hooks import RecordingHook

@@ -49,6 +49,18 @@ def test_numbers_in_another_order_are_paired_as_names(compare_runs: Any) -> None
     assert names == {"2.weight": "2.weight", "10.weight": "10.weight", "head": "last"}
 
 
+def test_recordings_of_version_01_have_no_list_indices_and_keep_the_prefixes_of_wrappers(compare_runs: Any) -> None:
+    old_names = {"a": "layers.w", "b": "layers.w#2", "c": "module.head/kernel:0"}
+    new_names = {"a": "layers.0.w", "b": "layers.1.w", "c": "head.kernel"}
+    shared = {"shared": 5.0}
+    norms = {"a": 3.0, "b": 4.0, "c": 12.0, **shared}
+    old, new = (rename_parameters(clip_line(1, norms, norm=194**0.5), names | {"shared": "shared"})
+                for names in (old_names, new_names))  # fmt: skip
+    pairs = {old_names[key]: name for key, name in new_names.items()} | {"shared": "shared"}
+    assert compare_runs([old], [new]).pairs[0].names == pairs
+    assert compare_runs([new], [old]).pairs[0].names == {name: other for other, name in pairs.items()}
+
+
 def test_words_in_another_order_are_paired_as_names(compare_runs: Any) -> None:
     parameters = rename_parameters(clip_line(1), {"a": "x", "b": "c", "c": "b"})["parameters"]
     assert compare_runs([clip_line(1)], [clip_line(1, parameters=parameters)]).pairs[0].names["b"] == "b"

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from jax.experimental.sparse import BCOO
+from jax.experimental.sparse import BCOO, JAXSparse
 
 from ..._compute import collected, host, kernels, sparse_rows
 from ..._compute.device import inverse, round_once
@@ -22,13 +22,18 @@ from ..._core import validation
 from ..._core.backend import Backend, Distributed, Pytree, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, DevicePrimitives, Path
-from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor
+from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor, with_article
 from . import kernel_custom_call, mesh_axes, products, sharded
 from .arithmetic import magnitudes, maximum, merged_rows, powers, product, select, stack_small
 from .device_path import JaxPath
 from .exchange import Exporter, beside, is_concrete, put
 from .norms_over_devices import computed_once
 from .process_group import declared_axes
+
+
+def path_name(path: Any) -> str:
+    name: str = jax.tree_util.keystr(path, simple=True, separator=".")
+    return name
 
 
 class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
@@ -73,19 +78,21 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return str(getattr(tensor.dtype, "name", tensor.dtype))
 
     def children(self, node: Any) -> dict[str, Any] | None:
-        if isinstance(node, str) or jax.tree_util.all_leaves([node]):
+        if isinstance(node, str | JAXSparse) or jax.tree_util.all_leaves([node]):
             return None
         if type(node) in (dict, list, tuple) or hasattr(node, "_fields"):
             return None  # lists, tuples and dicts may have (name, gradient) tuples
         children, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda child: child is not node)
-        return {jax.tree_util.keystr(path, simple=True): child for path, child in children}
+        return {path_name(path): child for path, child in children}
 
     def with_children(self, node: Any, children: list[Any]) -> Any:
         structure = jax.tree_util.tree_structure(node, is_leaf=lambda child: child is not node)
         return jax.tree_util.tree_unflatten(structure, children)
 
     def unsupported(self, gradient: Any) -> str | None:
-        if gradient.dtype != jax.dtypes.float0:
+        if isinstance(gradient, JAXSparse) and not isinstance(gradient, BCOO):
+            return f"{with_article(type(gradient).__name__)} array. Pass gradient.todense(), or a BCOO array"
+        if getattr(gradient, "dtype", None) != jax.dtypes.float0:
             return None
         return (
             "float0, the dtype of JAX's gradients of integer parameters. Replace these gradients with None, or leave "

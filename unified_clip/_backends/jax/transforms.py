@@ -12,7 +12,7 @@ from ..._api import functions
 from ..._core import entry, rule, validation
 from ..._core.collect import collect
 from ..._core.distributed import DistributedSpec
-from .backend import BACKEND
+from .backend import BACKEND, path_name
 
 __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "clip_grad_norm", "gradient_clip_by_global_norm"]
 
@@ -108,7 +108,7 @@ def gradient_clip_by_global_norm(
         clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
             threshold is inf, updates stay unchanged.
         need_clip: A function that takes the path of an update, such as "encoder.0.bias", and returns whether to clip
-            the update. The path joins keys, indices and field names by dots (`jax.tree_util.keystr`). If the function
+            the update. The path joins keys, indices and field names by dots. If the function
             returns False, the update stays unchanged and is not part of the norm. With `optax.inject_hyperparams`, also
             pass `static_args='need_clip'`. To exclude updates by a mask, use `optax.masked`.
         process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
@@ -246,11 +246,7 @@ def _transformation(
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         leaves, structure = jax.tree_util.tree_flatten_with_path(updates, is_leaf=lambda x: isinstance(x, BCOO))
         clipped = [leaf for _, leaf in leaves]
-        taken = [
-            index
-            for index, (path, _) in enumerate(leaves)
-            if need_clip is None or need_clip(jax.tree_util.keystr(path, simple=True, separator="."))
-        ]
+        taken = [index for index, (path, _) in enumerate(leaves) if need_clip is None or need_clip(path_name(path))]
         for index, result in zip(taken, entry.run(clip, [clipped[index] for index in taken]), strict=True):
             clipped[index] = result
         return jax.tree_util.tree_unflatten(structure, clipped), state

@@ -59,6 +59,13 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
 
     # -- tensors
 
+    def unsupported(self, gradient: Any) -> str | None:
+        if isinstance(gradient, tf.RaggedTensor):
+            return "a RaggedTensor. Pass gradient.flat_values, and gradient.with_flat_values(clipped) is the result"
+        if isinstance(gradient, tf.SparseTensor):
+            return "a SparseTensor. Pass tf.sparse.to_dense(gradient), or a tf.IndexedSlices"
+        return None
+
     def is_tensor(self, value: Any) -> bool:
         if isinstance(value, tf.distribute.DistributedValues) and not isinstance(value, TENSOR):
             raise TypeError(

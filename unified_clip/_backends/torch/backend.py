@@ -91,7 +91,8 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return None
         if gradient.is_nested:
             return "a nested tensor. Pass its components instead: gradient.unbind()"
-        if isinstance(gradient, FakeTensor) and not conditions.can_compute(gradient):
+        parts = conditions.inner_tensors(gradient)
+        if any(isinstance(part, FakeTensor) and not conditions.can_compute(part) for part in parts):
             return "a FakeTensor outside its FakeTensorMode. Call unified_clip in this mode: `with gradient.fake_mode:`"
         return None
 
@@ -130,9 +131,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
     ) -> Shards | None:
         shards = sharded.find(gradients, parameters, spec)
-        if shards is None or (
-            differentiable and not spec.is_given and records_derivatives(True) and shards.want_derivatives()
-        ):
+        if shards is None or shards.are_simulated():
+            return None  # a dry run takes PyTorch's own operations
+        if differentiable and not spec.is_given and records_derivatives(True) and shards.want_derivatives():
             return None  # PyTorch's own operations on DTensors have derivatives
         entry.break_graph(
             "distributed gradients cannot be clipped in a compiled graph. Leave fullgraph=True out, or clip outside "

@@ -41,7 +41,7 @@ class TorchPrimitives(DevicePrimitives):
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         total = self.constant(0.0, tensors)
         for tensor in tensors:
-            total = total + arithmetic.powers(tensor, p, divisor).sum().to(total.device)
+            total = total + sharded.full_tensor(arithmetic.powers(tensor, p, divisor).sum()).to(total.device)
         return total
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
@@ -163,19 +163,20 @@ class TorchPrimitives(DevicePrimitives):
         return None if conditions.is_watched() or type(scalar) not in PLAIN else bool(scalar.isfinite())
 
     def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
-        return tensor.isnan().sum(), tensor.isinf().sum()
+        return sharded.full_tensor(tensor.isnan().sum()), sharded.full_tensor(tensor.isinf().sum())
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         return nullcontext() if differentiable else torch.no_grad()
 
     def to_numpy(self, tensor: Tensor) -> kernels.Array:
-        on_host = tensor.detach().cpu().resolve_conj().resolve_neg()
+        on_host = sharded.full_tensor(tensor).detach().cpu().resolve_conj().resolve_neg()
         bits = on_host.view(torch.uint16) if on_host.dtype == torch.bfloat16 else on_host
         array: kernels.Array = bits.numpy()  # unlike `host_view`, it keeps a copy's memory alive
         return array
 
     def in_graph(self, values: Sequence[Any]) -> bool:
-        return conditions.is_watched() or any(type(value) not in PLAIN for value in values)
+        parts = (part for value in values for part in conditions.inner_tensors(value))
+        return conditions.is_watched() or any(type(part) not in PLAIN for part in parts)
 
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
         return arithmetic.read_later(scalars)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..._core.distributed import DistributedSpec, Measure, Measures
 from ..._core.path import Path
@@ -106,6 +107,11 @@ class TorchShards(DistributedGradients):
 
     def want_derivatives(self) -> bool:
         return any(isinstance(gradient, torch.Tensor) and gradient.requires_grad for gradient in self._gradients)
+
+    def are_simulated(self) -> bool:
+        """Return whether no real exchange between ranks is possible, as in a dry run without other processes."""
+        is_fake = torch.distributed.is_initialized() and "fake" in torch.distributed.get_backend()
+        return is_fake or any(isinstance(value, FakeTensor) for value in self.values)
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
         check_declared([leaf.parameter for leaf in self._parameters], self._spec)

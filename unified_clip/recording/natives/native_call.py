@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._core.names import unique_name
 from ..._core.observer import Rule
 from ...causes import scaling
 from ...numpy import get_total_norm
 from ...tensors.files.convert_worker import read_tensor
 from ...tensors.types import PARTS, Dense, densify, from_numpy
-from ..clip_event import unique_name
 
 SLACK = 2.0**-50
 """The largest relative rounding error of `low` and `high` in the function `coefficient`."""

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from optax._src import alias
 
+from ..._backends.jax.backend import path_name
 from ..._core.guard import Call
 from .hooks import HOOKS, RecordingHook
 from .native_call import NativeCall
@@ -58,7 +59,7 @@ def _clip(call: Call) -> Iterator[None]:
         clipped, _ = update.result
         leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
         weights = weights if len(weights) == len(leaves) else []
-        names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
+        names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
         report_call(describe, threshold, leaves, jax.tree.leaves(clipped), weights, names)
 
     init, update = call.result

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..._core.names import canonical
 from ..dispatcher import DISPATCHER
 from .hooks import HOOKS, RecordingHook
 
@@ -126,13 +127,13 @@ def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str 
     if not counts or not 0 < counts[0] < counts[1]:
         return {}
     known = zip(sizes, names if DISPATCHER.norms else (), strict=False)
-    undecayed = [name for (decayed, _), name in known if not decayed]
+    undecayed = [name and canonical(name) for (decayed, _), name in known if not decayed]
     return {"decayed": counts, "undecayed": undecayed} if undecayed and None not in undecayed else {"decayed": counts}
 
 
 def rates_by_name(rates: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
     """Return {"rates": {name: learning rate}}, or {} if a name is unknown or all rates are equal."""
-    known = {name: plain(rate) for name, rate in rates} if DISPATCHER.norms else {}
+    known = {name and canonical(name): plain(rate) for name, rate in rates} if DISPATCHER.norms else {}
     return {} if {None} & {*known, *known.values()} or len({*known.values()}) < 2 else {"rates": known}
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..._core.guard import Call
-from ..clip_event import FINDERS
+from ..._core.names import FINDERS
 from ..dispatcher import DISPATCHER
 from ..optimizers.names import SETTINGS
 from .hooks import HOOKS, RecordingHook

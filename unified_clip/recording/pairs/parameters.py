@@ -6,11 +6,12 @@ import difflib
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ... import _files
 from ..._files import FileError
+from ..._core.names import canonical, without_indices
 from ...tensors.arithmetic import Float64s
 from ..recorded_run import Parameter, RecordedCall, RecordedRun
 from ..rounding import is_near
@@ -134,10 +135,20 @@ def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
 
 
+def _names_of_two_versions(in_a: Iterable[str], in_b: Iterable[str]) -> Names:
+    """Pair the names of a recording of version 0.1, which had no list indices, with the names of a new recording."""
+    long_a, long_b = ({name: canonical(name) for name in names} for names in (in_a, in_b))
+    pairs: dict[str, str] = {}
+    for left, right in ((long_a, without_indices(in_b)), (without_indices(in_a), long_b), (long_a, long_b)):
+        by_name = {short: name for name, short in right.items()}
+        pairs |= {name: by_name[short] for name, short in left.items() if short in by_name}
+    return {name: other for name, other in pairs.items() if name != other and name not in in_b and other not in in_a}
+
+
 def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
-    in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
-    if (oriented := orient_names(names, in_a, in_b)) is not None:
-        return oriented
+    in_a, in_b = ({name: None for line in run.lines for name in line.parameters} for run in (a, b))
+    if (oriented := orient_names(names, set(in_a), set(in_b))) is not None:
+        return {**_names_of_two_versions(in_a, in_b), **oriented}
     sides = [(a, in_a), (b, in_b)]
     unknown = [
         [(run, name, known) for (run, known), each in zip(order, (names, names.values()), strict=True)
@@ -149,7 +160,7 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     remedy = f"This run has parameters such as {', '.join(near)}. Correct the name."
     if not known:
         remedy = "This run has no norms of parameters. Record this run with --norms, or with norms=True in Python."
-    elif name in in_a | in_b:
+    elif name in {**in_a, **in_b}:
         remedy = (
             "The other run has this parameter. On every line, write the name from one run on the left, and the name "
             "from the other run on the right."
