@@ -151,7 +151,7 @@ def test_other_weights_or_data_are_not_blamed_on_the_clip(
     assert comparison.exit_code == bool(change)
     text = " ".join(sentences.report_lines(comparison))
     assert place in text
-    assert ("Clipping is the same" in text and "Ruled out: " in text) == bool(change)
+    assert ("Clipping is the same" in text) == bool(change)
 
 
 def clip_at_each_step(parameters: Parameters, step: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from unified_clip.recording.compare import RecordingComparison, compare
+from unified_clip.recording.recorded_run import OF_A_CLIP
 
 HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z", "norms": True}
 
@@ -22,15 +23,23 @@ NEW_NAMES = {"a": "x.weight", "b": "y.weight", "c": "z.bias"}
 
 
 def write_recording(path: Path, lines: Iterable[dict[str, Any]], **header: Any) -> Path:
-    text = "".join(json.dumps(line) + "\n" for line in ({**HEADER, **header}, *lines))
+    text = "".join(json.dumps(line) + "\n" for line in ({**HEADER, **header}, *map(complete, lines)))
     path.write_text(text.replace("Infinity", '"inf"'), encoding="utf-8")
     return path
+
+
+def complete(line: dict[str, Any]) -> dict[str, Any]:
+    """Add the fields that every recording has, and that a test does not need."""
+    if "optimizer" in line:
+        return {"settings": {}, **line}
+    return {**dict.fromkeys(OF_A_CLIP), "dtype": "float32", **line} if "rule" in line else line
 
 
 def write_and_compare(
     folder: Path, a: Iterable[dict[str, Any]], b: Iterable[dict[str, Any]], **options: Any
 ) -> RecordingComparison:
-    return compare(write_recording(folder / "a.jsonl", a), write_recording(folder / "b.jsonl", b), **options)
+    paths = write_recording(folder / "a.jsonl", a), write_recording(folder / "b.jsonl", b)
+    return compare(*paths, **{"max_ulp": 0, **options})
 
 
 def cause_kinds(comparison: RecordingComparison) -> list[str]:

@@ -23,7 +23,7 @@ CauseKind = Literal[
     "clipping before unscaling", "gradient accumulation", "gradients are not cleared",
     "left-out clip", "one run is shorter", "other data or loss", "other gradients", "other initial weights",
     "parameters of another network", "repeated parameter", "several clips before a step", "shifted step",
-    "skipped step", "squared rows", "tensors without a gradient", "the clip does not reach the step",
+    "skipped step", "squared rows", "tensors without a gradient", "tied weights", "the clip does not reach the step",
     "untransposed weight", "weight decay before the clip", "weights are not updated",
 ]  # fmt: skip
 

@@ -30,12 +30,13 @@ def add_parser(commands: Any) -> None:
     compare.add_argument(
         "--html", type=Path, metavar="FILE", help="also write a self-contained page with plots of both runs"
     )
-    compare.add_argument(
+    limits = compare.add_mutually_exclusive_group()
+    limits.add_argument("--exact", action="store_true", help="report every difference, also of a single bit")
+    limits.add_argument(
         "--max-ulp",
         type=float,
-        default=0.0,
         metavar="N",
-        help="ignore differences of up to N units in the last place (default: 0)",
+        help="ignore differences of up to N units in the last place (default: what rounding explains)",
     )
     compare.set_defaults(run=run)
 
@@ -45,14 +46,15 @@ def run(options: argparse.Namespace) -> int:
     from .pairs.parameters import read_names
     from .report import model, page
 
-    if not options.max_ulp >= 0:
+    max_ulp = 0.0 if options.exact else options.max_ulp
+    if max_ulp is not None and not max_ulp >= 0:
         raise UsageError(f"--max-ulp is {options.max_ulp}. Pass 0 or more.", "UC203")
     if options.html:
         _check_page(options)
     names = read_names(options.map) if options.map else None
     chunks = sum(path.stat().st_size // runs.CHUNK for path in (options.a, options.b) if path.is_file())
     with progress({"read": chunks, "compare": compare.PHASES}) as advance:
-        comparison = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp, advance=advance)
+        comparison = compare.compare(options.a, options.b, names=names, max_ulp=max_ulp, advance=advance)
     report = model.build(comparison)
     if options.format == "json":
         print(json.dumps(report.as_json(), indent=1, allow_nan=False))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,11 +14,13 @@ from typing import NamedTuple
 from .._progress import Advance, unseen
 from ..causes.cause import Cause
 from .causes.eps_causes import first_other_eps
-from .causes.join_causes import Effect, effective, join
+from .causes.join_causes import ROUNDED, Effect, effective, is_rounding, join
 from .causes.order_of_calls import RULES_FOR_GLOBAL, other_networks, with_rule_divergence
 from .causes.run_causes import find_causes
 from .divergence import Agreement, Divergence, DivergencePoint, StepDifference, agreements, divergences
 from .lines import without_calls
+from .losses import LoggedComparison, compare_logged, is_loss
+from .not_compared import not_compared
 from .optimizers.clips_of_step import changes_by_hand, is_empty
 from .optimizers.skipped_steps import align_skipped, have_same_rates, without_steps
 from .optimizers.step_alignment import align_optimizers, join_steps, number_calls
@@ -34,6 +37,9 @@ __all__ = ["RecordingComparison", "compare"]
 
 PHASES = 3
 
+MOST_ROUNDING = 0.01
+"""Larger relative differences are not tolerated as rounding."""
+
 
 @dataclass(frozen=True)
 class RecordingComparison:
@@ -41,14 +47,16 @@ class RecordingComparison:
 
     a: RecordedRun
     b: RecordedRun
-    max_ulp: float
-    """Numbers that differ by up to this many units in the last place are treated as equal."""
+    max_ulp: float | None
+    """Numbers that differ by up to this many units in the last place are treated as equal. None tolerates what rounding
+    explains."""
 
     pairs: Sequence[CallPair]
     """The compared calls. Each pair has one call from each run."""
 
     divergences: Mapping[Divergence, Sequence[Cause]]
-    """Maps each reported difference to its causes, with the earliest difference first. Empty if the runs agree."""
+    """Maps each reported difference to its causes, with the earliest difference first. Differences that only rounding
+    explains come last. Empty if the runs agree."""
 
     agreements: Sequence[Agreement]
     """How closely the runs agree in each quantity, such as the norm."""
@@ -56,6 +64,11 @@ class RecordingComparison:
     other_eps: tuple[Divergence, Cause] | None = None
     """The first coefficient that differs because the runs have different eps, and its `Cause`. None if the runs have
     the same eps, or if eps changes no coefficient. `max_ulp` does not affect `other_eps`."""
+
+    logged: Sequence[LoggedComparison] = ()
+
+    not_compared: Sequence[str] = ()
+    """The recorded fields that differ, and that no divergence reports, such as "call.seconds"."""
 
     @property
     def runs(self) -> tuple[RecordedRun, RecordedRun]:
@@ -86,7 +99,7 @@ def compare(
     b: str | Path,
     *,
     names: Names | None = None,
-    max_ulp: float = 0,
+    max_ulp: float | None = None,
     labels: Sequence[str | None] = (None, None),
     advance: Advance = unseen,
     has_effect: Effect | None = None,
@@ -97,7 +110,8 @@ def compare(
         a: The file of a recording.
         b: The file of the other recording.
         names: Maps parameter names of one run to parameter names of the other run. All keys belong to the same run.
-        max_ulp: Treat numbers as equal if they differ by up to this many ULP. See `Divergence.exceeds`.
+        max_ulp: Treat numbers as equal if they differ by up to this many ULP. See `Divergence.exceeds`. By default,
+            report no difference that only rounding explains.
         labels: Names of the two runs in printed sentences. The default is the name of each file, with enough folders to
             distinguish the files.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
@@ -142,11 +156,11 @@ def compare(
         left, right = (without_steps(run, range(step, sys.maxsize)) for run in (left, right))
         pairs = [pair for pair in pairs if pair.a.step < step]
         missing = missing if missing and missing.step < step else None
-    compared = agreements(pairs, max_ulp)
+    compared = agreements(pairs, max_ulp or 0.0)
     advance("compare", 1)
     points = [
         DivergencePoint(left, right, pairs, index, first, missing if index == len(pairs) else None)
-        for first, index in _to_report(left, right, pairs, max_ulp, missing)
+        for first, index in _to_report(left, right, pairs, max_ulp or 0.0, missing)
     ]
     advance("compare", 1)
     causes = [find_causes(point) for point in points]
@@ -157,7 +171,9 @@ def compare(
     unmoved = [] if has_effect else list(unmoved_weights(left, right, pairs))
     if unmoved:  # the wrong optimizer steps, and clears the gradients of other parameters
         of_steps = [each for each in of_steps if each.divergence.stage != "gradients cleared"]
-    differences = [*skipped, *unmoved, *effective(of_steps, pairs, has_effect), *networks]
+    rates = [sorted(str(step.settings.get("lr")) for step in run.optimizer_steps) for run in (left, right)]
+    acting = effective(of_steps, pairs, has_effect, have_one_set_of_rates=rates[0] == rates[1])
+    differences = [*skipped, *unmoved, *acting, *networks]
     explained = join(points, {point.first: each for point, each in zip(points, causes, strict=True)}, differences)
     advance("compare", 1)
     at_first = (each for point, each in zip(points, causes, strict=True) if not point.index)
@@ -170,7 +186,63 @@ def compare(
             "UC502",
         )
     other_eps = first_other_eps(left, right, pairs)
-    return RecordingComparison(*runs, max_ulp, pairs, explained, compared, other_eps)
+    result = RecordingComparison(*runs, max_ulp, pairs, explained, compared, other_eps)
+    if has_effect:
+        return replace(result, logged=compare_logged(*runs, lambda each, _: each.exceeds(max_ulp or 0.0)))
+    return _judge(result)
+
+
+def _judge(comparison: RecordingComparison) -> RecordingComparison:
+    """Sort rounding from mistakes, and compare the losses if nothing else explains why they differ."""
+    a, b, pairs, max_ulp = comparison.a, comparison.b, comparison.pairs, comparison.max_ulp
+    rounding = {each: causes for each, causes in comparison.divergences.items() if is_rounding(causes)}
+    rest = {each: causes for each, causes in comparison.divergences.items() if each not in rounding}
+    if (eps := comparison.unreported_eps) and not max_ulp:
+        rest = dict(sorted([*rest.items(), (eps[0], [eps[1]])], key=lambda item: item[0].step))
+    start = min((each.step for each in rest), default=sys.maxsize)
+    greatest = {step: each for step, each in _greatest_by_step(pairs).items() if step < start}
+
+    def is_beyond(difference: Divergence, before: float) -> bool:
+        if max_ulp is not None:
+            return difference.exceeds(max_ulp)
+        earlier = (each.ulps_at_its_size or 0.0 for step, each in greatest.items() if step <= difference.step)
+        return (difference.ulps_at_its_size or 0.0) > max(ROUNDING, GROWTH * max([before, *earlier]))
+
+    logged = compare_logged(a, b, is_beyond)
+    if not (rest or (rounding and max_ulp is not None)):
+        rest = {each.first: [] for each in logged if each.first and is_loss(each.name)}
+    if max_ulp is None:
+        rest = {each: [cause for cause in causes if cause.kind not in ROUNDED] for each, causes in rest.items()}
+        rest = rest or _too_far(greatest.values(), is_float64=all(pair.is_float64 for pair in pairs))
+    reported = {"lr" if each.stage == "learning rate" else each.parameter or each.stage for each in rest}
+    reported |= {cause.kind for causes in rest.values() for cause in causes}
+    return replace(
+        comparison,
+        divergences=rest if max_ulp is None else {**rest, **rounding},
+        logged=logged,
+        not_compared=not_compared(a, b, pairs, reported),
+    )
+
+
+def _greatest_by_step(pairs: Sequence[CallPair]) -> dict[int, Divergence]:
+    greatest: dict[int, Divergence] = {}
+    for each in itertools.chain.from_iterable(divergences(pairs, 0.0)):
+        size = each.ulps_at_its_size
+        if size and math.isfinite(size) and not each.is_noise:
+            before = greatest.setdefault(each.step, each)
+            greatest[each.step] = each if size > (before.ulps_at_its_size or 0.0) else before
+    return greatest
+
+
+def _too_far(greatest: Iterable[Divergence], *, is_float64: bool) -> dict[Divergence, Sequence[Cause]]:
+    most = MOST_ROUNDING * (2.0**53 if is_float64 else 2.0**24)
+    far = next((each for each in greatest if (each.ulps_at_its_size or 0.0) > most), None)
+    sentence = (
+        f"the differences begin as rounding, and have grown to more than {100 * MOST_ROUNDING:g} %. From here on, "
+        "rounding and a small mistake look the same. Compare fewer steps, or compare in float64: "
+        "docs/my-loss-curve-differs.md#rounding"
+    )
+    return {far: [Cause("rounding that has grown", sentence)]} if far else {}
 
 
 class _PairedRuns(NamedTuple):

@@ -16,7 +16,7 @@ from .rounding_noise import NoiseTracker, total_norm
 
 Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped",
-    "steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer",
+    "steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer", "loss",
 ]  # fmt: skip
 """What differs. For example, "calls" means the number of calls."""
 

@@ -1,4 +1,4 @@
-"""A recorded run."""
+"""The format of recordings: every line, its fields, and whether a comparison judges them."""
 
 from __future__ import annotations
 
@@ -6,25 +6,42 @@ import math
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from .._report_model import Real
+from .optimizers.names import SETTINGS
 
 Number = TypeVar("Number", float, float | None)
+Value = TypeVar("Value")
+
+JUDGED = "judged"
+
+Judged = Annotated[Value, JUDGED]
+"""A field that makes two runs different. If any other field differs, either a cause names it, or the report lists it as
+not compared."""
+
+
+TIMES = ("started", "seconds")
+"""Fields that differ between any two runs."""
 
 
 class RecordedTable(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def fields_not_judged(cls) -> list[str]:
+        known = {name for name, field in cls.model_fields.items() if JUDGED in field.metadata or field.exclude}
+        return [name for name in cls.model_fields if name not in {*known, *TIMES}]
 
 
 class Parameter(RecordedTable):
     """The norm of a gradient before the clip, its shape, and the norm of its weight."""
 
-    shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
-    norm: Real
+    shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...]
+    norm: Judged[Real]
     """The norm of the gradient, of the `norm_type` of the call. For a clip by value, the 2-norm."""
 
-    weight: Real | None = None
+    weight: Judged[Real | None] = None
 
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
     sums: tuple[Real, Real] | None = None
@@ -39,31 +56,36 @@ class Parameter(RecordedTable):
 
 NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": list}
 
+OF_A_CLIP = (
+    "framework", "rule", "threshold", "norm_type", "eps", "dtype", "count", "norm", "coef", "clipped", "nan", "inf",
+)  # fmt: skip
+"""The fields of every call that clipped a gradient. A call without a gradient, or that raised, has none of them."""
+
 
 class RecordedCall(RecordedTable):
     """A line of a recording: a clip call. A call with several parameter groups can have several lines."""
 
-    step: Annotated[int, Field(ge=1, lt=2**63)]
+    step: Judged[Annotated[int, Field(ge=1, lt=2**63)]]
     call: str
     framework: str | None = None
-    rule: str | None = None
+    rule: Judged[str | None] = None
     """The clip rule. "global": one norm of all gradients, "each": a norm for each gradient, "slices": a norm for each
     slice, "value": no norm."""
 
-    threshold: Real | tuple[Real, Real] | None = None
+    threshold: Judged[Real | tuple[Real, Real] | None] = None
     """The threshold of the norm, or the bounds of a clip by value. None if the threshold is an array."""
 
-    norm_type: Real | None = None
+    norm_type: Judged[Real | None] = None
     eps: Real | None = None
     dtype: str = "float32"
     """The dtype of the norm."""
 
     count: Annotated[int, Field(ge=0)] | None = None
 
-    norm: Real | list[Real] | None = None
+    norm: Judged[Real | list[Real] | None] = None
     """The norm before the clip: a number for the rule "global", and otherwise a list in the order of the gradients."""
 
-    coef: Real | list[Real | None] | None = None
+    coef: Judged[Real | list[Real | None] | None] = None
     """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", and None for "value".
     A coefficient is also None if it is unknown, for example because the clipped gradient is not a
     multiple of the gradient."""
@@ -76,7 +98,7 @@ class RecordedCall(RecordedTable):
     seconds: Real | None = None
     """The duration of the call on the host, in seconds. None in a graph, and for a framework's own function."""
 
-    parameters: dict[str, Parameter] = {}
+    parameters: Judged[dict[str, Parameter]] = {}
     """Maps names to gradients. Empty if no norms were recorded."""
 
     gradients: str | None = None
@@ -118,7 +140,7 @@ class RecordedCall(RecordedTable):
     is_gradient: bool | None = None
     """Whether the tensors of the call are gradients, or None if that is unknown."""
 
-    error: str | None = None
+    error: Judged[str | None] = None
     """The exception that the call raised. After an exception, the fields about the clip are missing."""
 
     process: Annotated[int, Field(ge=0)] = 0  # the index in `processes` of the header
@@ -134,6 +156,10 @@ class RecordedCall(RecordedTable):
         if self.norm_type is not None and not self.norm_type > 0 and not self.watched:
             raise ValueError(f"norm_type is {self.norm_type}, but must be above 0")
         return self
+
+    def missing_field(self) -> str | None:
+        missing = [name for name in OF_A_CLIP if name not in self.model_fields_set]
+        return missing[0] if 0 < len(missing) < len(OF_A_CLIP) else None
 
     @property
     def order(self) -> float:
@@ -162,13 +188,19 @@ class RecordedCall(RecordedTable):
 Setting = bool | Real | tuple[Real, ...]
 
 
+def _known_setting(name: str) -> str:
+    if name not in SETTINGS:
+        raise ValueError(f"unknown setting. The settings are {', '.join(SETTINGS)}")
+    return name
+
+
 class OptimizerStep(RecordedTable):
     """A line of a recording: a step of an optimizer. None means an unknown value."""
 
-    step: Annotated[int, Field(ge=1, lt=2**63)]
+    step: Judged[Annotated[int, Field(ge=1, lt=2**63)]]
     optimizer: str  # the class, such as `torch.optim.SGD`
 
-    settings: dict[str, Setting] = {}
+    settings: Judged[dict[Annotated[str, AfterValidator(_known_setting)], Setting]]
     """The learning rate (`lr`) and other settings. A setting that differs between parameter groups has a tuple of
     values."""
 
@@ -206,12 +238,12 @@ class OptimizerStep(RecordedTable):
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
     """The number of IndexedSlices that contain a row more than once, or None if it is unknown."""
 
-    losses: tuple[Real, ...] = ()
+    losses: Judged[tuple[Real, ...]] = ()
     """The losses of the backward passes since the previous step, without a loss scale."""
 
     process: Annotated[int, Field(ge=0)] = 0
-    calls: int = 0
-    run: str = ""
+    calls: int = Field(0, exclude=True)
+    run: str = Field("", exclude=True)
     """`calls` is the number of clip calls from the start of the run to the step. `run` is the name of the
     run. `runs.read` sets both fields."""
 
@@ -219,8 +251,16 @@ class OptimizerStep(RecordedTable):
 class LoggedNumbers(RecordedTable):
     """A line of a recording: the numbers that `Recording.log` got in one call."""
 
-    step: Annotated[int, Field(ge=1, lt=2**63)]
-    logged: dict[str, Real]
+    step: Judged[Annotated[int, Field(ge=1, lt=2**63)]]
+    logged: Judged[dict[str, Real]]
+    process: Annotated[int, Field(ge=0)] = 0
+
+
+class RecordedWarning(RecordedTable):
+    """A line of a recording: a ClipWarning."""
+
+    step: Judged[Annotated[int, Field(ge=1, lt=2**63)]]
+    warning: str
     process: Annotated[int, Field(ge=0)] = 0
 
 
@@ -241,12 +281,16 @@ class Header(RecordedTable):
     unified_clip: str
     schema_: Annotated[int, Field(alias="schema")]
     started: str
-    norms: bool = False
+    norms: bool
+    gradients_every: int | None = None
     exit_status: int | None = None
     """The exit status of the command that `unified-clip record` ran, or -N if signal N ended the command."""
 
     processes: tuple[RecordedProcess, ...] = ()
     """The processes in the order of their ranks. Empty unless `unified-clip record` wrote the file."""
+
+    process: RecordedProcess | None = None
+    """The process that wrote a part of a recording, while the command runs."""
 
 
 class RecordedRun(RecordedTable):
@@ -269,9 +313,6 @@ class RecordedRun(RecordedTable):
     """The clip calls of all processes except the first one."""
 
     optimizer_steps: tuple[OptimizerStep, ...] = ()
-
-    steps_in_iteration: int = 1
-    """Up to this number of recorded steps are joined into one item of `optimizer_steps`."""
 
     logged: tuple[LoggedNumbers, ...] = ()
 

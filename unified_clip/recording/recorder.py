@@ -31,6 +31,7 @@ def record(
     gradients_every: int | None = None,
     names: Any = None,
     natives: bool = True,
+    force: bool = False,
 ) -> Recording:
     """Record every clip call of this process, on any framework, inside a `with` block.
 
@@ -43,7 +44,7 @@ def record(
     full, the recording ends with a ClipWarning.
 
     Args:
-        path: The file to write, which must not exist.
+        path: The file to write. Without `force`, the file must not exist.
         norms: Record the norm of each gradient under the name of its parameter. If the clip call gets
             the weights, also record the norms of the weights. To compute norms, all gradients are read once more.
         gradients_every: Every N steps, store the gradients before clipping as safetensors files beside `path`.
@@ -53,6 +54,7 @@ def record(
             the keys of a dict, or (name, gradient) tuples. Parameters of Paddle and TensorFlow have their own names.
             Gradients without a name get their position as a name.
         natives: Record the frameworks' own functions too.
+        force: Replace an existing file when the `with` block begins.
 
     Returns:
         The recording, a context manager. By default, the attribute `step` counts calls. To count the steps of your
@@ -61,7 +63,7 @@ def record(
     Raises:
         TypeError: An argument has the wrong type.
         ValueError: gradients_every is below 1, or a list of names contains the same name twice.
-        FileExistsError: The file exists when the `with` block begins.
+        FileExistsError: The file exists when the `with` block begins, and `force` is False.
         OSError: The file cannot be created when the `with` block begins.
 
     Source: unified_clip. docs/recording.md describes every field.
@@ -77,7 +79,7 @@ def record(
         >>> line["step"], line["call"], line["norm"], line["clipped"]
         (1, 'clip_grad_norm_', 5.0, True)
     """
-    return Recording(Path(path), norms, gradients_every, names, natives=natives)
+    return Recording(Path(path), norms, gradients_every, names, natives=natives, force=force)
 
 
 class Recording:
@@ -87,12 +89,19 @@ class Recording:
     stores_results = False
 
     def __init__(
-        self, path: Path, norms: bool, gradients_every: int | None = None, names: Any = None, *, natives: bool = True
+        self,
+        path: Path,
+        norms: bool,
+        gradients_every: int | None = None,
+        names: Any = None,
+        *,
+        natives: bool = True,
+        force: bool = False,
     ) -> None:
         if gradients_every is not None:
             _check_count(gradients_every, "gradients_every")
         self.path, self.norms, self.gradients_every = path, bool(norms), gradients_every
-        self.natives = natives
+        self.natives, self._force = natives, force
         self.needs_leaves = self.norms or gradients_every is not None
         self._namer = make_namer(names)
         self._make_locks()
@@ -154,13 +163,13 @@ class Recording:
         try:
             self._file = self._open(self.path, {})
         except FileExistsError:
-            message = f"{self.path} exists. Pass another path, or remove this file: a recording needs a new file."
+            message = f"{self.path} exists. Pass another path, or replace this file with force=True."
             raise FileExistsError(message) from None
         DISPATCHER.add(self)
         return self
 
     def _open(self, path: Path, more: dict[str, Any]) -> FileIO:
-        file = path.open("xb", buffering=0)
+        file = path.open("wb" if self._force else "xb", buffering=0)
         try:
             write_line(file, {**header(norms=self.norms, gradients_every=self.gradients_every), **more})
         except OSError:

@@ -13,7 +13,16 @@ from .. import _files
 from .._coded_error import CodedError
 from .._files import LARGEST_REPORT, FileError
 from .lines import READABLE
-from .recorded_run import Header, LoggedNumbers, OptimizerStep, Parameter, RecordedCall, RecordedProcess, RecordedRun
+from .recorded_run import (
+    Header,
+    LoggedNumbers,
+    OptimizerStep,
+    Parameter,
+    RecordedCall,
+    RecordedProcess,
+    RecordedRun,
+    RecordedWarning,
+)  # fmt: skip
 
 __all__ = [
     "Header", "LoggedNumbers", "OptimizerStep", "Parameter", "RecordedCall", "RecordedProcess", "RecordedRun",
@@ -27,6 +36,7 @@ class RunError(CodedError, code="UC501"):
 
 PASS = "Pass a file from the command `unified-clip record` or the Python function unified_clip.record."
 AGAIN = "Record the run again."
+UNKNOWN = "Correct the name of the field, or use the release of unified_clip that the first line of the file names."
 
 CHUNK = 1 << 20  # characters
 
@@ -78,7 +88,7 @@ def read(
         data = _json(path, number, line)
         fields = {*data} if isinstance(data, dict) else set()
         if "warning" in fields:
-            warnings[str(data["warning"])] = None
+            warnings[_validated(path, number, data, RecordedWarning).warning] = None
         elif "logged" in fields:
             logged.append(_validated(path, number, data, LoggedNumbers))
         elif "optimizer" in fields:
@@ -89,6 +99,8 @@ def read(
             steps += [step.model_copy(update={"calls": calls, "run": name or path.name})] * (step.process == 0)
         else:
             call = _validated(path, number, data, RecordedCall)
+            if missing := call.missing_field():
+                raise RunError(f"{path}, line {number}, {missing}: the field is missing. {AGAIN}")
             by_process.setdefault(call.process, []).append(call)
     first, *others = by_process.values()
     return RecordedRun(
@@ -120,13 +132,15 @@ def _complete_lines(path: Path) -> tuple[list[str], str]:
 
 
 def _read_header(path: Path, line: str) -> Header:
-    header: Header = _validated(path, 1, _json(path, 1, line), Header)
-    if header.schema_ not in READABLE:
+    data = _json(path, 1, line)
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if isinstance(schema, int) and schema not in READABLE:
         readable = " and ".join(map(str, READABLE))
         raise RunError(
-            f"{path} has the format version (schema) {header.schema_}, and this release reads {readable}. To read the "
-            f"file, install unified_clip {header.unified_clip} or a later release."
+            f"{path} has the format version (schema) {schema}, and this release reads {readable}. To read the "
+            f"file, install unified_clip {data.get('unified_clip')} or a later release."
         )
+    header: Header = _validated(path, 1, data, Header)
     return header
 
 
@@ -142,7 +156,9 @@ def _validated(path: Path, number: int, data: Any, model: Any) -> Any:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        (first, *_) = error.errors()
-        place = "".join(f", {key}" for key in first["loc"])
-        problem = first["msg"].removeprefix("Value error, ")
-        raise RunError(f"{path}, line {number}{place}: {problem}. {PASS if number == 1 else AGAIN}") from None
+        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")  # explains a missing field, too
+        place = "".join(f", {key}" for key in first["loc"] if key != "[key]")
+        problem, remedy = first["msg"].removeprefix("Value error, "), PASS if number == 1 else AGAIN
+        if first["type"] == "extra_forbidden":
+            problem, remedy = "unknown field", UNKNOWN
+        raise RunError(f"{path}, line {number}{place}: {problem}. {remedy}") from None

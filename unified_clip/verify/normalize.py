@@ -121,10 +121,7 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
     recorded = list(_distribute_over_steps(recording.lines, result.run, steps))
     clips = _with_optimizers(result.lines, result.optimizer_steps if has_steps else (), recorded)
     items = [*clips, *logged]
-    written = [
-        encode(each.model_dump(mode="json", exclude_unset=True, exclude={"calls", "clips", "losses", "run"}))
-        for each in items
-    ]
+    written = [encode(each.model_dump(mode="json", exclude_unset=True, exclude={"clips", "losses"})) for each in items]
     written += [encode({"step": 1, "warning": each}) for each in recording.warnings]
     _files.write(path, "".join(f"{line}\n" for line in [header, *written]))
 

@@ -22,7 +22,7 @@ def test_a_loop_equals_one_call_that_clips_per_tensor(compare_runs: Any, named: 
     assert len(comparison.pairs) == 2
     assert (
         "6 calls. Compared: 2 calls. The calls in a loop over parameters count as one. Calls without gradients, and "
-        "steps that one run skips, are left out." in sentences.report_lines(comparison)[1]
+        "steps that one run skips, are left out." in sentences.report_lines(comparison)[2]
     )
 
 

@@ -71,7 +71,7 @@ def test_the_json_has_the_published_form(tmp_path: Path) -> None:
 
 def test_the_page_names_the_cause_and_marks_the_first_difference_in_each_plot(tmp_path: Path) -> None:
     html = page.render(build_report(tmp_path, OLD, OTHER_THRESHOLD))
-    assert "<strong>DIFFERENT</strong> <span>The runs first differ at step 13: threshold is 1.0 and 0.5." in html
+    assert "<strong>DIFFERENT</strong> <span>The runs differ from step 13 on: another threshold." in html
     assert "<b>Another threshold</b>: b.jsonl differs from a.jsonl as if the threshold were 0.5 instead of 1.0." in html
     plots = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     assert len(plots) == 2, "norm and threshold, and the loss; neither norm nor loss differs"
@@ -96,12 +96,10 @@ def test_equal_runs_have_no_causes(tmp_path: Path) -> None:
     assert "first difference" not in html
 
 
-def test_an_unexplained_difference_lists_what_was_ruled_out(tmp_path: Path) -> None:
+def test_an_unexplained_difference_advises_where_to_look(tmp_path: Path) -> None:
     report = build_report(tmp_path, [line for line in OLD if "norm" in line], UNEXPLAINED)
     html = page.render(report)
     assert "Clipping is the same up to step 4" in html
-    assert len(report.ruled_out) > 5
-    assert all(f"<li>{escape(cause)}</li>" in html for cause in report.ruled_out)
     assert 'aria-label="Distance of norm"' in html
 
 
@@ -225,4 +223,5 @@ def test_the_page_fits_the_screen_and_its_plots_can_be_reached_by_keyboard(
     [(7.4e-8, "7.4e-08 relatively"), (0.00024, "0.024 %"), (0.0091, "0.91 %"), (1.0, "100 %"), (289, "289 times")],
 )
 def test_large_distances_are_in_percent(relative: float, words: str) -> None:
-    assert largest_differences.format_distance(2878, relative) == f"2878 ULP or {words}"
+    assert largest_differences.format_distance(28, relative) == f"28 ULP or {words}"
+    assert largest_differences.format_distance(2878, relative) == words, "a large number of ULP says nothing"

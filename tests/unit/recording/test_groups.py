@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.recordings import cause_kinds
 
-from unified_clip.recording.report import sentences, unexplained
+from unified_clip.recording.report import sentences
 from unified_clip.recording.rounding_noise import is_noise_of
 
 Lines = list[dict[str, Any]]
@@ -68,11 +68,11 @@ def test_a_norm_per_group_is_named_even_if_the_gradients_differ(compare_runs: An
     for a, b, rules in ((old, new, "per group and total norm"), (new, old, "total norm and per group")):
         printed = sentences.report_lines(comparison := compare_runs(a, b))
         assert cause_kinds(comparison) == ["per group for global"]
-        assert printed[2] == f"The runs first differ at step 1: the rules are {rules}."
-        assert ("The gradients differ, too" in printed[3]) == (factor != 1.0)
+        assert printed[3] == f"The runs first differ at step 1: the rules are {rules}."
+        assert ("The gradients differ, too" in printed[4]) == (factor != 1.0)
         code = "for gradients in groups: unified_clip.numpy.GradientClipByGlobalNorm(c).clip_(gradients)"
-        assert (code if a is old else "`unified_clip.numpy.clip_grad_norm_(gradients, c)`") in printed[4]
-        assert not any("Clipping is the same" in each or each.startswith("Ruled out") for each in printed)
+        assert (code if a is old else "`unified_clip.numpy.clip_grad_norm_(gradients, c)`") in printed[5]
+        assert not any("Clipping is the same" in each for each in printed)
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.7])
@@ -112,10 +112,8 @@ def test_clipping_is_not_called_the_same_if_calls_or_eps_differ(compare_runs: An
             "the eps of the clips is 0 in the first run and 1e-06 in the second run",
         ),
     ):
-        printed = sentences.report_lines(comparison := compare_runs(long, new))
+        printed = sentences.report_lines(compare_runs(long, new))
         assert any("The clips might differ" in each and text in each for each in printed)
-        assert not {"another rule", "per tensor for global", "clipped twice"} & {*unexplained.ruled_out(comparison)}
-    assert "another rule" in unexplained.ruled_out(compare_runs(long[:4], short))
 
 
 def test_steps_that_the_script_sets_are_kept(compare_runs: Any) -> None:
@@ -203,9 +201,6 @@ def test_adam_may_move_weights_by_noise_of_gradients(
     """Twice the learning rate of 0.1 times the root of 8 elements is 0.566."""
     runs = with_noise(noise, 0.1, optimizer), with_noise(noise, 0.1 + moved, optimizer)
     assert cause_kinds(compare_runs(*runs)) == ["rounding noise" if is_rounding else "another update"]
-    hint = "rounding might be the cause"
-    may_be_rounding = moved == 0.5 and optimizer != "torch.optim.SGD"  # of a part of the gradient
-    assert (hint in str(compare_runs(*runs).findings)) == (may_be_rounding and not is_rounding)
     comparison = compare_runs(*runs, max_ulp=64)
     assert (comparison.first is None) == is_rounding
     is_noted = any("Not compared: the gradients of 'k'" in each for each in sentences.report_lines(comparison))

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.recordings import write_and_compare
+from support.recordings import step_line, write_and_compare, write_recording
 
+from unified_clip.recording.losses import compare_logged
 from unified_clip.recording.report import sentences
+from unified_clip.recording.runs import read
 
 
 def lines_with_noise(
@@ -77,8 +79,16 @@ def test_a_loss_beyond_rounding_is_not_called_rounding(tmp_path: Path) -> None:
         lines_with_noise(1e-8, losses, "torch.optim.SGD") for losses in ((1.0, 1.0), (1 + 100 * 2.0**-23, 1.01))
     )
     text = print_comparison(tmp_path, old, new, max_ulp=256)
-    assert (
-        "loss differs by more than 256 ULP from step 2 on: 1.0 and 1.01 at this step. The values differ by at most "
-        "0.99 %." in text
-    )
+    assert "loss differs from step 2 on: 1.0 and 1.01 at this step. The values differ by at most 0.99 %." in text
     assert "which can be rounding" not in text
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_losses_of_runs_without_clips_are_compared_in_float32(tmp_path: Path, far: bool) -> None:
+    runs = []
+    for name, loss in (("a.jsonl", 1.0), ("b.jsonl", 1.5 if far else 1.0 + 2.0**-23)):
+        steps = [step_line(step, losses=[loss]) for step in (1, 2)]
+        runs.append(read(write_recording(tmp_path / name, steps)))
+    (loss,) = compare_logged(*runs, lambda each, _: each.exceeds(64))
+    assert (loss.first is not None) == far
+    assert loss.differences[0].ulps == (4194304 if far else 1)

@@ -276,18 +276,14 @@ def compare_with_own_passes(
 def test_backward_passes_of_two_optimizers_may_be_one_pass(
     tmp_path: Path, order: Sequence[str], kind: str, is_old: bool
 ) -> None:
-    comparison = compare_with_own_passes(tmp_path, recorded_lines(order, kind, ONE_RATE), kind, is_old=is_old)
+    joint = recorded_lines(order, kind, ONE_RATE)
+    for line in joint:
+        if "optimizer" in line:
+            line["losses"] = [2.0]  # the sum of the losses of both passes
+    comparison = compare_with_own_passes(tmp_path, joint, kind, is_old=is_old)
     assert (comparison.exit_code, len(comparison.pairs)) == (0, 6)
     assert comparison.divergences == {}
-
-
-def test_losses_of_several_backward_passes_are_summed(tmp_path: Path) -> None:
-    new = recorded_lines(JOINT, "names", ONE_RATE)
-    for line in new:
-        if "optimizer" in line:
-            line["losses"] = [2.0]
-    text = " ".join(sentences.report_lines(compare_with_own_passes(tmp_path, new)))
-    assert "loss is equal at all 3 steps." in text
+    assert any(line.startswith("loss is equal at all") for line in sentences.report_lines(comparison))
 
 
 @pytest.mark.parametrize("hides", [True, False])
@@ -326,7 +322,3 @@ def test_optimizers_with_own_backward_passes_may_step_in_another_order(tmp_path:
     comparison = compare_with_own_passes(tmp_path, new)
     assert comparison.first is not None
     assert (comparison.first.step, comparison.first.stage) == (1, "norm")
-    assert (
-        "In each iteration, a.jsonl makes 2 optimizer steps and b.jsonl makes 2 optimizer steps. An optimizer step "
-        "changes weights that later losses may use, so compare the order of the backward passes and the steps."
-    ) in sentences.report_lines(comparison)

@@ -125,7 +125,6 @@ def test_without_names_fewer_gradients_can_be_packed(compare_runs: Any) -> None:
     three, fused = (without_norms(clips(each | OUT, "each")) for each in (THREE, FUSED))
     comparison = compare_runs(three, fused)
     assert cause_kinds(comparison) == []
-    assert not any(line.startswith("Ruled out") for line in sentences.report_lines(comparison))
     three, fused = (without_norms(clips(each | OUT, "global")) for each in (THREE, OTHER_FUSED))
     (cause,) = compare_runs(three, fused).findings
     assert "b.jsonl clips 4 gradients instead of 8, or packs several weights into one" in cause.sentence
@@ -141,4 +140,4 @@ def test_different_parameters_are_not_called_different_gradients(compare_runs: A
     other = {"x.weight": ([12, 8], 0.6 * norm), "y.weight": ([12, 8], 0.8 * norm), "xy.bias": FUSED["qkv.b"]}
     lines = sentences.report_lines(compare_runs(clips(THREE | OUT, "global"), clips(other | OUT, "global")))
     assert any(line.startswith("Parameters that only one run has were not compared") for line in lines)
-    assert not any("The gradients differ" in line or line.startswith("Ruled out") for line in lines)
+    assert not any("The gradients differ" in line for line in lines)

@@ -274,10 +274,11 @@ def test_a_command_is_recorded_without_stdout_and_stderr(folder: Path, options: 
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["taken.jsonl", "--", "true"], 2, "taken.jsonl exists. Pass another file, or remove this one: a recording"),
-        (["link.jsonl", "--", "true"], 2, "link.jsonl exists. Pass another file, or remove this one: a recording"),
-        ([os.devnull, "--", "true"], 2, f"{os.devnull} exists. Pass another file: a recording needs a new file"),
-        (["folder", "--", "true"], 2, "folder exists. Pass another file: a recording needs a new file"),
+        (["taken.jsonl", "--", "true"], 2, "taken.jsonl exists. Pass another file, or replace this one with --force."),
+        (["link.jsonl", "--", "true"], 2, "link.jsonl exists. Pass another file."),
+        ([os.devnull, "--force", "--", "true"], 2, f"{os.devnull} exists. Pass another file."),
+        (["folder", "--force", "--", "true"], 2, "folder exists. Pass another file."),
+        (["taken.jsonl", "--force", "--", "no-such-command"], 127, "no-such-command cannot be started: No such file"),
         (["a" * 250, "--", "true"], 2, f"{'a' * 250} cannot be written: File name too long"),
         (["nowhere/run.jsonl", "--", "true"], 2, "nowhere/run.jsonl cannot be written: No such file or directory"),
         (["run.jsonl"], 2, "no command given. Type: unified-clip record run.jsonl -- python train.py"),
@@ -301,6 +302,16 @@ def test_an_invalid_command_is_an_error_before_anything_runs(
     assert message in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link.jsonl", "taken.jsonl"]
     assert Path("taken.jsonl").read_text() == "mine"
+
+
+def test_force_replaces_a_recording_when_the_command_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.jsonl").write_text("mine\n")
+    assert cli.main(["record", "run.jsonl", "--force", "--", "cat", "run.jsonl"]) == 0
+    assert capfd.readouterr().out == "mine\n"
+    assert json.loads(Path("run.jsonl").read_text())["exit_status"] == 0
 
 
 def test_a_file_in_a_directory_that_the_user_cannot_read_is_an_error(

@@ -22,7 +22,7 @@ import unified_clip
 import unified_clip.numpy as uc
 from unified_clip import ClipWarning
 from unified_clip._core import observer
-from unified_clip.recording import compare
+from unified_clip.recording import compare, runs
 from unified_clip.recording.report import sentences
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
@@ -140,10 +140,13 @@ def test_steps_cannot_be_set_back_or_begin_after_counted_calls(path: Path) -> No
 
 def test_an_existing_file_is_not_overwritten(path: Path) -> None:
     path.write_text("mine")
-    with pytest.raises(FileExistsError, match="a recording needs a new file"), unified_clip.record(path):
+    with pytest.raises(FileExistsError, match="replace this file with force=True"), unified_clip.record(path):
         pass
     assert path.read_text() == "mine"
     assert observer.active is None
+    with unified_clip.record(path, force=True):
+        unified_clip.clip_by_norm(np.array([3.0, 4.0]), 1.0)
+    assert len(runs.read(path).lines) == 1
 
 
 @pytest.mark.parametrize(

@@ -74,3 +74,35 @@ def test_a_square_weight_is_right_if_all_gradients_agree(compare_runs: Any) -> N
 def test_a_square_embedding_is_no_cause(compare_runs: Any, names: tuple[str, str], is_embedding: bool) -> None:
     expected = "other data or loss" if is_embedding else "untransposed weight"
     assert kinds(compare_runs, names=names) == [expected]
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_the_norms_of_square_weights_do_not_show_that_they_agree(compare_runs: Any, is_alone: bool) -> None:
+    """Without a weight that one run transposes, an untransposed square weight has no other sign."""
+    for framework in ("paddle", "torch"):
+        lines = [clip_line(1, {"hidden": norm, "wide": 4.0, "c": 12.0}) for norm in (3.0, 3.5)]
+        for line in lines:
+            for name, array in (("hidden", SQUARE), ("wide", WIDE)):
+                size = {"shape": list(array.shape), "weight": float(np.linalg.norm(array))}
+                line["parameters"][name] |= {**size, "fingerprints": fingerprints_of(array, "float32")}
+            if is_alone:
+                del line["parameters"]["wide"]
+        lines[0]["framework"], lines[1]["framework"] = framework, "torch"
+        (cause,) = compare_runs([lines[0]], [lines[1]]).findings
+        assert cause.kind == "other data or loss"
+        assert ("the square weights 'hidden': check this first" in cause.sentence) == (framework == "paddle")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_weights_that_only_one_run_ties_are_named(compare_runs: Any, is_first: bool) -> None:
+    size = {"shape": [5, 5], "weight": 2.5}
+    separate, tied = (
+        clip_line(1, {**norms, "c": 12.0}, weights={"c": 1.0}) for norms in ({"a": 3.0, "b": 4.0}, {"a": 6.0})
+    )
+    for line in (separate, tied):
+        line["parameters"] = {name: each | size if name != "c" else each for name, each in line["parameters"].items()}
+    (cause,) = compare_runs(*([[tied], [separate]] if is_first else [[separate], [tied]])).findings
+    assert cause.kind == "tied weights"
+    assert cause.sentence.startswith(f"'a' and 'b' of {'b' if is_first else 'a'}.jsonl have equal norms")
+    separate["parameters"]["b"]["weight"] = 2.0  # another weight
+    assert compare_runs([tied], [separate]).findings[0].kind == "left out"

@@ -104,17 +104,6 @@ def test_a_division_after_the_clip_of_scaled_gradients(compare_runs: Any, fields
         assert (advice in cause.sentence) == hint
 
 
-@pytest.mark.parametrize(("dtype", "framework"), [("float64", "paddle"), ("float64", "jax"), ("float32", "paddle")])
-def test_weights_in_float64_beside_paddle_may_differ_by_the_precision_of_settings(
-    compare_runs: Any, dtype: str, framework: str
-) -> None:
-    old = [clip_line(n, dtype=dtype, framework=framework) for n in (1, 2)]
-    new = [clip_line(1, dtype=dtype), clip_line(2, dtype=dtype, weights={"a": 0.9, "b": 1.8, "c": 3.3})]
-    (cause,) = compare_runs(old, new).findings
-    assert cause.kind == "another optimizer"
-    assert ("float(np.float32(0.9))" in cause.sentence) == (dtype == "float64" and framework == "paddle")
-
-
 def test_settings_of_optimizers_without_an_effect_are_no_cause(compare_runs: Any) -> None:
     other_eps = {"settings": {"lr": 0.1, "eps": 1e-7}}
     clips, moved = [clip_line(1), clip_line(2)], [clip_line(1), clip_line(2, {**NORMS, "a": 3.5})]
@@ -127,19 +116,6 @@ def test_settings_of_optimizers_without_an_effect_are_no_cause(compare_runs: Any
     assert cause_kinds(compare_runs(with_steps(clips), last)) == [
         "another optimizer"
     ]  # no later number shows the effect
-
-
-@pytest.mark.parametrize(("optimizer", "hint"), [("keras.optimizers.Adam", True), ("paddle.optimizer.Adam", False)])
-def test_weights_beside_adam_of_keras_may_differ_by_the_rounding_of_betas(
-    compare_runs: Any, optimizer: str, hint: bool
-) -> None:
-    settings = {"settings": {"betas": [0.9, 0.999], "eps": 0}}
-    old = with_steps([clip_line(1), clip_line(2)], optimizer=optimizer, **settings)
-    new = with_steps([clip_line(1), clip_line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})], **settings)
-    for first, second in ((old, new), (new, old)):
-        (cause,) = compare_runs(first, second).findings
-        assert cause.kind == "another optimizer"
-        assert ("keras.optimizers.Adam rounds its betas to float32" in cause.sentence) == hint
 
 
 @pytest.mark.parametrize(
@@ -190,27 +166,6 @@ FORMULA, BACKWARD = (
 )
 
 
-@pytest.mark.parametrize(
-    ("norms", "losses", "weights", "hint"),
-    [
-        ({"a": 3.001}, 1.5, {}, FORMULA),
-        ({"a": 3.001, "c": 12.5}, 1.5, {}, None),
-        ({"a": 3.5}, 2.0, {}, BACKWARD),
-        ({"a": 3.5}, 2.1, {}, None),
-        ({"a": 3.1}, 2.0, {}, None),  # too large for another formula, too small for another backward pass
-        ({"a": 3.5}, 2.0, {"b": 0.0}, None),  # with such a layer, the loss may depend on no data
-        ({"a": 3.5}, 2.0, {"c": 0.0}, BACKWARD),  # a bias
-    ],
-)
-def test_sizes_of_differences_show_where_to_begin(
-    compare_runs: Any, norms: dict[str, float], losses: float, weights: dict[str, float], hint: str | None
-) -> None:
-    old, new = (clip_line(1, {**NORMS, **each}, weights={**WEIGHTS, **weights}) for each in ({}, norms))
-    (cause,) = compare_runs(with_steps([old], losses=[2.0]), with_steps([new], losses=[losses])).findings
-    assert cause.kind == "other data or loss"
-    assert [each for each in (FORMULA, BACKWARD) if each in cause.sentence] == ([hint] if hint else [])
-
-
 @pytest.mark.parametrize(("factor", "kind"), [(1 + 1e-12, "other gradients"), (1 + 1e-9, "other data or loss")])
 def test_a_tiny_difference_of_float64_gradients_is_not_other_data(compare_runs: Any, factor: float, kind: str) -> None:
     """A gradient whose true value is 0, here `z`, differs completely."""
@@ -224,48 +179,6 @@ def test_a_tiny_difference_of_float64_gradients_is_not_other_data(compare_runs: 
         kind == "other gradients"
     )
     assert "Only the gradients of" not in cause.sentence
-
-
-@pytest.mark.parametrize(
-    ("norms", "hint"),
-    [
-        (
-            {"a": 0.03},
-            "Only the gradients of 'a' differ: in b.jsonl, these gradients are 0.01 times as large. Look for code that",
-        ),
-        ({"a": 3.5}, "Only the gradients of 'a' differ"),  # not a round factor
-        ({"a": 0.03, "b": 0.04}, None),  # most gradients
-        ({"a": 0.03, "c": 12.5}, None),
-    ],
-)
-def test_a_factor_on_some_gradients_is_reported(compare_runs: Any, norms: dict[str, float], hint: str | None) -> None:
-    (cause,) = compare_runs([clip_line(1)], [clip_line(1, {**NORMS, **norms})]).findings
-    assert cause.kind == "other data or loss"
-    assert hint in cause.sentence if hint else "Only the gradients" not in cause.sentence
-    assert ("times as large" in cause.sentence) == ("times as large" in (hint or ""))
-
-
-@pytest.mark.parametrize(
-    ("norms", "decay", "loss", "is_reported"),
-    [
-        ({"a": 3.5, "b": 4.1}, 0.1, 2.0, True),
-        ({"a": 3.5, "c": 12.1}, 0.1, 2.0, False),  # the weight of c is 0
-        ({"a": 3.5, "b": 4.1}, 0.0, 2.0, False),
-        ({"a": 3.5, "b": 4.1}, 0.1, 2.1, False),
-    ],
-)
-def test_weight_decay_by_hand_before_the_clip_is_a_possible_cause(
-    compare_runs: Any, norms: dict[str, float], decay: float, loss: float, is_reported: bool
-) -> None:
-    old, new = (clip_line(1, {**NORMS, **each}, weights={**WEIGHTS, "c": 0.0}) for each in ({}, norms))
-    settings = [{"weight_decay": each} for each in (decay, 0.0)]
-    runs = [
-        with_steps([line], settings=each, losses=[loss])
-        for line, each, loss in zip((old, new), settings, (2.0, loss), strict=True)
-    ]
-    sentences = [cause.sentence for cause in compare_runs(*runs).findings]
-    hint = "Check first whether b.jsonl adds weight decay to its gradients before the clip"
-    assert any(hint in each for each in sentences) == is_reported
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
@@ -296,22 +209,21 @@ def test_a_run_without_optimizer_steps_is_reported_even_if_the_runs_agree(compar
 @pytest.mark.parametrize(
     ("optimizer", "settings", "names"),
     [
-        ("mine.BertAdam", {"lr": 0.1}, "betas and weight_decay"),
-        ("mine.BertAdam", {"betas": [0.9, 0.999], "lr": 0.1}, "weight_decay"),
-        ("mine.BertAdam", {"betas": [0.9, 0.999], "lr": 0.1, "weight_decay": [0.1, 0.0]}, None),
-        ("tf.compat.v1.train.Adam", {"lr": 0.1}, None),
+        ("mine.BertAdam", {"lr": 0.1}, ["betas", "weight_decay"]),
+        ("mine.BertAdam", {"betas": [0.9, 0.999], "lr": 0.1}, ["weight_decay"]),
+        ("mine.BertAdam", {"betas": [0.9, 0.999], "lr": 0.1, "weight_decay": [0.1, 0.0]}, []),
     ],
 )
 def test_settings_that_only_one_recording_contains_are_named(
-    compare_runs: Any, optimizer: str, settings: dict[str, Any], names: str | None
+    compare_runs: Any, optimizer: str, settings: dict[str, Any], names: list[str]
 ) -> None:
     known = {"lr": 0.1, "betas": [0.9, 0.999], "weight_decay": [0.1, 0.0], "amsgrad": False}
     old = with_steps([clip_line(1)], optimizer=optimizer, settings=settings)
     new = with_steps([clip_line(1)], optimizer="torch.optim.AdamW", settings=known)
-    for a, b, name in ((old, new, "a.jsonl"), (new, old, "b.jsonl")):
-        printed = [each for each in sentences.report_lines(compare_runs(a, b)) if each.startswith("Not compared")]
-        expected = f"Not compared: {names} of the optimizers. {name} has no recorded value for"
-        assert [each.startswith(f"{expected} {optimizer}.") for each in printed] == ([True] if names else [])
+    for a, b in ((old, new), (new, old)):
+        comparison = compare_runs(a, b)
+        assert comparison.not_compared == ["step.optimizer", *(f"step.settings.{name}" for name in names)]
+        assert any("step.settings" in line for line in sentences.report_lines(comparison)) == bool(names)
 
 
 def test_one_run_that_does_not_clear_its_gradients_is_enough(compare_runs: Any) -> None:

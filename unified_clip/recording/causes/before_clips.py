@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...causes.cause import Cause, joined, names_text
 from ...causes.scaling import combined_norm
 from ..divergence import DivergencePoint, numbers
-from ..optimizers.epsilon import BEFORE, place_of
 from ..pairs.calls import CallPair, orders_of
 from ..pairs.packed_parameters import packed_names, separate
+from ..pairs.parameters import sorted_shape
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import ROUNDING, distance, is_near
 from . import after_clips, gradient_hints, recurrent, square_weights
-from .bias_correction import missing_correction
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
 
@@ -41,6 +41,29 @@ def repeated_parameter(point: DivergencePoint, pair: CallPair) -> Cause | None:
                 "repeated gradient each time. Pass each parameter once"
             )
             return Cause("repeated parameter", sentence)
+    return None
+
+
+def tied_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Weights with equal elements at the first clip that are one parameter in the other run."""
+    if point.index:
+        return None
+    matrices = [
+        Counter((sorted_shape(each.shape), each.weight) for each in line.parameters.values() if len(each.shape) > 1)
+        for line in (pair.a, pair.b)
+    ]
+    sides = zip(point.both_ways(), (pair.a, pair.b), (matrices, matrices[::-1]), strict=True)
+    for (run, other), line, (own, others) in sides:
+        separate_weights = own - others
+        if not separate_weights or others - own or not all(key[1] and others[key] for key in separate_weights):
+            continue
+        named = {name: (sorted_shape(each.shape), each.weight) for name, each in line.parameters.items()}
+        sentence = (
+            f"{names_text([name for name in named if named[name] in separate_weights])} of {run.name} have equal "
+            f"norms at the first step, and {other.name} has one parameter in their place, whose gradient is the sum "
+            "of their gradients. Tie these weights in both runs, or in neither"
+        )
+        return Cause("tied weights", sentence)
     return None
 
 
@@ -214,9 +237,7 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
         )
         if cause := after_clips.one_changes_after_clip(point, before, sentence):
             return cause
-        if correction := missing_correction(point, pair):
-            return Cause("another optimizer", joined(sentence, correction))
-        hints = joined(after_clips.hint_at_changes(point, before), _precision_of_settings(point, pair))
+        hints = after_clips.hint_at_changes(point, before)
         if after_clips.have_same_optimizers(point, before):
             sentence += ". Both runs use the same optimizer with the same recorded settings"
             advice = "Compare the states and the parameter groups of the optimizers, and code that changes weights"
@@ -235,9 +256,7 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
     for index, names in later.items():
         if cause := _other_weights(point, pair, index, names):
             return cause
-    place = (
-        f"at step {pair.a.step}, the weights of the clipped parameters agree, and the gradients differ before the clip"
-    )
+    place = f"at step {pair.a.step}, the clipped parameters have equal norms, and the gradients differ before the clip"
     most = gradient_hints.largest_share(pair)
     if 0 < most < gradient_hints.TINY:
         advice = (
@@ -255,7 +274,6 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
                 "unified_clip.record(path, norms=True, names={name: parameter, ...})"
             )
         return Cause("other gradients", joined(place, advice, to_compare))
-    hint = gradient_hints.hint(point, pair)
     if not is_clearing_known(point.a, point.b, pair.a.step):
         if uncleared := _uncleared(point, pair.a.step):
             return Cause("gradients are not cleared", joined(place, uncleared))
@@ -263,10 +281,16 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
             "Compare data, forward pass, loss, and the weights that are not clipped. Also check whether each "
             "optimizer clears its gradients before the backward passes"
         )
-        return Cause("other gradients", joined(place, advice, hint))
+        return Cause("other gradients", joined(place, advice))
     packed = packed_names(pair.a, pair.b, pair.names)
     order = f"Also compare the order of the parameters that are packed into {names_text(packed)}" if packed else ""
-    return Cause("other data or loss", joined(f"{place}: compare data, forward pass and loss", hint, order))
+    unknown = square_weights.unknown_orders(point, pair)
+    if unknown:
+        what = (
+            f"Norms do not show whether one run transposes the square weights {names_text(unknown)}: check this first"
+        )
+        return Cause("other data or loss", joined(place, f"{what}, then data, forward pass and loss", order))
+    return Cause("other data or loss", joined(f"{place}: compare data, forward pass and loss", order))
 
 
 def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: list[str]) -> Cause | None:
@@ -349,41 +373,6 @@ def _uncleared(point: DivergencePoint, step: int) -> str:
             f"{other.name} {unknown if may_keep else 'computes new gradients at each step'}"
         )
     return ""
-
-
-def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
-    steps = [run.optimizer_steps[0] for run in (point.a, point.b) if run.optimizer_steps]
-    rounding = {step.optimizer for step in steps if step.optimizer.startswith("keras.") and place_of(step) == BEFORE}
-    if len(rounding) == 1 and len({step.optimizer for step in steps}) == 2:
-        return (
-            f"Equal settings can give different updates: {rounding.pop()} rounds its betas to float32 "
-            "before it computes the bias correction. This changes the first updates by about 1e-5 of their size. "
-            "docs/my-loss-curve-differs.md has code that corrects the learning rate of the other optimizer"
-        )
-    if not pair.is_float64:
-        return _rounding_of_adam(point, pair)
-    if "paddle" not in (pair.a.framework, pair.b.framework):
-        return ""
-    return (
-        "Equal settings can give different updates: Paddle's optimizers can store momentum and weight decay "
-        "as float32. In the run without Paddle, round them too: instead of 0.9, pass float(np.float32(0.9))"
-    )
-
-
-def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
-    name = point.first.parameter or ""
-    weights = [(each, a, b) for each, a, b in numbers(pair, "weight") if not _agree(a, b)]
-    moved = next(abs(a - b) for each, a, b in weights if each == name)
-    if 2 * len(weights) > len(pair.names):  # rounding moves few weights
-        return ""
-    if not moved <= 2 * point.pairs[point.index - 1].rate * (pair.a.parameters[name].elements or 0) ** 0.5:
-        return ""
-    return (
-        "If the optimizers have equal settings, rounding might be the cause. Optimizers such as Adam change weights "
-        "with small and with large gradients by about the same amount. So rounding errors can move an element whose "
-        "true gradient is 0. For example, in a joint bias of queries, keys and values, the elements of the keys have "
-        "the true gradient 0. To find out, compare in float64: docs/my-loss-curve-differs.md#rounding"
-    )
 
 
 def _clips_agree(pair: CallPair) -> bool:

@@ -15,6 +15,8 @@ from . import before_clips
 
 Explained = Mapping[Divergence, Sequence[Cause]]
 
+ROUNDED: frozenset[CauseKind] = frozenset({"rounding", "rounding noise", "rounding that has grown"})
+
 STAGES_BEFORE_CLIP = ("steps", "gradients cleared", "backward passes", "clips")
 
 CHANGED = NUMBERS[:-1]
@@ -33,6 +35,10 @@ ACCUMULATION, SCALED, OTHER_EPS = "gradient accumulation", "scaled gradients", "
 
 Effect = Callable[..., bool]
 """Takes (step, at_once=False). Returns whether the updates differ at `step` or later. `at_once` ignores later steps."""
+
+
+def is_rounding(causes: Sequence[Cause]) -> bool:
+    return bool(causes) and all(cause.kind in ROUNDED for cause in causes)
 
 
 def join(
@@ -65,9 +71,14 @@ def _consequences(divergence: Divergence) -> set[str]:
 
 
 def effective(
-    steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
+    steps: Sequence[StepDifference],
+    pairs: Sequence[CallPair],
+    has_effect: Effect | None = None,
+    *,
+    have_one_set_of_rates: bool = False,
 ) -> Iterator[StepDifference]:
-    """Yield the steps after which the runs differ by more than rounding."""
+    """Yield the steps after which the runs differ by more than rounding, and different learning rates. If the runs
+    `have_one_set_of_rates`, the steps of several optimizers may have another order."""
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
         for stages in (CHANGED, CHANGED[:1])  # the first stage is the weights
@@ -83,7 +94,8 @@ def effective(
     last_measured, last_differing = max(measured, default=0), max(differing, default=0)
     for each in steps:
         step = each.divergence.step
-        if each.divergence.stage == "clips":
+        is_judged = each.divergence.stage == "learning rate" and not (has_effect or have_one_set_of_rates)
+        if is_judged or each.divergence.stage == "clips":
             yield each
         elif _acts_first(each.divergence):
             if step in differing or step not in measured:

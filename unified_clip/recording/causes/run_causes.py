@@ -53,6 +53,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         or _not_finite(point, pair)
         or before_clips.zero_gradients(point, pair)
         or before_clips.repeated_parameter(point, pair)
+        or before_clips.tied_weights(point, pair)
         or order_of_calls.clipped_twice(point)
         or order_of_calls.per_tensor_for_global(point)
         or order_of_calls.groups_for_per_tensor(point)

@@ -21,7 +21,8 @@ def add_parser(commands: Any) -> None:
         "change. Compare two recordings with `unified-clip compare`.",
         epilog="Example: unified-clip record run.jsonl -- torchrun --nproc-per-node 2 train.py --epochs 1",
     )
-    record.add_argument("file", metavar="FILE", type=Path, help="the file to write, which must not exist")
+    record.add_argument("file", metavar="FILE", type=Path, help="the file to write")
+    record.add_argument("--force", action="store_true", help="replace FILE if it exists, when the command has ended")
     record.add_argument("--norms", action="store_true", help="record the exact norm of each gradient and weight")
     record.add_argument(
         "--watch",
@@ -46,4 +47,5 @@ def run(options: argparse.Namespace) -> int:
     if not options.command_line:
         file = shlex.quote(str(options.file))
         raise UsageError(f"no command given. Type: unified-clip record {file} -- python train.py", "UC201")
-    return record_command(options.file, options.command_line, norms=options.norms, watch=options.watch)
+    flags = {"norms": options.norms, "watch": options.watch, "force": options.force}
+    return record_command(options.file, options.command_line, **flags)

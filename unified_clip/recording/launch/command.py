@@ -28,16 +28,17 @@ STARTUP = PACKAGE / "recording" / "startup"
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
-def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False) -> int:
+def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False, force: bool = False) -> int:
     """If a signal ended the command, the same signal ends this process."""
     print(end="", flush=True)  # lines of this process come before the command's lines
     parts = file.with_name(f"{file.name}.parts")
-    _create(file, parts)
+    is_new = _create(file, parts, force=force)
     with watching(parts) if watch else nullcontext():
         status = _run(command, _environment(parts, norms))
     if isinstance(status, OSError):
         shutil.rmtree(parts)
-        file.unlink()
+        if is_new:
+            file.unlink()
         problem = f"{command[0]} cannot be started: {status.strerror}"
         reject(
             UsageError(
@@ -49,7 +50,8 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     try:
         calls, notes = merge.merge(parts, file, header(norms=norms), status)
     except FileError:
-        file.unlink()
+        if is_new:
+            file.unlink()
         raise
     shutil.rmtree(parts, ignore_errors=True)
     try:
@@ -62,10 +64,12 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     return status
 
 
-def _create(file: Path, parts: Path) -> None:
-    if os.path.lexists(file):  # also a link to a missing file
-        removal = ", or remove this one" if file.is_symlink() or os.path.isfile(file) else ""  # noqa: PTH113
-        raise UsageError(f"{file} exists. Pass another file{removal}: a recording needs a new file.", "UC206")
+def _create(file: Path, parts: Path, *, force: bool) -> bool:
+    """Return whether the file is new. A file that exists is replaced only when the command has ended."""
+    is_new = not os.path.lexists(file)  # also a link to a missing file
+    if not is_new and not (force and file.is_file()):
+        removal = ", or replace this one with --force" if file.is_file() else ""
+        raise UsageError(f"{file} exists. Pass another file{removal}.", "UC206")
     if os.path.lexists(parts):
         problem = f"{parts} exists. Another run writes to this directory, or a killed run left it behind"
         raise UsageError(
@@ -74,12 +78,13 @@ def _create(file: Path, parts: Path) -> None:
     try:
         parts.mkdir()
         try:
-            file.touch(exist_ok=False)
+            file.touch(exist_ok=not is_new)
         except OSError:
             parts.rmdir()
             raise
     except OSError as error:
         raise _files.unwritable(file, error) from None
+    return is_new
 
 
 def _environment(parts: Path, norms: bool) -> Mapping[str, str]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
 from ..recorded_run import RecordedRun
 from .settings import TINY, same_setting
-
-FASTEST = 64
 
 
 def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
@@ -45,20 +42,3 @@ def rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferenc
                 Divergence(a.optimizer_steps[first].step, "learning rate", of_a[first], of_b[first]), cause
             )
     return None
-
-
-def pace_text(a: RecordedRun, b: RecordedRun, rounding: float) -> str:
-    if any(step.backward_calls == 0 for run in (a, b) for step in run.optimizer_steps):
-        return ""
-    for run, other in ((b, a), (a, b)):
-        rates, slow = ([step.settings.get("lr", math.nan) for step in each.optimizer_steps] for each in (run, other))
-        for pace in range(2, min(FASTEST, len(slow) // 2) + 1):
-            for start in range(pace + 1):
-                pairs = list(zip(rates, slow[start::pace], strict=False))
-                if len({y for _, y in pairs}) > 2 and all(same_setting(x, y, rounding=rounding) for x, y in pairs):
-                    return (
-                        f"The learning rate of {run.name} changes {pace} times as fast as the learning rate of "
-                        f"{other.name}. Compare where the scripts advance their schedules: after each batch, each "
-                        "optimizer step or each epoch"
-                    )
-    return ""

@@ -26,7 +26,7 @@ SETTING_TEXTS = {"eps": "the optimizer's eps", INITIAL: "an initial mean or sum 
 
 
 def compare_settings(
-    left: OptimizerStep, right: OptimizerStep, rounding: float, names: Names, pace: str
+    left: OptimizerStep, right: OptimizerStep, rounding: float, names: Names
 ) -> Iterator[StepDifference]:
     differs, is_one_kind = f"Unlike {left.run}, {right.run} has", are_one_kind(left, right)
     is_moved = is_one_kind and places_differ(left, right)
@@ -48,7 +48,7 @@ def compare_settings(
         suffixes = [" (for different parameters)" * (is_mixed and isinstance(each, tuple)) for each in (new, old)]
         values = f"{setting_text(new)}{suffixes[0]} instead of {setting_text(old)}{suffixes[1]}"
         if name == "lr":
-            sentence = joined(f"{differs} a learning rate of {values}", rates, pace)
+            sentence = joined(f"{differs} a learning rate of {values}", rates)
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
         elif is_one_kind:
             undecayed = undecayed_text(left, right, names) if name == "weight_decay" else ""

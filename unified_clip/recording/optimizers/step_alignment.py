@@ -282,8 +282,7 @@ def _joined(run: RecordedRun, iterations: Sequence[Iteration]) -> RecordedRun:
         steps.append(_join(parts).model_copy(update={"step": number}))
     after = done - count if is_numbered else 0
     lines = [line.model_copy(update={"step": numbers.get(line.step, line.step + after)}) for line in run.lines]
-    size = max(len(parts) for parts, _ in iterations)
-    return run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps), "steps_in_iteration": size})
+    return run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)})
 
 
 def _join(steps: Sequence[OptimizerStep]) -> OptimizerStep:

@@ -9,7 +9,7 @@ from ..recorded_run import RecordedRun
 from .backward_passes import compare_accumulation, compare_clearing
 from .clips_after_step import late_clips
 from .clips_of_step import compare_clips
-from .rate_schedules import pace_text, rate_shift, rounding_of_rates
+from .rate_schedules import rate_shift, rounding_of_rates
 from .settings import compare_changed_rates, compare_settings
 
 STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
@@ -20,7 +20,7 @@ def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepD
     if late := late_clips(a, b):
         first_of_kind["clipping after the step", ""] = late
     rounding = rounding_of_rates(a, b)
-    shift, pace = rate_shift(a, b, rounding), pace_text(a, b, rounding)
+    shift = rate_shift(a, b, rounding)
     clips = [calls_by_step(run) for run in (a, b)]
     differences: list[StepDifference] = []
     pairs = list(zip(a.optimizer_steps, b.optimizer_steps, strict=False))
@@ -32,7 +32,7 @@ def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepD
         differences += compare_clips(a, b, (left, right), clips)
         differences += [
             shift if shift and each.divergence.stage == "learning rate" else each
-            for each in compare_settings(left, right, rounding, names, pace)
+            for each in compare_settings(left, right, rounding, names)
         ]
     for each in (*differences, *compare_changed_rates(a, b)):
         if each.cause.kind == "left-out clip" and ("clipping after the step", "") in first_of_kind:

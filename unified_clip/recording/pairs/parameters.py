@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ... import _files
-from ..._files import FileError
 from ..._core.names import canonical, without_indices
+from ..._files import FileError
 from ...tensors.arithmetic import Float64s
 from ..recorded_run import Parameter, RecordedCall, RecordedRun
 from ..rounding import is_near

@@ -10,13 +10,16 @@ from ..compare import RecordingComparison
 from ..divergence import Agreement
 from ..rounding import ROUNDING, Distance
 
+MOST_ULPS = 512
+"""Larger differences are not given in ULP."""
+
 STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
 
 
 def agreements(comparison: RecordingComparison) -> list[str]:
-    """If only some calls or tensors were compared, the first sentence describes them."""
+    """If only some calls or tensors were compared, and no cause explains why, the first sentence describes them."""
     described = [_format_agreement(each, comparison) for each in comparison.agreements]
-    limits = [text for text in (_limits(comparison),) if text and described]
+    limits = [text for text in (_limits(comparison),) if text and described and not comparison.findings]
     stages = {each.stage for each in comparison.agreements}
     if "norm" not in stages and any(each.kind in RULES_FOR_GLOBAL for each in comparison.findings):
         described.append("Norms and coefficients were not compared, because the clips have different norms.")
@@ -32,8 +35,10 @@ def largest_differences(comparison: RecordingComparison) -> list[str]:
 def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> str:
     name = STAGE_NAMES[agreement.stage]
     most = Distance(agreement.greatest_ulps, agreement.greatest_relative)
-    if agreement.differs_at_step is None:
-        of = f" of {SIZES[agreement.stage]}" if most.ulps > comparison.max_ulp else ""
+    if comparison.first is None and comparison.max_ulp is None and most.ulps:
+        text = f"{name} differ by rounding, by at most {format_distance(*most)}."
+    elif agreement.differs_at_step is None:
+        of = f" of {SIZES[agreement.stage]}" if most.ulps > (comparison.max_ulp or 0.0) else ""
         text = f"{name} are equal {_where(comparison)}"
         text += format_greatest(most, agreement.greatest_at_step, comparison, of)
     else:
@@ -49,12 +54,13 @@ def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> 
 def format_greatest(most: Distance, step: int | None, comparison: RecordingComparison, of: str = "") -> str:
     if not most.ulps:
         return "."
-    ulps, relative = f"{most.ulps:g} ULP, at step {step}", format_relative(most.relative)
-    return f"{allowed(comparison)}{of}. The largest differences are {ulps}, and {relative}."
+    largest = format_distance(*most)
+    return f"{allowed(comparison)}{of}. The largest difference is {largest}, at step {step}."
 
 
 def format_distance(ulps: float, relative: float | None) -> str:
-    return f"{ulps:g} ULP" if relative is None else f"{ulps:g} ULP or {format_relative(relative)}"
+    texts = [f"{ulps:g} ULP"] if ulps <= MOST_ULPS or relative is None else []
+    return " or ".join([*texts, *([] if relative is None else [format_relative(relative)])])
 
 
 def format_relative(relative: float) -> str:
@@ -83,4 +89,8 @@ def _limits(comparison: RecordingComparison) -> str:
 
 
 def allowed(comparison: RecordingComparison) -> str:
+    every = (difference for logged in comparison.logged for difference in logged.differences)
+    has_differences = any(each.greatest_ulps or each.noise for each in comparison.agreements)
+    if comparison.max_ulp is None and (has_differences or any(each.ulps for each in every)):
+        return ", up to rounding"
     return f", up to {comparison.max_ulp:g} ULP" if comparison.max_ulp else ""

@@ -13,11 +13,12 @@ from ..._display import safe
 from ..._report_model import Real, ReportModel, json_schema
 from ..compare import RecordingComparison
 from ..divergence import Agreement, numbers
+from ..losses import logged_numbers
 from ..recorded_run import RecordedRun
 from ..rounding import distance
 from . import largest_differences, sentences, unexplained
 from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
-from .losses import logged_numbers, loss_advice, loss_sentences, pair_numbers
+from .losses import loss_advice, loss_sentences
 from .remedies import remedies
 
 Value = Annotated[Any, PlainSerializer(_json.plain, when_used="json")]
@@ -109,7 +110,12 @@ class ComparisonReport(ReportModel):
     incomplete_line: list[bool]
     """For each file, whether the last line is incomplete. The comparison ignores an incomplete line."""
 
-    max_ulp: Real
+    max_ulp: Real | None
+    """Null if the comparison tolerates what rounding explains."""
+
+    headline: str
+    """Whether the runs are the same, or the first step that differs and its causes."""
+
     divergences: list[ReportedDivergence]
     agreements: list[Agreement]
     unreported: list[Finding]
@@ -125,8 +131,8 @@ class ComparisonReport(ReportModel):
     """Sentences that advise which code to change. The `why` of a divergence can have further advice."""
 
     where_to_look: list[str]
-    ruled_out: list[str]
-    """The causes that the comparison has ruled out for an unexplained divergence."""
+    not_compared: list[str]
+    """The recorded fields that differ, and that no divergence reports, such as "call.seconds"."""
 
     runs: list[Run]
     distances: dict[str, list[Point]]
@@ -148,7 +154,8 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         calls=[run.recorded for run in comparison.runs],
         compared=len(comparison.pairs),
         incomplete_line=[run.incomplete_line for run in comparison.runs],
-        max_ulp=float(comparison.max_ulp),
+        max_ulp=None if comparison.max_ulp is None else float(comparison.max_ulp),
+        headline=sentences.headline(comparison),
         divergences=[_reported_divergence(each, comparison) for each in sentences.explanations(comparison)],
         agreements=list(comparison.agreements),
         unreported=[Finding(**comparison.unreported_eps[1].as_data())] if comparison.unreported_eps else [],
@@ -156,7 +163,7 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         losses=[*loss_sentences(comparison), *loss_advice(comparison)],
         remedies=[advice for each in remedies(comparison).values() for advice in each],
         where_to_look=unexplained.where_to_look(comparison),
-        ruled_out=unexplained.ruled_out(comparison),
+        not_compared=list(comparison.not_compared),
         runs=list(map(_run, comparison.runs)),
         distances=_distances(comparison),
         sentences=sentences.report_lines(comparison),
@@ -176,10 +183,8 @@ def _reported_divergence(explanation: sentences.DivergenceText, comparison: Reco
 def _distances(comparison: RecordingComparison) -> dict[str, list[Point]]:
     norms = ((pair.a.step, a, b) for pair in comparison.pairs for _, a, b in numbers(pair, "norm"))
     curves = {"norm": number_points((step, distance(a, b).relative) for step, a, b in norms)}
-    left, right = map(logged_numbers, comparison.runs)
-    for name in sorted(left.keys() & right.keys()):
-        pairs = pair_numbers(left[name], right[name])
-        curves[name] = number_points((step, distance(a, b).relative) for (step, a), (_, b) in pairs)
+    for logged in comparison.logged:
+        curves[logged.name] = number_points((each.step, each.relative or 0.0) for each in logged.differences)
     return curves
 
 

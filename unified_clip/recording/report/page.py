@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from ..._page.templates import environment
 from . import run_plots
+from .largest_differences import format_distance
 from .model import ComparisonReport, Run
 from .run_plots import Curve
 from .sentences import RULES
@@ -24,7 +25,7 @@ def render(report: ComparisonReport) -> str:
         .get_template("comparison.html")
         .render(
             report=report,
-            headline=report.divergences[0].what if report.divergences else report.notes[0],
+            headline=report.headline,
             notes=report.notes if report.divergences else report.notes[1:],
             facts=list(_facts(report.runs)),
             plots=list(_plots(report)),
@@ -42,7 +43,9 @@ def _tiles(report: ComparisonReport) -> Iterator[tuple[str, str, str]]:
         yield f"step {first.step}", f"first difference: {first.stage}", "different"
         yield str(len(report.divergences)), "difference" if len(report.divergences) == 1 else "differences", "different"
     elif greatest := max((each.greatest_ulps for each in report.agreements), default=0.0):
-        yield f"{greatest:g} ULP", f"largest difference ({report.max_ulp:g} allowed)", "equal"
+        limit = "rounding" if report.max_ulp is None else f"{report.max_ulp:g} ULP"
+        largest = max(each.greatest_relative for each in report.agreements)
+        yield format_distance(greatest, largest), f"largest difference ({limit} allowed)", "equal"
     else:
         yield "0", "differences", "equal"
     for name, run in zip("AB", report.runs, strict=True):

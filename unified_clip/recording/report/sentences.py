@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..._display import counted
+from ..._display import counted, enumeration
 from ...causes.cause import Cause, CauseKind, names_text
 from ..causes.before_clips import OUTSIDE_THE_CLIP
 from ..causes.order_of_calls import count_of
@@ -18,9 +18,9 @@ from ..rounding import ROUNDING
 from .largest_differences import agreements, allowed, format_distance, largest_differences
 from .losses import loss_advice, loss_sentences
 from .remedies import remedies
-from .unexplained import other_parameters, ruled_out, where_to_look, without_cause
+from .unexplained import other_parameters, where_to_look, without_cause
 
-FIRST, BEYOND, SAME = "The runs first differ", "The runs differ by more than rounding", "The runs are the same"
+FIRST, LATER, SAME = "The runs first differ", "The runs also differ", "The runs are the same"
 RULES = {"global": "total norm", "each": "per tensor", "groups": "per group", "slices": "per slice"}
 
 COUNTS = {
@@ -43,16 +43,29 @@ class DivergenceText(NamedTuple):
 
 
 def report_lines(comparison: RecordingComparison) -> list[str]:
-    causes = ruled_out(comparison)
+    described = list(with_remedies(describe(comparison), remedies(comparison)))
     return [
+        headline(comparison),
         *map(describe_run, comparison.runs),
-        *with_remedies(describe(comparison), remedies(comparison)),
+        *described[comparison.first is None :],
         *largest_differences(comparison),
         *loss_sentences(comparison),
         *loss_advice(comparison),
         *where_to_look(comparison),
-        *([f"Ruled out: {', '.join(causes)}."] if causes else []),
+        *fields_not_compared(comparison),
     ]
+
+
+def headline(comparison: RecordingComparison) -> str:
+    if comparison.first is None:
+        return f"{SAME}: {counted(len(comparison.pairs), 'call')}{allowed(comparison)}."
+    causes = enumeration([cause.kind for cause in comparison.divergences[comparison.first]])
+    return f"The runs differ from step {comparison.first.step} on: {causes or 'the cause is unknown'}."
+
+
+def fields_not_compared(comparison: RecordingComparison) -> list[str]:
+    names = ", ".join(comparison.not_compared)
+    return [f"Not compared, although these recorded fields differ: {names}."] if names else []
 
 
 def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequence[str]]) -> Iterator[str]:
@@ -107,18 +120,12 @@ def explanations(comparison: RecordingComparison) -> Iterator[DivergenceText]:
     """Explain each cause once."""
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
-    steps_of = [divergence.step for divergence in comparison.divergences]
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
-        what = f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence, comparison)}."
+        what = f"{LATER if number else FIRST} at step {divergence.step}: {_format_divergence(divergence, comparison)}."
         why = [
             f"Same cause as at step {steps[each]}: {each.title}." if each in steps else str(each) for each in findings
         ]
         why = why or [without_cause(comparison, divergence)]
-        if not number and len(steps_of) > 1 and divergence.ulps is not None and divergence.ulps <= ROUNDING:
-            why.insert(
-                0,
-                f"This difference is not larger than rounding. See the larger difference at step {steps_of[1]} below.",
-            )
         yield DivergenceText(divergence, what, [sentence for sentence in why if sentence not in earlier])
         steps |= {each: divergence.step for each in findings if each not in steps}
         earlier += why
@@ -126,9 +133,9 @@ def explanations(comparison: RecordingComparison) -> Iterator[DivergenceText]:
 
 def notes(comparison: RecordingComparison) -> list[str]:
     if comparison.first is None:
-        same = f"{SAME}: {counted(len(comparison.pairs), 'call')}{allowed(comparison)}."
-        unknown = [*_uncompared_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
-        return [same, *_unreported_eps(comparison), *_other_counts(comparison), *unknown, *_warnings(comparison)]
+        unknown = [*_other_counts(comparison), *_uncompared_noise(comparison), *_unknown_coefficients(comparison)]
+        unknown += [*_unknown_thresholds(comparison), *_warnings(comparison)]
+        return [headline(comparison), *_unreported_eps(comparison), *unknown]
     notes = [*_rearranged(comparison), *_uncompared_noise(comparison), *_unknown_coefficients(comparison)]
     notes += _warnings(comparison)
     without_causes = [without_cause(comparison, each) for each, causes in comparison.divergences.items() if not causes]
@@ -142,7 +149,8 @@ def notes(comparison: RecordingComparison) -> list[str]:
 
 
 def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
-    names = noise(comparison.pairs, comparison.max_ulp) if comparison.max_ulp >= ROUNDING else []
+    is_ignored = comparison.max_ulp is None or comparison.max_ulp >= ROUNDING
+    names = noise(comparison.pairs, 0.0) if is_ignored else []
     if not names:
         return []
     has_adam = any("adam" in step.optimizer.lower() for run in comparison.runs for step in run.optimizer_steps)
@@ -163,8 +171,8 @@ def _unreported_eps(comparison: RecordingComparison) -> list[str]:
     if comparison.unreported_eps is None:
         return []
     divergence, cause = comparison.unreported_eps
-    is_allowed = (divergence.ulps or 0.0) <= comparison.max_ulp
-    allowed = f", which --max-ulp {comparison.max_ulp:g} allows" if is_allowed else ""
+    max_ulp = comparison.max_ulp or 0.0
+    allowed = f", which --max-ulp {max_ulp:g} allows" if (divergence.ulps or 0.0) <= max_ulp else ""
     difference = _format_divergence(divergence, comparison)
     return [f"{cause} This difference first appears at step {divergence.step}: {difference}{allowed}."]
 
@@ -214,6 +222,8 @@ def _format_divergence(divergence: Divergence, comparison: RecordingComparison) 
         sides = (divergence.a, divergence.b)
         unmatched = [", ".join(map(repr, side)) or "none" for side in sides if isinstance(side, tuple)]
         return f"parameters only in the first run: {', and only in the second run: '.join(unmatched)}"
+    if divergence.stage == "loss":
+        return f"{divergence.parameter} is {divergence.a} and {divergence.b}"
     if divergence.stage in COUNTS:
         return f"{divergence.a} and {divergence.b} {COUNTS[divergence.stage]}"
     if divergence.stage == "gradients cleared":

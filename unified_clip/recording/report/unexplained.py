@@ -6,50 +6,22 @@ import itertools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from ..._display import counted, enumeration
-from ...causes.cause import CauseKind
-from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
+from ..causes.before_clips import OUTSIDE_THE_CLIP
+from ..causes.join_causes import ROUNDED
 from ..causes.order_of_calls import RULES_FOR_GLOBAL, count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence
-from ..optimizers.names import LIBRARIES
 from ..optimizers.step_differences import STAGES
 from ..pairs.packed_parameters import elements
 from .largest_differences import STAGE_NAMES
 from .remedies import step_of_other_eps
 
-ROUNDED: frozenset[CauseKind] = frozenset({"rounding", "rounding noise", "rounding that has grown"})
-
 UNEXPLAINED = "Unexplained: the differing numbers fit no known cause, or more than one."
 
+ONLY_LOSSES = "The compared norms agree up to this step, so the scripts compute or log this loss in different ways."
+
 FOLLOWS_EPS = "This difference might follow from the different eps of the clips at step"
-
-RULED_OUT: tuple[CauseKind, ...] = (
-    "another rule", "another threshold", "another norm type", "another eps of the clip", "per tensor for global",
-    "clipped twice", "clipping before unscaling", "repeated parameter", "shifted step",
-)  # fmt: skip
-"""Causes that every comparison tests."""
-
-RULED_OUT_BY_NORMS: tuple[CauseKind, ...] = ("left out", "swapped", "scaled gradients", "inexact norm")
-"""Causes that a comparison tests only if norms of parameters were recorded."""
-
-RULED_OUT_BY_STEPS: tuple[CauseKind, ...] = (
-    "another learning rate", "gradients are not cleared", "gradient accumulation", "left-out clip",
-    "several clips before a step", "clipping after the step",
-)  # fmt: skip
-"""Causes that a comparison tests only if optimizer steps were recorded."""
-
-ALIKE: Sequence[set[CauseKind]] = (
-    {"another rule", "per tensor for global", "per group for global"},
-    {"clipped twice", "several clips before a step"},
-    {"skipped step", "shifted step", "another learning rate"},
-    {"not clipped", "clipped below the threshold", "another threshold", "left-out clip"},
-    {"scaled gradients", "clipping before unscaling", "gradient accumulation", "weight decay before the clip"},
-    {"inexact norm", "rows", "given norm", "16 bits"},
-)
-"""Sets of similar causes. If one cause of a set is found, the report does not say that the others are ruled out."""
 
 ABOUT_PARAMETERS = {
     "left out",
@@ -62,6 +34,8 @@ ABOUT_PARAMETERS = {
 
 
 def without_cause(comparison: RecordingComparison, divergence: Divergence) -> str:
+    if divergence.stage == "loss":
+        return ONLY_LOSSES
     other = other_parameters(comparison)
     if other and divergence.step == comparison.pairs[0].a.step:
         return other
@@ -111,23 +85,8 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
     unknown = [run.name for run in comparison.runs if not run.optimizer_steps]
-    optimizers = [_unknown_optimizers(unknown)] if len(unknown) == 1 else _unknown_settings(comparison)
-    return [*_advice(comparison), *optimizers]
-
-
-def _advice(comparison: RecordingComparison) -> list[str]:
-    counts = [run.steps_in_iteration for run in comparison.runs]
-    if counts == [1, 1] or _first(comparison) is None:
-        return _where_to_look(comparison)
-    numbers = " and ".join(
-        f"{run.name} makes {counted(count, 'optimizer step')}"
-        for run, count in zip(comparison.runs, counts, strict=True)
-    )
-    order = (
-        f"In each iteration, {numbers}. An optimizer step changes weights that later losses may use, so compare the "
-        "order of the backward passes and the steps."
-    )
-    return [*_where_to_look(comparison), order]
+    optimizers = [_unknown_optimizers(unknown)] if len(unknown) == 1 else []
+    return [*_where_to_look(comparison), *optimizers]
 
 
 def _where_to_look(comparison: RecordingComparison) -> list[str]:
@@ -172,21 +131,6 @@ def _unknown_optimizers(runs: Sequence[str]) -> str:
     )
 
 
-def _unknown_settings(comparison: RecordingComparison) -> list[str]:
-    """A class of the user can have settings that its recording does not contain."""
-    runs = comparison.runs if all(run.optimizer_steps for run in comparison.runs) else ()
-    lines = []
-    for run, other in zip(runs, runs[::-1], strict=True):
-        step, known = run.optimizer_steps[0], other.optimizer_steps[0].settings
-        names = [name for name, value in known.items() if name not in step.settings and np.any(value)]
-        if names and not step.optimizer.startswith(LIBRARIES):
-            lines.append(
-                f"Not compared: {enumeration(names)} of the optimizers. {run.name} has no recorded value for "
-                f"{step.optimizer}. Compare the code of both optimizers."
-            )
-    return lines
-
-
 def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
     runs = comparison.runs
     clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
@@ -212,38 +156,3 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
                 "count", f"the calls clip different numbers of gradients ({pair.a.count} and {pair.b.count})"
             )
     return phrases
-
-
-def ruled_out(comparison: RecordingComparison) -> list[str]:
-    first = _first(comparison)
-    if first is None or first.stage == "norms" or isinstance(first.a, tuple):
-        return []
-    by_norms = RULED_OUT_BY_NORMS if all(run.header.norms for run in comparison.runs) else ()
-    by_steps = RULED_OUT_BY_STEPS if all(run.optimizer_steps for run in comparison.runs) else ()
-    named = {cause.kind for cause in comparison.findings}
-    unknown = named.union(_undecided(comparison, first.step), *(kinds for kinds in ALIKE if kinds & named))
-    return [kind for kind in (*RULED_OUT, *by_norms, *by_steps) if kind not in unknown]
-
-
-def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
-    steps = [each for run in comparison.runs for each in run.optimizer_steps if each.step <= step]
-    clips = [[line.step for line in run.lines if line.step <= step] for run in comparison.runs]
-    has_steps = all(run.optimizer_steps for run in comparison.runs)
-    by_total_norm = all(line.rule == "global" for run in comparison.runs for line in run.lines if line.step <= step)
-    undecided: set[CauseKind] = set()
-    if not is_clearing_known(*comparison.runs, step):
-        undecided.add("gradients are not cleared")
-    if any(not each.backward_calls for each in steps):
-        undecided.add("gradient accumulation")
-    if any("lr" not in each.settings for each in steps):
-        undecided.add("another learning rate")
-    different = _other_clips(comparison, step)
-    if "eps" in different:
-        undecided.add("another eps of the clip")
-    if "calls" in different:
-        undecided |= {"another rule", "per tensor for global", "shifted step"}
-    if clips[0] != clips[1] or "calls" in different:
-        undecided |= {"clipped twice", "several clips before a step"}
-    elif not has_steps and not by_total_norm:
-        undecided.add("clipped twice")
-    return undecided

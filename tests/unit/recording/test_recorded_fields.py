@@ -1,0 +1,171 @@
+"""Every recorded field is compared, or listed as not compared. Unknown and missing fields are errors."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.recordings import HEADER, clip_line, complete, per_tensor_line, write_recording
+
+from unified_clip.recording import runs
+from unified_clip.recording.compare import compare
+from unified_clip.recording.optimizers import names
+from unified_clip.recording.recorded_run import (
+    OF_A_CLIP,
+    TIMES,
+    Header,
+    LoggedNumbers,
+    OptimizerStep,
+    Parameter,
+    RecordedCall,
+    RecordedTable,
+    RecordedWarning,
+)
+
+SETTINGS = {
+    "lr": 0.1, "momentum": 0.9, "dampening": 0.1, "nesterov": True, "weight_decay": 0.01, "betas": [0.9, 0.99],
+    "alpha": 0.9, "centered": True, "eps": 1e-8, "eps_in_sqrt": True, "amsgrad": True, "maximize": True,
+    "initial_accumulator_value": 0.1,
+}  # fmt: skip
+
+CALL = {
+    "seconds": 0.1, "gradients": "run.safetensors", "ranks": 2, "rank": 0, "layout": {"plain": 3}, "loss_scale": 8.0,
+    "repeated": 1, "sparse": 1, "watched": True, "returned_norm": 13.0, "passed_norm": 13.0, "stored_norm": 13.0,
+    "after": "clipped.safetensors", "is_gradient": True, "count": 3, "framework": "numpy",
+}  # fmt: skip
+
+STEP = {
+    "optimizer": "torch.optim.Adam", "settings": SETTINGS, "backward_calls": 1, "cleared": True, "changed": 1,
+    "changed_after_clip": 1, "norm_at_step": 1.0, "empty_clips": 1, "empty_because": "no parameters", "hooks": 1,
+    "decayed": [16, 24], "undecayed": ["c"], "rates": {"a": 0.1, "b": 0.2}, "repeated_rows": 1, "losses": [1.0],
+}  # fmt: skip
+
+OF_A_LINE = {
+    "step", "process",  # places of the line
+    *TIMES,
+    "error", "calls", "run", "clips", "parameters",
+}  # fmt: skip
+"""Fields without a value to change: with an error, a call has no other fields, and `runs.read` computes some fields."""
+
+
+def recorded_lines() -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for step in (1, 2, 3):
+        clip = complete(clip_line(step, **CALL))
+        for each in clip["parameters"].values():
+            each |= {"fingerprints": [1.0, 2.0], "sums": [1.0, 2.0]}
+        logged = {"step": step, "logged": {"val_loss": 0.5, "accuracy": 0.9}}
+        lines += [clip, {"step": step, **copy.deepcopy(STEP)}, logged, {"step": step, "warning": "a warning"}]
+    return lines
+
+
+def changed(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return 2 * value + 1
+    if isinstance(value, str):
+        return f"{value}2"
+    if isinstance(value, dict):
+        return {key: changed(each) for key, each in value.items()}
+    return [changed(each) for each in value]
+
+
+def mutations() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield (kind of the line, its field in a report, keys of the value)."""
+    clip, step = recorded_lines()[:2]
+    yield from (("call", f"call.{name}", (name,)) for name in clip if name not in OF_A_LINE)
+    yield from (("call", f"parameter.{name}", ("parameters", "b", name)) for name in clip["parameters"]["b"])
+    yield from (("optimizer", f"step.{name}", (name,)) for name in step if name not in {*OF_A_LINE, "settings"})
+    yield from (("optimizer", f"step.settings.{name}", ("settings", name)) for name in SETTINGS)
+    yield from (("logged", f"logged.{name}", ("logged", name)) for name in ("val_loss", "accuracy"))
+    yield ("logged", "", ("logged", "val_loss"))
+
+
+def test_the_lines_have_all_fields() -> None:
+    clip, step, logged, warning = recorded_lines()[:4]
+    tables: list[tuple[type[RecordedTable], Any]] = [
+        (RecordedCall, clip), (OptimizerStep, step), (LoggedNumbers, logged), (RecordedWarning, warning),
+        (Parameter, clip["parameters"]["a"]),
+    ]  # fmt: skip
+    for table, line in tables:
+        assert {*table.model_fields} - {*line} <= OF_A_LINE
+    assert {*SETTINGS} == {*names.SETTINGS}
+
+
+@pytest.mark.parametrize("max_ulp", [None, 0])
+@pytest.mark.parametrize(("kind", "field", "keys"), list(mutations()))
+def test_another_value_is_reported_or_listed(
+    tmp_path: Path, kind: str, field: str, keys: tuple[str, ...], max_ulp: float | None
+) -> None:
+    lines = [recorded_lines(), recorded_lines()]
+    for line in lines[1]:
+        if kind in line:
+            place = line
+            for key in keys[:-1]:
+                place = place[key]
+            place[keys[-1]] = changed(place[keys[-1]])
+    paths = [write_recording(tmp_path / name, each) for name, each in zip("ab", lines, strict=True)]
+    assert compare(paths[0], paths[0], max_ulp=max_ulp).exit_code == 0
+    comparison = compare(*paths, max_ulp=max_ulp)
+    assert comparison.exit_code == 1 or field in comparison.not_compared
+
+
+@pytest.mark.parametrize("name", sorted({*Header.model_fields} - {"schema_", "process", "processes", *TIMES}))
+def test_another_header_is_listed(tmp_path: Path, name: str) -> None:
+    header = {**HEADER, "gradients_every": 2, "exit_status": 0}
+    a = write_recording(tmp_path / "a", recorded_lines(), **header)
+    b = write_recording(tmp_path / "b", recorded_lines(), **{**header, name: changed(header[name])})
+    assert f"header.{name}" in compare(a, b).not_compared
+
+
+def test_nan_losses_and_learning_rates_are_differences(tmp_path: Path) -> None:
+    a = write_recording(tmp_path / "a", recorded_lines())
+    for key, value, stage in (("losses", ["nan"], "loss"), ("settings", {**SETTINGS, "lr": 0.2}, "learning rate")):
+        lines = [{**line, key: value} if "optimizer" in line else line for line in recorded_lines()]
+        comparison = compare(a, write_recording(tmp_path / "b", lines))
+        assert comparison.first
+        assert (comparison.first.step, comparison.first.stage) == (1, stage)
+
+
+PLACES: list[tuple[int, tuple[str, ...]]] = [
+    *((number, ()) for number in range(5)), (1, ("parameters", "a")), (2, ("settings",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "keys"), PLACES)
+def test_an_unknown_field_is_an_error_with_its_line(tmp_path: Path, number: int, keys: tuple[str, ...]) -> None:
+    lines = [dict(HEADER), *recorded_lines()]
+    place = lines[number]
+    for key in keys:
+        place = place[key]
+    place["epss"] = 1.0
+    (tmp_path / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(runs.RunError, match=rf"run.jsonl, line {number + 1}, (.*, )?epss: ") as caught:
+        runs.read(tmp_path / "run.jsonl")
+    assert caught.value.code == "UC501"
+
+
+@pytest.mark.parametrize("name", OF_A_CLIP)
+@pytest.mark.parametrize("make_line", [clip_line, per_tensor_line])
+def test_a_missing_field_is_an_error_with_its_line(tmp_path: Path, make_line: Any, name: str) -> None:
+    line = complete(make_line(1))
+    del line[name]
+    (tmp_path / "run.jsonl").write_text(f"{json.dumps(HEADER)}\n{json.dumps(line)}\n")
+    with pytest.raises(runs.RunError, match=rf"run.jsonl, line 2[,:] {name}[: ]"):
+        runs.read(tmp_path / "run.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(2, "settings"), (2, "step"), (3, "step"), (4, "step"), (1, "call"), (0, "norms")]
+)
+def test_a_line_without_a_required_field_is_an_error(tmp_path: Path, number: int, name: str) -> None:
+    lines = [dict(HEADER), *recorded_lines()]
+    del lines[number][name]
+    (tmp_path / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(runs.RunError, match=rf"run.jsonl, line {number + 1}, {name}: "):
+        runs.read(tmp_path / "run.jsonl")
