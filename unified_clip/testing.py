@@ -204,7 +204,8 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
         chosen = select.only_frameworks(chosen, list(frameworks))
     report = run_suite.run(chosen)
     if report.exit_code:
-        lines = [report.verdict, *markdown.problem_lines(report), *report.notes, compared_functions.line(report)]
+        lines = [report.verdict, *markdown.problem_lines(report), *build.next_steps(report), *report.notes]
+        lines.append(compared_functions.line(report))
         raise AssertionError(safe("\n".join(lines), keep="\n"))
     for note in build.notes_on_incomplete_entries(report.known):
         warnings.warn(safe(note), UserWarning, stacklevel=2)

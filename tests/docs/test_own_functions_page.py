@@ -50,7 +50,7 @@ def test_the_suite_of_the_page_names_both_functions(folder: Path) -> None:
     assert {name: dict(framework.functions) for name, framework in suite.frameworks.items()} == {
         name: {"clip_by_global_norm": f"../ourclip_{name}.py:clip_by_global_norm"} for name in ("torch", "tensorflow")
     }
-    assert f"FAIL: {len(suite.cases)} cases on torch, tensorflow" in PAGE
+    assert f" in {len(suite.cases)} cases on torch, tensorflow" in PAGE
     (entry,) = suite.known or ()
     assert {case.name for case in suite.cases} >= set(entry.cases)
 

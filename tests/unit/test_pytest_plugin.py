@@ -144,8 +144,8 @@ def test_a_suite_with_functions_of_the_user_is_run(inner: pytest.Pytester) -> No
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E*AssertionError: FAIL: 1 case on numpy: 1 result of your functions not listed * (numpy, clip.py:wrong).",
-            "E*numpy, clip.py:wrong: example: *numbers differ, by 100 %*",
+            "E*AssertionError: FAIL: 1 of 1 result of your functions is wrong (numpy, clip.py:wrong: *",
+            "E*numpy, clip.py:wrong: *numbers differ by 100 %*Case: example: *",
         ]
     )
 

@@ -20,7 +20,6 @@ from .._mode_options import check_modes
 from .._progress import busy, progress
 
 if TYPE_CHECKING:
-    from ..recording.recorded_run import RecordedCall
     from .results import ParityReport
     from .suite.load import Suite
 
@@ -85,11 +84,6 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "choices": ("text", "github"),
         "help": f"print {FORMATS['text']} or {FORMATS['github']} (default: text)",
     },
-    "--recorded": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "a .jsonl file that unified_clip.record wrote: plot its norms on this run's HTML page",
-    },
     "--ported": {
         "type": Path,
         "metavar": "FILE",
@@ -100,7 +94,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
 
 RUN_ONLY = tuple(option for option in RUN_OPTIONS if option != "--frameworks")
 
-WHOLE_RUN = ("out", "accept", "baseline", "strict", "strict_bits", "format", "recorded", "ported")
+WHOLE_RUN = ("out", "accept", "baseline", "strict", "strict_bits", "format", "ported")
 """`--case` rejects these options, because they need the results of all cases."""
 
 
@@ -223,16 +217,14 @@ def _run(suite: Suite) -> ParityReport:
 def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported: ReadPorted) -> int:
     """Run a suite, write its report, print a summary, and return the exit status.
 
-    The files of `--baseline`, `--recorded` and `--ported` are read before the run, so that an invalid file is reported
+    The files of `--baseline` and `--ported` are read before the run, so that an invalid file is reported
     at once.
     """
-    from . import second_call
     from .report import baseline, build, github, terminal, write
 
     earlier = None
     if options.baseline:
         earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))
-    recorded = _recording(options.recorded) if options.recorded else ()
     ported = read_ported(options.ported) if options.ported else None
     _files.make_directory(out)
     _files.check_writable(out / "parity.json")
@@ -241,14 +233,14 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
         report = build.with_strict(report, accepting=options.accept)
     if earlier is not None:
         bits = {"strict_bits": options.strict_bits}
-        second_call.call_again(suite, report, baseline.changed_bits(earlier, report, **bits))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.notes(earlier, report, **bits)]})
         is_partial = bool(options.frameworks or options.without)
         report = build.with_changes(report, baseline.changes(earlier, report, is_partial=is_partial, **bits))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.excuses_note(earlier, report)]})
-    write.write(report, out, recorded, ported)
+    write.write(report, out, ported)
     with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
-        terminal.show(report, out, github.lines(report, suite.root) if options.format == "github" else None)
+        annotations = github.lines(report, suite.root) if options.format == "github" else None
+        terminal.show(report, out, annotations, accepting=options.accept)
     if options.accept and suite.known_file:
         return _accept(report, suite.known_file)
     return report.exit_code
@@ -273,21 +265,6 @@ def _suite(options: argparse.Namespace) -> Suite:
     if options.case:
         suite = select.only_cases(suite, options.case, whole)
     return suite if options.timeout is None else dataclasses.replace(suite, timeout=options.timeout)
-
-
-def _recording(path: Path) -> Sequence[RecordedCall]:
-    from ..recording import compare, runs
-    from ..recording.report import curves, run_plots
-
-    recording = runs.read(path)
-    compare.check_clipped(recording)
-    if run_plots.clips([curves.clip_points(recording.lines)]) is None:
-        raise runs.RunError(
-            f"{path}: there is nothing to plot, because no norm and no threshold is above 0. Clips by value have no "
-            "norm. Pass a recording with clips by norm, or remove --recorded.",
-            "UC502",
-        )
-    return recording.lines
 
 
 def _accept(report: ParityReport, path: Path) -> int:

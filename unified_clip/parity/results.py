@@ -21,7 +21,7 @@ from .judge.verdict import AGREEING, STAGES, NativeVerdict, VerdictKind
 from .known.entries import DifferenceKind, KnownDifference, NotFinite
 from .modes import UNIFIED_CLIP_MODES
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 
 
 class Result(ReportModel):
@@ -99,13 +99,6 @@ class NativeResult(Result):
     sha256: dict[Stage, str] | None = None
     """The SHA-256 of the tensors at each stage, or null if there is no result."""
 
-    second_call: Literal["", "equal", "different", "failed"] = ""
-    """The comparison of a second call with the first call. Without a second call, the text is empty.
-
-    A function is called again if any bit of its result differs from the baseline. A user's function is also called
-    again if its failure has no known cause.
-    """
-
     problem: str
     """The reason why the difference fails the run. For an allowed difference, the text is empty."""
 
@@ -159,10 +152,6 @@ class CaseResult(ReportModel):
     call: str
     gradients: str
     """The name of the list of gradients."""
-
-    rule: str | None
-    """The clipping rule and its threshold, such as "total norm, threshold 1". If the value is null, the report compares
-    the case with no other case."""
 
     elements: int
     """The number of elements of all gradients."""
@@ -274,7 +263,7 @@ class Change(ReportModel):
     - `failure` is not empty.
     """
 
-    failure: Literal["", "other bits of a known difference", "other error", "other bits", "not comparable"] = ""
+    failure: Literal["", "other error", "other bits", "not comparable"] = ""
     """Why the change fails the run although the new result is not wrong. For all other changes, the text is empty."""
 
     why: str = ""
@@ -299,7 +288,7 @@ class Summary(_with_modes(_CaseCounts, (Counts, ...))):  # type: ignore[misc]
 class ParityReport(ReportModel):
     """The report of `unified-clip parity`."""
 
-    schema_: Literal[2] = Field(alias="schema")
+    schema_: Literal[3] = Field(alias="schema")
     verdict: str
     """A sentence about the result of the run."""
 
@@ -356,6 +345,13 @@ class ParityReport(ReportModel):
 
     def natives(self) -> list[tuple[str, NativeResult]]:
         return [each for case in self.cases for each in case.natives.items()]
+
+    def result_of(self, problem: Problem) -> UnifiedClipResult | NativeResult | None:
+        """Return the result of the problem's first case."""
+        if not problem.framework or not problem.mode:
+            return None
+        case = next(case for case in self.cases if case.name == problem.cases[0])
+        return case.frameworks[problem.framework].get(problem.mode)
 
     @property
     def absent(self) -> list[str]:

@@ -14,7 +14,6 @@ from typing import Any, get_args
 from .. import _files
 from .._workers import POLL_SECONDS
 from ..tensors.types import Gradient, densify
-from . import second_call
 from .judge import oracle, own_function_pairs
 from .judge.judged_result import ExpectedResults, choose_causes, judge_result, worst_elements
 from .judge.oracle import Expected
@@ -69,7 +68,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     notes += [] if suite.accepting else build.notes_on_incomplete_entries(known)
     cases = [_case_result(suite, case, expected(case), results) for case in suite.cases]
     notes += own_function_pairs.uncompared(cases, suite.frameworks)
-    report = build.build_report(
+    return build.build_report(
         list(suite.frameworks),
         cases,
         known,
@@ -83,8 +82,6 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         notes=notes,
         untested=_untested(suite, expected),
     )
-    second_call.call_again(suite, report, second_call.unexplained_results(report))
-    return build.with_changes(report, None)
 
 
 def _run_workers(
@@ -231,7 +228,7 @@ def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[K
     compared = {name for name, framework in suite.frameworks.items() if NATIVE in framework.modes}
     known = None if suite.known is None else [entry for entry in suite.known if entry.framework in compared]
     versions = {framework: each.versions for framework, each in results.items()}
-    judgements, entries = match.match_deviations(known, natives, versions, accepting=suite.accepting)
+    judgements, entries = match.match_deviations(known, natives, versions)
     for place, (verdict, problem) in judgements.items():
         natives[place].verdict, natives[place].problem = verdict, problem
     if suite.chosen_cases:  # a case that does not run may show the difference
@@ -258,7 +255,6 @@ def _case_result(suite: Suite, case: Case, expected: Expected, results: Mapping[
         name=case.name,
         call=case.call_name,
         gradients=case.gradients_name,
-        rule=case.rule,
         elements=case.elements,
         sha256=expected.digests,
         differing_stages=differing_stages(frameworks),

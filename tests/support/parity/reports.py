@@ -80,7 +80,6 @@ def one_case(name: str = "one", /, **frameworks: FrameworkResult) -> CaseResult:
         name=name,
         call="global_norm",
         gradients="worked example",
-        rule=None,
         elements=4,
         sha256={"norm": EXACT},
         differing_stages=differing_stages(frameworks),

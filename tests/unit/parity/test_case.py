@@ -58,7 +58,7 @@ def test_the_command_in_the_report_prints_the_numbers_and_the_cause_of_a_differe
         assert f"  numpy, host path: different: {result['detail']}\n" in printed
         assert "first differs at the norm" in printed
         assert all(result["details"][side]["hex"] in printed for side in ("exact", "ours"))
-        assert printed.endswith("FAIL: 1 case on numpy: 1 of 1 result of unified_clip is wrong (numpy).\n")
+        assert printed.endswith("FAIL: 1 of 1 result of unified_clip is wrong (numpy).\n")
     monkeypatch.undo()
     assert cli.main(arguments) == 0
     assert "  numpy, host path: equal\n" in capsys.readouterr().out
@@ -92,7 +92,7 @@ def test_several_cases_are_run_and_no_report_is_written(
         assert cli.main(["parity", "--suite", str(where), *chosen]) == 0
     printed = capsys.readouterr().out
     assert [line for line in printed.splitlines() if line in names] == names
-    assert "PASS: 2 cases on numpy, torch: " in printed
+    assert "\nPASS: " in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
@@ -173,7 +173,7 @@ def test_a_known_difference_is_judged_and_its_entry_may_show_in_other_cases(
     with fake_workers(half_as_large_again):
         assert cli.main(["parity", "--suite", str(where), "--case", NORM_OFF]) == status
     (native,) = re.findall(r"torch, framework's function: (.*)", capsys.readouterr().out)
-    verdict = "known: numbers differ" if status == 0 else "different: numbers differ, by 50 %"
+    verdict = "known: numbers differ" if status == 0 else "different: numbers differ by 50 %"
     assert native.startswith(f"torch.get_total_norm: {verdict}")
     assert native.endswith(": listed as 'it is half as large again'")
 

@@ -119,7 +119,7 @@ def test_reports_have_the_comparison_of_functions_with_each_other() -> None:
     cases = [one_case(pair.verdict, **results).model_copy(update={"own_pairs": [pair]}) for pair in pairs]
     run = report(*cases)
     line = "Your functions for jax and numpy, compared with each other: 1 different, 1 equal, 1 known."
-    assert line in markdown.headline(run)
+    assert line in markdown.glance(run)
     assert "## Your functions compared with each other" in markdown.as_markdown(run)
     assert "| known | jax and numpy | known | 5.0e-01 | numpy: not clipped |" in markdown.as_markdown(run)
     unknown = wrong.model_copy(update={"cause": ""})

@@ -227,7 +227,7 @@ def test_saved_gradients_of_only_zeros_test_nothing(
     lists = "[[gradients]]\nname = 'a'\nfile = 'a.npz'\n[[gradients]]\nname = 'b'\ntensors = [{ values = [1.0] }]\n"
     (tmp_path / "suite.toml").write_text(f"[frameworks.numpy]\n{lists}{cases}", encoding="utf-8")
     assert cli.main(["parity", "--suite", str(tmp_path), "--out", str(tmp_path / "out")]) == (3 if untested else 0)
-    problem = f"FAIL: {2 * max(len(dtypes), 1)} cases on numpy: nothing tests the gradients 'a'."
+    problem = "FAIL: nothing tests the gradients 'a'."
     assert (problem in capsys.readouterr().out) == untested
 
 

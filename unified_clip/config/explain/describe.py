@@ -16,6 +16,9 @@ FAMILY_TITLES: dict[FamilyName, str] = {
 }
 
 
+NAN_STAYS = "NaN stays NaN."
+
+
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
     """Return sentences about the effect of a configuration.
 
@@ -24,7 +27,8 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
     rest, last = rule(settings, threshold), settings.not_finite or nonfinite(settings)
-    ends = [] if rest.endswith(last) else [last]  # the rule `value` already describes NaN
+    # the rule `value` already describes NaN, and the rule `none` changes nothing
+    ends = [] if last == NAN_STAYS and settings.rule in ("none", "value") else [last]
     if settings.is_adaptive:
         ends.append(
             "The threshold depends on the norms of earlier steps. Each example is clipped as in the first step."
@@ -55,12 +59,12 @@ def warm_up(settings: Settings) -> list[str]:
 
 def rule(clipping: Clipping, threshold: str = "") -> str:
     if clipping.rule == "none":
-        return "Nothing is clipped. The norm is measured."
+        return "No gradient is clipped. Only the norm is measured."
     if clipping.bounds:
-        return f"Clip each element to {f'[{threshold}]' if threshold else limits(clipping)}. NaN stays NaN."
+        return f"Clip each element to {f'[{threshold}]' if threshold else limits(clipping)}. {NAN_STAYS}"
     threshold = threshold or limits(clipping)
     if clipping.rule == "value":
-        return f"Clip each element to [-c, c] with c = {threshold}. NaN stays NaN."
+        return f"Clip each element to [-c, c] with c = {threshold}. {NAN_STAYS}"
     eps = clipping.as_clip_rule(1.0).convention.eps
     denominator = f"(n + {number(eps)})" if eps else "n"
     is_global = clipping.rule == "global_norm"
@@ -133,7 +137,7 @@ def nonfinite(settings: Settings) -> str:
     if settings.nonfinite in actions:
         return f"If the total norm is NaN or infinite, {actions[settings.nonfinite]}."
     if settings.rule in ("none", "value"):
-        return "NaN stays NaN."
+        return NAN_STAYS
     if settings.as_clip_rule(1.0).convention.infinite_norm_gives_nan:
         return "If the norm is NaN or infinite, every gradient becomes NaN."
     return (

@@ -295,15 +295,13 @@ def _advice(path: Path) -> str:
         first, *others = [trainer.name for trainer in with_key]
         any_of = f"{name_format('NAME')}, where NAME is one of {', '.join([first, *others])}"
         option = any_of if others else name_format(first)
-        advice = f"The file has a key that controls clipping in {titles}. If it is a file of {titles}, {option}."
+        advice = f"This key controls clipping in {titles}. If it is a file of {titles}, {option}."
     else:
-        names = ", ".join([*FORMATS, UNIFIED_CLIP])
-        advice = f"To name the format, {name_format('NAME[@VERSION]')}, where NAME is one of {names}."
+        advice = f"If the file belongs to a trainer of docs/formats.md, {name_format('NAME')}, with the trainer's name."
     if document and keys:
-        setting = f"{dotted(keys[0])} (line {document.line(keys[0])})"
-        advice += (
-            f" {setting} looks like a clip setting. If unified_clip has no format for your trainer, write a clip "
-            "configuration."
+        advice = (
+            f"{dotted(keys[0])} (line {document.line(keys[0])}) looks like a clip setting. {advice} If your own code "
+            "reads this key, write a clip configuration with its value: see docs/config.md."
         )
     return advice
 

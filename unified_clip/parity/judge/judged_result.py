@@ -91,7 +91,7 @@ def judge_result(
         judged.result = UnifiedClipResult(**shared, stages=dict(verdict.stages))
         judged.differs = verdict.kind != "equal"
         if verdict.kind == "different" and (cause := diagnose(case, expected, outcome)):
-            judged.result.cause, judged.result.detail = cause.kind, f"{verdict.detail}; {cause.sentence}"
+            judged.result.cause, judged.result.detail = cause.kind, f"{cause.sentence} ({verdict.detail})"
     if oracle.is_long_vector(case):
         judged.outcome = None
         if judged.differs and judged.result:

@@ -48,8 +48,7 @@ VERDICTS: Mapping[str, str] = {
     "timed out": "the framework's process gave no result in time",
     "out of memory": "the framework's process had too little memory",
     "unreadable": "the result of the framework's process cannot be read",
-    "not run": "the case did not run, because its function failed in an earlier case, or several functions failed in a "
-    "row",
+    "not run": "the case did not run, because several cases of its mode failed",
     "missing": "the framework or its package of clip functions cannot be imported",
 }
 

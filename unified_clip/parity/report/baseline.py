@@ -9,13 +9,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from ... import _files
-from ..._display import counted
 from ..._files import LARGEST_REPORT
 from ..known.entries import ERRORS, NO_REASON
 from ..modes import NATIVE, TITLES
@@ -24,15 +23,13 @@ from ..suite.schema import SuiteError
 from . import compared_functions
 
 FACTOR = 1.1
+
+READABLE = (2, SCHEMA)
+"""Schema 2 has more keys, which a comparison does not read."""
+
 ADVICE = "To write DIRECTORY/parity.json as a new baseline, pass --out DIRECTORY in place of --baseline"
 
 LOST = {"gone": ADVICE, "not run": "Remove --frameworks and --without from the command"}
-
-SECOND_CALLS = {
-    "equal": ", with the same bits in a second call",
-    "different": ", not deterministic: a second call returned other bits",
-    "failed": ", and a second call returned no result",
-}
 
 Key = tuple[str, str, str]
 
@@ -54,12 +51,6 @@ class _Entry:
     listing: object = None
     """The fields of the known difference. If the user changed them since the baseline, the user accepted the result."""
 
-    is_random: bool = False
-    """Whether a second call returned different bits."""
-
-    has_changed: bool = False
-    """Whether a second call returned the same bits. The change from the baseline is then reproducible."""
-
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
     def error(problem: str) -> SuiteError:
@@ -70,8 +61,11 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
         if schema is None:
             raise error("is not a valid parity.json: the key `schema` is missing")
-        if schema != SCHEMA:
-            raise error(f"has schema {schema}. This version of unified_clip reads only schema {SCHEMA}")
+        if schema not in READABLE:
+            readable = " and ".join(map(str, READABLE))
+            raise error(f"has schema {schema}. This version of unified_clip reads only the schemas {readable}")
+        if isinstance(data, dict):
+            data |= {"schema": SCHEMA, "baseline": None}
         report = ParityReport.model_validate(data)
     except ValidationError as failure:
         first = failure.errors(include_url=False, include_input=False)[0]
@@ -99,8 +93,6 @@ def changes(
         before = {keys.get(key, key): entry for key, entry in before.items()}
         reasons = [(key, old_reason, reason) for (_, old_reason), (key, reason) in renamed if old_reason != reason]
         changed += [_changed("reason", *each) for each in reasons]
-    if processors_differ(old, new):
-        after = {key: replace(entry, has_changed=False) for key, entry in after.items()}
     alone = {(change.framework, change.case) for change in changed if change.kind in ("new", "gone")}
     for key in dict.fromkeys([*after, *before]):
         if (change := _change(key, before.get(key), after.get(key), strict_bits)) and (
@@ -132,19 +124,7 @@ def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) ->
     if (why := _without_digests(old, new)) and not strict_bits:
         not_compared = f"The bits that {whose} returned were not compared with the baseline, because {why}."
         return [f"{not_compared} Only the sizes of differences were compared."]
-    random = Counter((native.function, name) for name, native in new.natives() if native.second_call == "different")
-    texts = [
-        f"{function} ({framework}) is not deterministic: in {counted(count, 'case')}, a second call returned other "
-        "bits. These bits are not compared with the baseline."
-        for (function, framework), count in random.items()
-    ]
-    if (
-        (why := processors_differ(old, new))
-        and not strict_bits
-        and any(native.second_call for _, native in new.natives())
-    ):
-        texts.append(f"Changed bits in results of {whose} do not fail this run, because {why}.")
-    return texts
+    return []
 
 
 def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
@@ -158,22 +138,6 @@ def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
         "--accept. Then use the report of the next passing run as the baseline. With --strict, failures of the "
         "baseline also fail the run."
     ]
-
-
-def changed_bits(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[tuple[str, str]]:
-    if _without_digests(old, new) and not strict_bits:
-        return []
-    before = {(name, case.name): native.sha256 for case in old.cases for name, native in case.natives.items()}
-    return [
-        (name, case.name)
-        for case in new.cases
-        for name, native in case.natives.items()
-        if native.sha256 and before.get((name, case.name)) not in (None, native.sha256)
-    ]
-
-
-def processors_differ(old: ParityReport, new: ParityReport) -> str:
-    return "" if old.processor == new.processor else f"the baseline is from another processor ({old.processor})"
 
 
 def _without_digests(old: ParityReport, new: ParityReport) -> str:
@@ -272,17 +236,13 @@ def _lost(old: _Entry, new: _Entry, strict_bits: bool) -> tuple[str, str]:
     if new.exact:
         reason = "the exact result differs from the baseline, so the gradients or the call of this case have changed"
         return "not comparable", reason
-    if new.has_changed and is_same_entry and new.listing is not None:
-        problem = "the bits of this known difference differ from the baseline, and a second call returned the new bits"
-        remedy = "The bits are reproducible, so the function changed. If the new result is right, write a new baseline"
-        return "other bits of a known difference", f"{problem}. {remedy}"
     if new.agrees and (lost := [name for name in old.compared if name not in new.compared]):
         reason = (
             f"the function no longer returns the {' and the '.join(lost)}, but the baseline compared "
             f"{'both' if lost[1:] else 'the ' + lost[0]}"
         )
         return "not comparable", reason
-    if strict_bits and not new.is_random:
+    if strict_bits:
         problem = "the bits of this result differ from the baseline, and --strict-bits requires equal bits"
         return "other bits", f"{problem}. If the new result is right, write a new baseline"
     return "", ""
@@ -339,7 +299,6 @@ def _native(result: NativeResult, with_digests: bool, listing: object) -> _Entry
     kind = f": {result.kind}" if result.kind not in ("", "value", "touched") else ""
     verdict = f"{result.verdict}{kind}"
     text = " ".join(filter(None, (result.function, verdict))) + (f", {result.size:.2g}" if result.size else "")
-    text += SECOND_CALLS.get(result.second_call, "")
     error = result.detail.partition("\n")[0] if result.verdict == "known" and result.kind in ERRORS else ""
     error = re.sub(r"0x[0-9a-fA-F]+|\b\d+\b", "#", error)  # without addresses, sizes and line numbers
     numbers = (result.function, result.norm, result.gradients, result.sha256 if with_digests else None, error)
@@ -355,8 +314,6 @@ def _native(result: NativeResult, with_digests: bool, listing: object) -> _Entry
         error=error if with_digests else "",
         agrees=result.verdict in ("equal", "no norm", "close"),
         listing=listing if result.verdict == "known" else None,
-        is_random=result.second_call == "different",
-        has_changed=result.second_call == "equal",
     )
 
 

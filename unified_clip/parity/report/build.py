@@ -9,7 +9,8 @@ from typing import Any
 
 from ..._display import counted
 from ..exit_status import always_raising, exit_status, is_different, is_problem
-from ..known.entries import NO_REASON
+from ..known import match
+from ..known.entries import ERRORS, NO_REASON, recorded_cause
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import (
     SCHEMA,
@@ -123,22 +124,31 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
 
 
 def _problems(report: ParityReport) -> list[Problem]:
-    problems = _joined(problem for case in report.cases for problem in _problems_of(report, case))
-    problems.sort(key=lambda problem: problem.function is not None and ".py:" not in problem.function)
-    untested = [Problem(what=f"nothing tests {what}", detail=UNTESTED) for what in report.untested]
+    problems = _joined(failure for case in report.cases for failure in _failures_of(report, case))
+    subjects = list(dict.fromkeys(problem.what for problem in problems))
+
+    def rank(problem: Problem) -> tuple[bool, int, int]:
+        is_frameworks = problem.function is not None and ".py:" not in problem.function
+        return is_frameworks, subjects.index(problem.what), -len(problem.cases)
+
+    problems.sort(key=rank)
+    untested = [Problem(what=f"nothing tests {', '.join(report.untested)}", detail=UNTESTED)] if report.untested else []
     losses = [
-        Problem(
-            what=_place(report, each, with_case=False) or "the suite",
-            detail=each.why,
-            cases=[each.case] if each.case else [],
+        (
+            (each.failure,),
+            Problem(
+                what=_place(report, each, with_case=False) or "the suite",
+                detail=each.why,
+                cases=[each.case] if each.case else [],
+            ),
+            None,
         )
         for each in baseline.losses(report)
     ]
     stale = [_stale(report, known, suffix) for known, suffix in baseline.numbered(report.known) if known.problem]
-    raising = [
-        Problem(what=f"no result of {name} was compared", detail=ALWAYS_RAISES) for name in always_raising(report)
-    ]
-    return [*untested, *raising, *problems, *_joined((loss, "") for loss in losses), *stale]
+    names = always_raising(report)
+    raising = [Problem(what=f"no result of {', '.join(names)} was compared", detail=ALWAYS_RAISES)] if names else []
+    return [*untested, *raising, *problems, *_joined(losses), *stale]
 
 
 def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> str:
@@ -148,24 +158,26 @@ def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> s
     return ", ".join(filter(None, (change.framework, what, change.case if with_case else "")))
 
 
-NUMBERS = re.compile(r"(?<=by )[\d.e+-]+( %| times)?|(?<=the threshold were )[\d.e+-]+|(?<=instead of )[\d.e+-]+")
-NAMES = re.compile(r"'[^']*'(, '[^']*')*( and ('[^']*'|\d+ others))?( (is|are)\b)?")
+Key = tuple[object, ...]
+"""Failures with the same key are one problem of the report."""
 
 
-def _joined(problems: Iterable[tuple[Problem, str]]) -> list[Problem]:
-    """Join problems with the same cause. The joined problem has the detail of the first problem.
-
-    problems: (problem, cause). The text of the cause is a part of the problem's detail.
-    """
-    joined: dict[tuple[str | bool | None, ...], Problem] = {}
-    for each, cause in problems:
-        detail = NUMBERS.sub("", each.detail.replace(cause, NAMES.sub("", cause)))
-        key = (each.what, detail, each.function, each.excused)
-        if key in joined:
-            joined[key].cases.extend(each.cases)
-        else:
-            joined[key] = each
-    return list(joined.values())
+def _joined(failures: Iterable[tuple[Key, Problem, NativeResult | None]]) -> list[Problem]:
+    """Join failures with the same cause. A difference gets the largest size of its cases."""
+    joined: dict[Key, tuple[Problem, list[NativeResult]]] = {}
+    for key, failure, native in failures:
+        problem, natives = joined.setdefault((failure.what, failure.excused, *key), (failure, []))
+        if problem is not failure:
+            problem.cases.extend(failure.cases)
+        natives += [native] if native else []
+    for problem, natives in joined.values():
+        sizes, causes = ({getattr(each, name) for each in natives} for name in ("finite_size", "cause"))
+        if len(sizes) > 1:
+            words = match.in_words(natives[0], max(sizes), is_largest=True)
+            problem.detail = f"{words}{''.join(problem.detail.partition(match.LISTED)[1:])}"
+        if len(causes) > 1:
+            problem.detail = problem.detail.replace(natives[0].cause, f"{natives[0].cause} in the first case", 1)
+    return [problem for problem, _ in joined.values()]
 
 
 NO_RESULTS = "unified_clip itself did not run"
@@ -181,31 +193,53 @@ ALWAYS_RAISES = (
 )
 
 
-def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Problem, str]]:
-    """Yield (problem, cause) for each failure of a case."""
-
-    def problem(what: str, detail: str, place: str, result: Result | None = None, **names: Any) -> tuple[Problem, str]:
-        is_lost = result is not None and result.is_failure  # a baseline excuses no missing result
+def _failures_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Key, Problem, NativeResult | None]]:
+    def problem(what: str, detail: str, place: str, *, is_lost: bool = False, **names: Any) -> Problem:
+        # a baseline excuses no missing result
         excused = not is_lost and baseline.excuses(report, (names.get("framework", ""), place, case.name))
-        cause = (result.cause or result.contradiction) if isinstance(result, NativeResult) else ""
-        return Problem(what=what, detail=detail, excused=excused, cases=[case.name], **names), cause
+        return Problem(what=what, detail=detail, excused=excused, cases=[case.name], **names)
 
     if case.differing_stages:
         what = "results of unified_clip differ between frameworks on the host path"
-        yield problem(what, ", ".join(case.differing_stages), "between frameworks")
+        yield tuple(case.differing_stages), problem(what, ", ".join(case.differing_stages), "between frameworks"), None
     for framework, result in case.frameworks.items():
         for mode, each in result.by_mode.items():
             if is_problem(report, framework, each):
                 what, detail = f"{framework}, {TITLES[mode]}, {each.verdict}", _detail(report, framework, each)
-                yield problem(what, detail, TITLES[mode], each, framework=framework, mode=mode)
+                stages = tuple(stage for stage, size in each.stages.items() if size)
+                names = {"is_lost": each.is_failure, "framework": framework, "mode": mode}
+                key = (each.cause, stages or detail)
+                yield key, problem(what, detail, TITLES[mode], **names), None
         if native := result.native:
             place = compared_functions.title(NATIVE, native)
-            names = {"framework": framework, "mode": NATIVE, "function": native.function}
+            names = {"is_lost": native.is_failure, "framework": framework, "mode": NATIVE, "function": native.function}
             if is_problem(report, framework, native):
-                what = f"{framework}, {place}, {native.verdict}"
-                yield problem(what, _detail(report, framework, native), place, native, **names)
+                detail = _detail(report, framework, native)
+                yield (detail,), problem(f"{framework}, {place}, {native.verdict}", detail, place, **names), None
             if native.problem:
-                yield problem(f"{framework}, {native.function}", native.problem, place, native, **names)
+                listed = native.problem.partition(match.LISTED)[2]
+                cause = native.detail if native.kind in ERRORS else recorded_cause(native)
+                key = (native.kind, cause, native.not_finite, listed)
+                yield key, problem(f"{framework}, {native.function}", native.problem, place, **names), native
+
+
+def next_steps(report: ParityReport) -> list[str]:
+    """Return what to do about the problems."""
+    natives = [native for _, native in report.natives() if native.problem]
+    own = {native.function for native in natives if native.is_users}
+    accept = "run the command with --accept to update the list of known differences."
+    steps = []
+    if own:
+        steps.append(f"Correct your function{'s' * (len(own) > 1)}, or {accept}")
+    elif natives or any(_is_stale(entry) for entry in report.known):
+        steps.append(f"Check whether the new results are right. Then {accept}")
+    results = (report.result_of(problem) for problem in report.problems)
+    commands = [result.reproduce for result in results if result and result.reproduce]
+    return [*steps, *(f"To see the numbers of the first case, run `{command}`" for command in commands[:1])]
+
+
+def _is_stale(entry: KnownDifferenceResult) -> bool:
+    return bool(entry.problem) and not entry.problem.startswith((NO_CAUSE, NO_REASON))
 
 
 def _stale(report: ParityReport, known: KnownDifferenceResult, suffix: str) -> Problem:
@@ -226,36 +260,39 @@ def _detail(report: ParityReport, framework: str, result: Result) -> str:
 
 def _verdict_sentence(report: ParityReport) -> str:
     absent = report.absent
-    present = [framework for framework in report.frameworks if framework not in absent]
-    of = f"{counted(len(report.cases), 'case')} on {', '.join(present or report.frameworks)}"
     failures, excused = "; ".join(_failures(report)), baseline.excused(report)
     if report.exit_code:
-        why = "" if present else f": {', '.join(absent)} {_are(len(absent))} missing"
+        why = f": {', '.join(absent)} {_are(len(absent))} missing" if {*absent} >= {*report.frameworks} else ""
         excuse = f". {excused} of these failures {_are(excused)} already in the baseline" if excused else ""
-        return f"FAIL: {of}: {failures or f'nothing was compared{why}'}{excuse}."
+        return f"FAIL: {failures or f'nothing was compared{why}'}{excuse}."
     if is_different(report):
-        return f"PASS: {of}. The baseline already contains {counted(excused, 'failure')}: {failures}."
+        return f"PASS: The baseline already contains {counted(excused, 'failure')}: {failures}."
     verdicts = [result.verdict for _, result in report.results()]
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
     exact = verdicts.count("equal")
-    parts = [f"{counted(exact, 'result')} of unified_clip {_are(exact)} exact" if verdicts else NO_RESULTS]
-    parts += [f"{within} {_has(within)} errors that docs/contract.md allows"] if within else []
+    allowed = f", {within} {_has(within)} errors that docs/contract.md allows" if within else ""
+    users = [native.verdict for _, native in report.natives() if native.is_users and not native.is_failure]
+    right = len(users) - users.count("known")
     known = sum(len(entry.cases) for entry in report.known)
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
-    if known or unlisted:
-        listed = "not judged, because the suite has no list of known differences" if unlisted else "all known"
-        whose = compared_functions.whose(report, "known", "different")
-        parts.append(f"{counted(known + unlisted, 'difference')} of {whose}, {listed}")
-    if lacking := sum(bool(entry.incomplete) for entry in report.known):
-        parts.append(f"{_entries_without_cause(lacking)}")
-    missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"}
-    parts += [f"{', '.join(absent)} {_are(len(absent))} missing, which the suite allows"] if absent else []
-    parts += [f"some results of {', '.join(sorted(missing - {*absent}))} are missing"] if missing - {*absent} else []
-    return f"PASS: {of}: {', '.join(parts)}."
+    whose_known, whose = (compared_functions.whose(report, verdict) for verdict in ("known", "different"))
+    lacking = sum(bool(entry.incomplete) for entry in report.known)
+    missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"} - {*absent}
+    because = "the suite has no list of known differences"
+    sentences = {
+        f"{right} of {counted(len(users), 'result')} of {compared_functions.YOUR_FUNCTIONS} {_are(right)} right": users,
+        f"{counted(exact, 'result')} of unified_clip {_are(exact)} exact{allowed}": verdicts,
+        NO_RESULTS: not verdicts,
+        f"{counted(known, 'difference')} of {whose_known} {_are(known)} known": known,
+        f"{counted(unlisted, 'difference')} of {whose} {_are(unlisted)} not judged: {because}": unlisted,
+        _entries_without_cause(lacking): lacking,
+        f"{', '.join(absent)} {_are(len(absent))} missing, which the suite allows": absent,
+        f"Some results of {', '.join(sorted(missing))} are missing": missing,
+    }
+    return f"PASS: {'. '.join(sentence for sentence, is_true in sentences.items() if is_true)}."
 
 
 SINCE_BASELINE = {
-    "other bits of a known difference": ("known difference", "with other bits than in"),
     "other error": ("known difference", "with an error that differs from"),
     "other bits": ("result", "with other bits than in"),
     "not comparable": ("result", "that cannot be compared with"),
@@ -283,13 +320,19 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if differing := sum(bool(case.differing_stages) for case in report.cases):
         where = "results of unified_clip differ between frameworks on the host path"
         yield f"{counted(differing, 'case')} in which {where}"
-    if unlisted := [f"{name}, {each.function}" for name, each in natives if each.problem]:
-        of_whom = f"{counted(len(unlisted), 'result')} of {compared_functions.whose(report, 'different')}"
-        yield f"{of_whom} not listed as known differences ({_first(unlisted)})"
+    for whose, is_users in ((compared_functions.YOUR_FUNCTIONS, True), (compared_functions.THEIRS, False)):
+        judged = [each for _, each in natives if each.is_users == is_users and not each.is_failure]
+        if count := sum(bool(each.problem) for each in judged):
+            verb = f"{_are(count)} wrong" if is_users else f"{_has(count)} a new difference"
+            findings = [
+                f"{problem.what}: {re.split(' [(]|[:;] ', problem.detail)[0]}"
+                for problem in report.problems
+                if problem.function and (".py:" in problem.function) == is_users and problem.mode == NATIVE
+            ]
+            yield f"{count} of {counted(len(judged), 'result')} of {whose} {verb} ({_first(findings)})"
     without_cause = sum(entry.problem.startswith(NO_CAUSE) for entry in report.known)
     without_reason = sum(entry.problem.startswith(NO_REASON) for entry in report.known)
-    stale = [entry for entry in report.known if entry.problem and not entry.problem.startswith((NO_CAUSE, NO_REASON))]
-    if places := [f"{entry.framework}, {entry.function}" for entry in stale]:
+    if places := [f"{entry.framework}, {entry.function}" for entry in report.known if _is_stale(entry)]:
         yield f"{counted(len(places), 'known difference')} with a stale entry ({_first(places)})"
     if without_cause:
         yield f"{counted(without_cause, 'known difference')} without `cause`"

@@ -4,12 +4,13 @@ the user.
 
 from __future__ import annotations
 
-from ..._display import enumeration
+from ..._display import counted, enumeration
 from ..elements import SIDES, WIDTH
 from ..modes import NATIVE, TITLES, YOURS
 from ..results import NativeResult, ParityReport, Result
 
 THEIRS = "the frameworks' functions"
+YOUR_FUNCTIONS = "your functions"
 BOTH = f"framework's or {YOURS}"
 
 
@@ -32,7 +33,7 @@ def titles(report: ParityReport) -> dict[str, str]:
 def whose(report: ParityReport, *verdicts: str) -> str:
     """verdicts: The verdicts of the results to consider. The default is all results."""
     has_native, yours = _kinds(report, *verdicts)
-    return (f"{THEIRS} and yours" if has_native else "your functions") if yours else THEIRS
+    return (f"{THEIRS} and yours" if has_native else YOUR_FUNCTIONS) if yours else THEIRS
 
 
 def line(report: ParityReport) -> str:
@@ -45,7 +46,8 @@ def line(report: ParityReport) -> str:
         for name, result in natives
         if result.is_users
     )
-    return f"Compared with exact arithmetic: {enumeration(parts) or 'nothing'}."
+    cases = f"{counted(len(report.cases), 'case')} on {', '.join(report.frameworks)}"
+    return f"Compared with exact arithmetic in {cases}: {enumeration(parts) or 'nothing'}."
 
 
 def _kinds(report: ParityReport, *verdicts: str) -> tuple[bool, bool]:

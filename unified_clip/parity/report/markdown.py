@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 from ... import _markdown
 from ..known.entries import KINDS, SIZED
 from ..modes import TITLES, UNIFIED_CLIP_MODES
 from ..results import CaseResult, Counts, FrameworkResult, OwnPair, ParityReport, Problem, UnifiedClipResult
-from . import change_rows, compared_functions
+from . import build, change_rows, compared_functions
 
 NOTHING = "-"
 
@@ -37,8 +38,8 @@ OWN_PAIRS_HEADER = ["case", "frameworks", "verdict", "size", "difference"]
 KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
-def headline(report: ParityReport) -> list[str]:
-    lines = [report.verdict, compared_functions.line(report)]
+def glance(report: ParityReport) -> list[str]:
+    lines = [compared_functions.line(report)]
     for mode in UNIFIED_CLIP_MODES:
         counts: Counts = {
             name: kinds for name, kinds in getattr(report.summary, mode).items() if name not in report.absent
@@ -74,18 +75,25 @@ def _shares(counts: Counts) -> str:
     return "; ".join(parts)
 
 
-def problem_lines(report: ParityReport) -> list[str]:
-    return [problem_line(problem) for problem in report.problems]
+def problem_lines(report: ParityReport) -> Iterator[str]:
+    """Yield a line for each problem. The problems of one function are below a line with its name."""
+    for what, group in groupby(report.problems, lambda problem: problem.what):
+        problems = list(group)
+        if len(problems) > 1:
+            yield f"- {what}"
+        yield from (f"  - {_finding(each)}" if len(problems) > 1 else f"- {problem_line(each)}" for each in problems)
 
 
 def problem_line(problem: Problem) -> str:
-    excused = "already in the baseline" if problem.excused else ""
-    return ": ".join(filter(None, (excused, problem.what, cases_of(problem), problem.detail)))
+    finding = _finding(problem)
+    return f"{problem.what}: {finding}" if finding else problem.what
 
 
-def cases_of(problem: Problem) -> str:
+def _finding(problem: Problem) -> str:
     names = problem.cases
-    return f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
+    cases = f"{len(names)} cases, first: {names[0]}" if len(names) > 1 else "".join(f"Case: {name}" for name in names)
+    excused = "already in the baseline: " if problem.excused else ""
+    return ". ".join(filter(None, (f"{excused}{problem.detail}".removesuffix("."), cases)))
 
 
 def own_pairs_lines(report: ParityReport) -> list[str]:
@@ -179,11 +187,12 @@ def as_markdown(report: ParityReport, most: int = MAX_BYTES) -> str:
     report = report.safe()
     header = ["case", *report.frameworks]
     versions = [f"- {name} {version}" for name, version in report.versions.items()]
-    problems = [f"- {_markdown.inline(line)}" for line in problem_lines(report)]
-    parts = ["# Parity report", *headline(report)]
+    problems = [f"{'  ' * line.startswith(' ')}{_markdown.inline(line)}" for line in problem_lines(report)]
+    parts = ["# Parity report", report.verdict]
     sections = [
+        ("Problems", build.next_steps(report), problems),
+        ("At a glance", [], [f"- {_markdown.inline(line)}" for line in glance(report)]),
         ("Since the baseline", [], _markdown.rows(change_rows.HEADER, change_rows.rows(report.baseline or []))),
-        ("Problems", [], problems),
         (
             "Your functions compared with each other",
             [OWN_PAIRS],

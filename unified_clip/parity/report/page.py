@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,15 +13,12 @@ from typing import Any, NamedTuple
 from markupsafe import Markup, escape
 
 from ..._page.templates import environment
-from ...recording.recorded_run import RecordedCall
-from ...recording.report import run_plots
-from ...recording.report.curves import clip_points
 from ..elements import SIDES
 from ..judge.verdict import VERDICTS
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, FrameworkResult, ParityReport, Problem, Result
-from . import by_rule, change_rows, compared_functions, plots
+from . import build, change_rows, compared_functions
 from .markdown import OWN_PAIRS_HEADER, own_pairs_lines, own_pairs_rows, size
 
 
@@ -120,45 +117,32 @@ class PageView:
         own, native = self._verdicts(native=False), self._verdicts(native=True)
         kept = own["equal"] + own["close"] + own["flushed"]
         quality = "equal" if 0 < kept == own.total() else "different"
-        problems = len(self.report.problems)
-        whose = compared_functions.whose(self.report)
-        known = f"results with a known difference, from {whose}"
-        unlisted = f"results with a difference that is not listed as known, from {whose}"
-        tiles = [
-            (str(len(self.rows)), "cases", ""),
-            (str(len(self.report.frameworks)), "frameworks", ""),
-            (f"{kept} of {own.total()}", "correct results of unified_clip", quality),
-            (f"{native['known']} of {native.total()}", known, "known"),
-            (f"{native['different']} of {native.total()}", unlisted, "different" if native["different"] else "equal"),
-            (str(problems), "problem" if problems == 1 else "problems", "different" if problems else "equal"),
-        ]
-        return [tile for tile in tiles if native or tile[1] not in (known, unlisted)]
+        tiles = [(f"{kept} of {own.total()}", "results of unified_clip are right", quality)] if own else []
+        if native:
+            agreeing = native["equal"] + native["no norm"] + native["close"]
+            whose = compared_functions.whose(self.report)
+            fails = any(result.problem for _, result in self.report.natives())
+            quality = "different" if fails else "" if native["different"] else "equal"
+            tiles.append((f"{agreeing} of {native.total()}", f"results of {whose} are right", quality))
+        if native["known"]:
+            tiles.append((str(native["known"]), "known differences", "known"))
+        return [*tiles, (str(len(self.rows)), "cases", "")]
 
     def _verdicts(self, *, native: bool) -> Counter[str]:
         columns = [column for column in self.columns if (column.mode == NATIVE) == native]
         return Counter(verdict for column in columns for verdict, count in self.counts(column) for _ in range(count))
 
     @cached_property
-    def natives(self) -> list[str]:
-        return [name for name in self.report.frameworks if NATIVE in self.modes(name)]
-
-    @cached_property
-    def by_rule(self) -> list[by_rule.RuleRow]:
-        return by_rule.rule_rows(self.report, self.natives)
-
-    @cached_property
     def reasons(self) -> dict[tuple[str, str], str]:
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def card(self, problem: Problem) -> Card | None:
-        if not problem.framework or not problem.mode:
-            return None
-        case = self.report.cases[self.numbers[problem.cases[0]] - 1]
-        result = case.frameworks[problem.framework].get(problem.mode)
-        return Card(result, [(0, Column(problem.framework, problem.mode), result)]) if result else None
+        result = self.report.result_of(problem)
+        column = Column(problem.framework or "", problem.mode or "")
+        return Card(result, [(0, column, result)]) if result else None
 
 
-def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> str:
+def render(report: ParityReport, ported: Any = None) -> str:
     report = report.safe()
     changes = [] if report.baseline is None else [change_rows.headline(report.baseline)]
     page: str = _template("page.html").render(
@@ -170,13 +154,13 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
         meanings=VERDICTS,
         kinds=KINDS,
         notes=[compared_functions.line(report), *own_pairs_lines(report), *changes, *report.notes],
+        next_steps=build.next_steps(report),
         changes=change_rows.rows(report.baseline or []),
         change=change_rows.HEADER,
         pairs=own_pairs_rows(report),
         pair=OWN_PAIRS_HEADER,
         native=NATIVE,
         size=size,
-        plots=list(_plots(report, recorded)),
         ported=ported and ported.escaped(),
     )
     return page
@@ -201,18 +185,3 @@ def _ulps(distance: float) -> str:
 
 def _breakable(name: str) -> Markup:
     return Markup(re.sub(r"([._,/])", r"\1<wbr>", str(escape(name))))
-
-
-def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[tuple[str, str, Markup]]:
-    if plot := plots.plot_ulps(report):
-        words = (
-            "Distance from the exact result at the first stage that differs (norm, coefficient, gradients or "
-            "parameters). The bars count results, on a log scale."
-        )
-        yield "Distances from the exact results", words, plot
-    if plot := plots.plot_norms(report):
-        words = "Relative distance from the exact norm, for each case and framework."
-        yield "Norms from the frameworks' functions", words, plot
-    if plot := run_plots.clips([clip_points(recorded)]):
-        words = "Total norm and threshold at each step. Clipped steps have marks below the plot."
-        yield "The recorded run", words, plot

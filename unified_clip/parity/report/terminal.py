@@ -1,4 +1,4 @@
-"""Print the report of a run as tables on the terminal."""
+"""Print the report of a run on the terminal."""
 
 from __future__ import annotations
 
@@ -11,43 +11,36 @@ from rich.text import Text
 
 from ..._display import cell
 from ..results import ParityReport
-from . import change_rows, markdown
+from . import build, change_rows, markdown
 
-MOST_CASES = 40
-"""Tables with more cases are not printed, because they would hide the problems."""
+MOST_LINES = 40
+"""More lines on problems would hide the verdict above them."""
 
 
-def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = None) -> None:
-    """Print the report.
+def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = None, *, accepting: bool = False) -> None:
+    """Print the verdict, the problems and what to do about them.
 
     annotations: With `--format github`, these lines are printed instead of the problems.
+    accepting: Whether the run has the option `--accept`, so that there is nothing else to do.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
-    header = ["case", *report.frameworks]
-    tables = [
-        (markdown.LEGEND, header, markdown.rows(report, markdown.unified_clip)),
-        (markdown.legend(markdown.NATIVE_LEGEND, report), header, markdown.native_rows(report)),
-        (markdown.KNOWN_LEGEND, markdown.KNOWN_HEADER, markdown.known_rows(report)),
-    ]
-    where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
-    if report.baseline is not None:
-        tables = [("Since the baseline.", change_rows.HEADER, change_rows.rows(report.baseline))]
-    elif len(report.cases) > MOST_CASES:
-        tables, where = [], f"{where} parity.md has tables of the {len(report.cases)} cases."
+    console.print(cell(report.verdict, "bold red" if report.exit_code else "bold green"), soft_wrap=True)
+    lines = list(markdown.problem_lines(report))
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"- and {len(lines) - MOST_LINES} more lines, in {out / 'parity.md'}"]
     for annotation in annotations or ():
         console.print(Text(annotation), soft_wrap=True)
-    if annotations is None:
-        for text in markdown.problem_lines(report):
-            console.print(cell(text), soft_wrap=True)
-    for legend, columns, lines in tables:
-        if lines:
-            table = Table(caption=legend, caption_justify="left")
-            for title in columns:
-                table.add_column(cell(title))
-            for line in lines:
-                table.add_row(*map(cell, line))
-            console.print(table)
-    for text in [*markdown.headline(report), where]:
-        console.print(cell(text), soft_wrap=True)
+    for line in [*(lines if annotations is None else ()), *(() if accepting else build.next_steps(report))]:
+        console.print(cell(line), soft_wrap=True)
+    if report.baseline:
+        table = Table(caption="Since the baseline.", caption_justify="left")
+        for title in change_rows.HEADER:
+            table.add_column(cell(title))
+        for row in change_rows.rows(report.baseline):
+            table.add_row(*map(cell, row))
+        console.print(table)
+    where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
+    for line in [*markdown.glance(report), where]:
+        console.print(cell(line), soft_wrap=True)

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterator
 
 from ..judge import own_function_pairs
-from ..known.entries import KINDS, SIZED
+from ..known import match
+from ..known.entries import SIZED
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, NativeResult, ParityReport, Result
 from . import compared_functions
@@ -50,15 +51,13 @@ def lines(report: ParityReport) -> Iterator[str]:
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:
     if native.is_failure:
         return _joined(native.verdict, native.detail)
-    unknown = f"the cause is unknown{native.contradiction and f' ({native.contradiction})'}"
-    cause = native.cause or (unknown if native.kind in SIZED else "")
-    details = [native.problem] if native.problem else [KINDS.get(native.kind, ""), native.detail, cause]
+    difference = match.in_words(native, native.finite_size) if native.kind else ""
     reasons = [
         f"listed as {entry.reason!r}"
         for entry in report.known
         if case.name in entry.cases and entry.framework == framework
     ]
-    return _joined(native.function, native.verdict, *details, *reasons)
+    return _joined(native.function, native.verdict, native.problem or difference, *reasons)
 
 
 def _joined(*parts: str | None) -> str:

@@ -6,12 +6,10 @@ Only the JUnit XML contains durations. All other files of two runs are equal if 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ... import _files
-from ...recording.recorded_run import RecordedCall
 from ..results import ParityReport
 from . import junit, markdown, page
 
@@ -31,10 +29,10 @@ def remove(out: Path, keep: Path | None) -> None:
             raise _files.unwritable(path, error) from None
 
 
-def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
+def write(report: ParityReport, out: Path, ported: Any = None) -> None:
     """Write all files of a report, or none of them if an error occurs."""
     _files.make_directory(out)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
-    texts = (data, page.render(report, recorded, ported), markdown.as_markdown(report))
+    texts = (data, page.render(report, ported), markdown.as_markdown(report))
     contents = (*texts, junit.as_xml(report))
     _files.write_all({out / name: content for name, content in zip(FILES, contents, strict=True)})

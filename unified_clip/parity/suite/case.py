@@ -41,27 +41,6 @@ class Case:
     def elements(self) -> int:
         return sum(math.prod(gradient.shape) for gradient in self.gradients if gradient is not None)
 
-    @property
-    def rule(self) -> str | None:
-        """The clipping rule and its threshold, such as "total norm, threshold 1".
-
-        The report compares cases with equal rules, such as `clip_grad_norm_(max_norm=1.0)` and
-        `clip_by_global_norm(clip_norm=1.0)`. A case without a rule is not compared with other cases.
-        """
-        call, arguments = self.call, self.arguments
-        special = {"axes", "use_norm", "total_norm", "error_if_nonfinite", "rule"} & arguments.keys()
-        if special or self.options.raises or self.call_form != PLAIN:
-            return None
-        if call.by_value:
-            low, high = call.bounds(arguments)
-            return f"by value, from {low:g} to {high:g}"
-        p = arguments.get("norm_type", 2)
-        order = "" if p == 2 else f" of order {p:g}"
-        if call.style == "measure":
-            return f"total norm{order}, measured"
-        scope = "total norm" if call.by_total_norm else "norm of each tensor"
-        return f"{scope}{order}, threshold {call.threshold(arguments):.9g}"
-
     def is_for_framework(self, framework: str) -> bool:
         return not self.options.frameworks or framework in self.options.frameworks
 

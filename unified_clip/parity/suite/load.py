@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,9 +92,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     _check_frameworks(file, frameworks, named)
     notes = []
     if known_file and not known_file.exists() and not accepting:
-        command = f"unified-clip parity --suite {shlex.quote(str(path))} --accept"
-        absent = f"{known_file} does not exist, so every difference fails the run"
-        notes = [f"{absent}. To write the differences into this file, run {command}"]
+        notes = [f"{known_file} does not exist, so every difference fails the run."]
     saved = [table.name for _, each in tables for table in each.gradients if table.tensors is None]
     paths = known_file, str(path), directory
     return Suite(all_cases, frameworks, known, data.timeout, *paths, notes=notes, saved=saved, accepting=accepting)

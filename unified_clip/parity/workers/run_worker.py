@@ -1,7 +1,7 @@
 """Run a framework's worker process, and return a result or a failure for every work item.
 
-If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. If a function
-has failed, its remaining items run last.
+If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. In each mode, the items
+of functions that have failed run last. After MAX_FAILURES failures in a mode, its remaining items do not run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,9 +22,10 @@ from typing import IO, Any
 from ... import _workers
 from ..._scratch import Scratch
 from ...tensors.files import memmap
-from ..call_outcome import CallOutcome, Failure
-from .failures import WorkerFailures, failure_of
+from ..call_outcome import OUT_OF_MEMORY, CallOutcome, Failure
 from .worker_files import WorkItem, read_current, read_result, read_start, write_job
+
+MAX_FAILURES = 4
 
 KEPT_BYTES = 1 << 12
 
@@ -81,7 +83,6 @@ def run_worker(
     """
     run = _Run(dict(enumerate(items)), on_result, progress)
     while run.remaining:
-        count = len(run.remaining)
         with Scratch("parity") as scratch:
             job, out = scratch.path / "job", scratch.path / "out"
             job.mkdir()
@@ -90,7 +91,6 @@ def run_worker(
             arguments = [*worker, str(job), str(out)]
             failure = _run_once(arguments, scratch, timeout, partial(run.collect, out), run.results)
             run.collect(out)
-            had_results = len(run.remaining) < count
             start_failure = read_start(out, run.results.versions)
             has_started = (out / "worker.json").exists() and not start_failure
             current = read_current(out)
@@ -101,7 +101,7 @@ def run_worker(
             )
         if run.remaining:
             failure = failure or Failure("unreadable", NO_RESULT)
-            run.fail_current(failure, current, had_results=had_results) if has_started else run.fail_all(failure)
+            run.fail_current(failure, current) if has_started else run.fail_all(failure)
         elif failure:
             detail = f"the worker failed after the last case, perhaps because of an earlier case: {failure.detail}"
             run.keep(items[-1], dataclasses.replace(failure, detail=detail))
@@ -112,7 +112,8 @@ class _Run:
     def __init__(self, remaining: dict[int, WorkItem], on_result: OnResult, progress: Callable[[int], Any]) -> None:
         self.remaining, self._on_result, self._progress = remaining, on_result, progress
         self.results = WorkerResults()
-        self._failures = WorkerFailures()
+        self._failures: Counter[str] = Counter()
+        self._failed_functions: set[tuple[str, str]] = set()
 
     def keep(self, item: WorkItem, outcome: CallOutcome | Failure) -> None:
         self.results.by_case[item.mode, item.case.name] = self._on_result(item, outcome)
@@ -133,15 +134,27 @@ class _Run:
         for number in list(self.remaining):
             self.keep(self.remaining.pop(number), failure)
 
-    def fail_current(self, failure: Failure, current: Sequence[int], *, had_results: bool) -> None:
+    def fail_current(self, failure: Failure, current: Sequence[int]) -> None:
         number = next((number for number in current if number in self.remaining), next(iter(self.remaining)))
         failed = self.remaining.pop(number)
-        self._failures.add(failed, failure, had_results=had_results)
         self.keep(failed, failure)
-        for number, item in list(self.remaining.items()):
-            if reason := self._failures.why_not_run(item):
-                self.keep(self.remaining.pop(number), Failure("not run", reason))
-        self.remaining = self._failures.in_order(self.remaining)
+        self._failures[failed.mode] += 1
+        self._failed_functions.add(_function(failed))
+        if self._failures[failed.mode] >= MAX_FAILURES:
+            why = f"because {MAX_FAILURES} cases failed. The last failure: {failure.kind}, {failure.detail}"
+            for number in [number for number, item in self.remaining.items() if item.mode == failed.mode]:
+                self.keep(self.remaining.pop(number), Failure("not run", why))
+        modes = list(dict.fromkeys(item.mode for item in self.remaining.values()))
+        self.remaining = dict(
+            sorted(
+                self.remaining.items(),
+                key=lambda entry: (modes.index(entry[1].mode), _function(entry[1]) in self._failed_functions, entry[0]),
+            )
+        )
+
+
+def _function(item: WorkItem) -> tuple[str, str]:
+    return item.mode, item.case.call_name
 
 
 def _run_once(
@@ -170,7 +183,18 @@ def _run_once(
     reader.join(1.0)  # a process that the worker started may keep the pipe open
     if line := next((line for line in printed.decode(errors="replace").split("\n") if line.strip()), ""):
         results.printed.append(repr(line[:SHOWN_CHARACTERS] + "..." * (len(line) > SHOWN_CHARACTERS)))
-    return failure_of(end, timeout)
+    return _failure_of(end, timeout)
+
+
+def _failure_of(end: _workers.Exit, timeout: float) -> Failure | None:
+    if end.code is None:
+        return Failure("timed out", f"no new result in {timeout:g} seconds (set by --timeout); {end}")
+    if end.code == 0:
+        return None
+    out_of_memory = [line for line in end.stderr if OUT_OF_MEMORY.search(line)]
+    if out_of_memory:
+        return Failure("out of memory", f"{out_of_memory[-1].strip()}; {end}")
+    return Failure("crashed", str(end))
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
