@@ -1,20 +1,35 @@
-# `make test` and `make parity` do all their set-up: they need Python 3.11 and a C++ compiler, and nothing else.
+# `make test` and `make parity` do all their set-up: they need Python 3.11 or newer and a C++ compiler, and nothing else.
 # The table in CONTRIBUTING.md says which proof runs where.
 
 MAKEFLAGS += --no-builtin-rules # with them, make looks for a rule for each source file
+PYTHON := python3
 VENV := .venv
 BIN = $(VENV)/bin
 REQUIREMENTS := requirements.txt
+WANTED = -r $(REQUIREMENTS)
 SOURCES := $(shell find unified_clip -type f -not -path '*/__pycache__/*' -not -name '*.so') pyproject.toml
 # Tests start hundreds of Python processes. Where this variable forbids to keep compiled modules, each compiles them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-FRAMEWORKS := torch jax tensorflow paddle numpy
+ALL_FRAMEWORKS := torch jax tensorflow paddle numpy
 NIGHTLY_FRAMEWORKS := mlx
 
-.PHONY: test nightly coverage lint style tables triton-torch sanitize parity wheel-test oldest bench bench-smoke \
-	native-tables record clean gpu gpu-jax docs site \
-	$(FRAMEWORKS:%=test-%) $(NIGHTLY_FRAMEWORKS:%=test-%)
+# FRAMEWORKS: the frameworks that `make parity` and `make test` install and run, as in FRAMEWORKS="torch paddle".
+comma := ,
+empty :=
+space := $(empty) $(empty)
+CHOSEN := $(sort $(subst $(comma), ,$(FRAMEWORKS)))
+ifneq ($(filter-out $(ALL_FRAMEWORKS) $(NIGHTLY_FRAMEWORKS),$(CHOSEN)),)
+$(error FRAMEWORKS has an unknown name: $(filter-out $(ALL_FRAMEWORKS) $(NIGHTLY_FRAMEWORKS),$(CHOSEN)). Choose from: \
+	$(ALL_FRAMEWORKS) $(NIGHTLY_FRAMEWORKS))
+endif
+
+# $(RUN) NAME NOTE COMMAND: lines with what runs, how far it is, and its result. --show: the command prints, too.
+RUN = $(PYTHON) tools/progress.py
+
+.PHONY: test test-all test-chosen nightly coverage lint style tables triton-torch sanitize parity parity-run parity-chosen \
+	wheel-test oldest bench bench-smoke native-tables record clean gpu gpu-jax docs site \
+	$(ALL_FRAMEWORKS:%=test-%) $(NIGHTLY_FRAMEWORKS:%=test-%)
 
 # -- the change tier: what every change has to pass
 
@@ -22,22 +37,27 @@ NIGHTLY_FRAMEWORKS := mlx
 # longest first. All run, even if one fails.
 # ALSO: the other checks of .ci/run.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-AT_ONCE = -j$(shell expr $(CORES) + 1) --output-sync=target --keep-going --no-print-directory
+AT_ONCE = -j$(shell expr $(CORES) + 1) --keep-going --no-print-directory
 SUITES := suite-unit suite-torch suite-jax suite-tensorflow suite-paddle style device-torch suite-numpy tables
 CHECKS = $(SUITES) $(ALSO:sanitize=$(SANITIZERS))
 LONGEST_FIRST = kernels-address,undefined suite-unit suite-torch suite-jax suite-tensorflow kernels-thread suite-paddle \
 	kernels-baseline triton-torch style parity device-torch suite-numpy tables
-test:
-	$(MAKE) -j2 --no-print-directory $(VENV)/requirements $(VENV)/wheel
-	$(MAKE) $(AT_ONCE) WORKERS= $(filter $(CHECKS),$(LONGEST_FIRST)) $(filter-out $(LONGEST_FIRST),$(CHECKS))
+test: $(if $(CHOSEN),test-chosen,test-all)
+
+test-all:
+	@$(MAKE) -j2 --no-print-directory $(VENV)/requirements $(VENV)/wheel
+	@$(MAKE) $(AT_ONCE) WORKERS= $(filter $(CHECKS),$(LONGEST_FIRST)) $(filter-out $(LONGEST_FIRST),$(CHECKS))
+
+test-chosen:
+	@$(MAKE) --keep-going --no-print-directory $(CHOSEN:%=test-%)
 
 # The tests of one framework, in an environment that has no other.
-$(FRAMEWORKS:%=test-%): test-%:
-	$(MAKE) --no-print-directory VENV=.venv-$* REQUIREMENTS=requirements/$*.txt suite-$*
+$(ALL_FRAMEWORKS:%=test-%): test-%:
+	@$(MAKE) --no-print-directory VENV=.venv-$* REQUIREMENTS=requirements/$*.txt suite-$*
 
 # For a framework that only the nightly tier tests, both paths and its cases of the parity suite.
 $(NIGHTLY_FRAMEWORKS:%=test-%): test-%:
-	$(MAKE) --no-print-directory VENV=.venv-$* REQUIREMENTS=requirements/$*.txt suite-$* device-$* parity-$*
+	@$(MAKE) --no-print-directory VENV=.venv-$* REQUIREMENTS=requirements/$*.txt suite-$* device-$* parity-$*
 
 # One process imports one framework: two can crash. A suite by itself runs in several such processes; a file's tests stay
 # in one of them, since they share what its fixtures start.
@@ -58,38 +78,42 @@ suite-torch: LEFT_OUT = $(TRITON_TESTS:%=--ignore=%)
 
 suite-% triton-%: export UNIFIED_CLIP_NATIVE = 1
 suite-%: $(VENV)/package
-	@echo "== $*"
-	$(SETTING) $(PYTEST) tests/contract tests/frameworks tests/distributed tests/integrations --framework $* $(LEFT_OUT)
+	@$(SETTING) $(RUN) $@ "all tests that use $*" \
+		$(PYTEST) tests/contract tests/frameworks tests/distributed tests/integrations --framework $* $(LEFT_OUT)
 
 triton-torch: $(VENV)/package
-	@echo "== Triton's kernels"
-	$(PYTEST) $(TRITON_TESTS) --framework torch
+	@$(RUN) $@ "Triton's kernels, in Triton's interpreter" $(PYTEST) $(TRITON_TESTS) --framework torch
 
 suite-unit: $(VENV)/package
-	@echo "== the parts that need no framework"
-	$(PYTEST) tests/unit tests/docs tests/meta
+	@$(RUN) $@ "tests that need no framework" $(PYTEST) tests/unit tests/docs tests/meta
 
 lint: style tables
 
 style: $(VENV)/requirements
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@$(RUN) $@ "ruff and mypy" sh -c "$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy"
 
+TABLES := benchmarks/tables.py benchmarks/speed_plot.py tools/formats_table.py tools/command_line.py tools/port_differences.py
 tables: $(VENV)/package
-	$(BIN)/python benchmarks/tables.py --check
-	$(BIN)/python benchmarks/speed_plot.py --check
-	$(BIN)/python tools/formats_table.py --check
-	$(BIN)/python tools/command_line.py --check
-	$(BIN)/python tools/port_differences.py --check
+	@$(RUN) $@ "the generated tables and plots" sh -c "$(TABLES:%=$(BIN)/python % --check &&) true"
 
-# WITHOUT: modes to leave out. The tables in the docs need the mode `native` of every framework.
-parity: $(VENV)/package
-	@echo "== the parity suite"
-	$(BIN)/unified-clip parity --out report $(if $(WITHOUT),--without $(WITHOUT))
-	$(if $(findstring native,$(WITHOUT)),,$(BIN)/python tools/native_tables.py --check report/parity.json)
+# WITHOUT: modes to leave out, by default two that take most of the time: torch.compile, and four processes. `WITHOUT=` runs
+# all modes. The tables in the docs need the mode `native` of every framework.
+WITHOUT = compiled,processes_4
+parity: $(if $(CHOSEN),parity-chosen,parity-run)
 
-parity-%: $(VENV)/package
+parity-run: $(VENV)/package
+	@$(RUN) --show parity "the cases of parity/ on $(sort numpy $(or $(CHOSEN),$(ALL_FRAMEWORKS))), then report/index.html" \
+		$(BIN)/unified-clip parity --out report $(if $(WITHOUT),--without $(WITHOUT)) \
+		$(if $(CHOSEN),--frameworks $(subst $(space),$(comma),$(sort numpy $(CHOSEN))))
+	@$(if $(CHOSEN)$(findstring native,$(WITHOUT)),,$(BIN)/python tools/native_tables.py --check report/parity.json)
+
+# An environment with these frameworks and what the suite needs, in the versions of requirements/. The suite calls optax.
+parity-chosen: EXTRAS = cli $(filter-out numpy,$(CHOSEN:jax=optax))
+parity-chosen:
+	@$(MAKE) --no-print-directory VENV=.venv-parity-$(subst $(space),-,$(CHOSEN)) SIZE="$(SIZE_OF_CHOSEN)" \
+		WANTED="-r pyproject.toml $(EXTRAS:%=--extra %) $(CHOSEN:%=-c requirements/%.txt)" parity-run
+
+$(NIGHTLY_FRAMEWORKS:%=parity-%): parity-%: $(VENV)/package
 	$(BIN)/unified-clip parity --frameworks numpy,$* --out build/parity-$*
 
 # -- the nightly tier: every proof there is. A release needs it green.
@@ -106,7 +130,7 @@ coverage: export NIGHTLY = 1
 coverage: $(VENV)/package
 	@echo "== coverage"
 	rm -f .coverage .coverage.*
-	$(MAKE) --keep-going --no-print-directory suite-unit $(FRAMEWORKS:%=suite-%) triton-torch device-torch \
+	$(MAKE) --keep-going --no-print-directory suite-unit $(ALL_FRAMEWORKS:%=suite-%) triton-torch device-torch \
 		pairs-torch without-numpy
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --fail-under=95
@@ -118,16 +142,14 @@ pairs-%: export UNIFIED_CLIP_PATH = pairs
 device-% pairs-%: export UNIFIED_CLIP_NATIVE = 1
 without-%: export UNIFIED_CLIP_NATIVE = 0
 $(PATHS): $(VENV)/package
-	@echo "== the contract: $@"
-	$(PYTEST) tests/contract --framework $(lastword $(subst -, ,$@))
+	@$(RUN) $@ "the contract on another path" $(PYTEST) tests/contract --framework $(lastword $(subst -, ,$@))
 
 # The Triton kernels, run by Triton's interpreter, which supports one thread only and warns of infinities.
 interpreted-torch: export UNIFIED_CLIP_PATH = framework
 interpreted-torch: export UNIFIED_CLIP_TRITON = 1
 interpreted-torch: export TRITON_INTERPRET = 1
 interpreted-torch: $(VENV)/package
-	@echo "== the contract: $@"
-	$(PYTEST) -W ignore::RuntimeWarning:triton.runtime.interpreter \
+	@$(RUN) $@ "the contract with Triton's kernels" $(PYTEST) -W ignore::RuntimeWarning:triton.runtime.interpreter \
 		--deselect tests/contract/test_config.py::test_calls_from_several_threads_are_all_counted \
 		tests/contract --framework torch
 
@@ -159,8 +181,7 @@ gpu-jax:
 NUMBERS := classes clipping containers derivatives examples in_place nonfinite norms refusals sparse values whole
 device-jax-x64: export UNIFIED_CLIP_PATH = framework
 suite-jax-x64 device-jax-x64: $(VENV)/package
-	@echo "== the contract: $@"
-	$(PYTEST) $(NUMBERS:%=tests/contract/test_%.py) --framework jax-x64
+	@$(RUN) $@ "the contract with x64" $(PYTEST) $(NUMBERS:%=tests/contract/test_%.py) --framework jax-x64
 
 # The kernels' tests on builds of their own, which stay under build/: two that stop at the first fault they see (misused
 # memory and undefined behaviour; races between threads), and two with narrower vectors. GCC on x86-64 Linux only.
@@ -168,7 +189,7 @@ suite-jax-x64 device-jax-x64: $(VENV)/package
 # pip's cache would mix builds that run at once, and sanitizers hold on to released memory, which one test measures.
 SANITIZERS := kernels-address,undefined kernels-thread kernels-baseline
 sanitize: $(VENV)/requirements
-	$(MAKE) $(AT_ONCE) $(SANITIZERS) $(if $(NIGHTLY),kernels-avx2)
+	@$(MAKE) $(AT_ONCE) $(SANITIZERS) $(if $(NIGHTLY),kernels-avx2)
 
 # Sanitizers check what the source does. Most of their build is GCC's optimizations, which the nightly tier has.
 kernels-%: FLAGS = -fsanitize=$* -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
@@ -191,12 +212,12 @@ kernels-thread: OPERATORS += $(if $(NIGHTLY),,-k "not test_torch_operators and n
 kernels-baseline: OPERATORS += $(if $(NIGHTLY),,-k "not test_torch_operators or bits or half_way")
 kernels-%: export UNIFIED_CLIP_NATIVE = 1
 kernels-%:
-	@echo "== the kernels' tests, built with $(FLAGS), vectors $(VECTORS)"
-	CXX=g++ $(BIN)/pip install -q --no-cache-dir --no-deps --no-build-isolation --upgrade --target build/$@/site \
+	@CXX=g++ $(RUN) $@ "compile with $(OPTIMIZATION) $(FLAGS), vectors $(VECTORS)" $(BIN)/pip install -q --no-cache-dir --no-deps --no-build-isolation --upgrade --target build/$@/site \
 		-C build-dir=build/$@/cmake -C install.strip=false $(UNITY) -C cmake.define.CMAKE_CXX_FLAGS="$(FLAGS)" \
 		-C cmake.define.CMAKE_CXX_FLAGS_RELEASE="$(OPTIMIZATION) -DNDEBUG" \
 		-C cmake.define.CLIP_VECTORS="$(VECTORS)" .
-	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 \
+	@$(RUN) $@ "tests of the kernels" env LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 \
+		UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 \
 		PYTHONPATH=build/$@/site $(BIN)/pytest -q -p no:cacheprovider --capture=sys $(if $(NIGHTLY),,-m "not nightly") \
 		--deselect tests/unit/native/test_native_lists.py::test_memory_of_results_is_used_again_and_given_back \
 		$(TESTS) tests/frameworks/test_torch_collected_gradients.py $(OPERATORS) --framework torch
@@ -271,8 +292,8 @@ record: $(VENV)/package
 	$(BIN)/python tools/record_gradients.py
 
 $(VENV)/package: $(VENV)/requirements $(VENV)/wheel
-	$(BIN)/pip install -q --no-deps --force-reinstall $(VENV)/wheel/*.whl
-	touch $@
+	@$(BIN)/pip install -q --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@touch $@
 
 # nanobind's files are compiled as one, which takes a third of the processor time.
 UNITY = -C cmake.define.CMAKE_UNITY_BUILD=ON -C cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=0
@@ -280,21 +301,34 @@ UNITY = -C cmake.define.CMAKE_UNITY_BUILD=ON -C cmake.define.CMAKE_UNITY_BUILD_B
 # `make test` builds the wheel while it installs the frameworks. AVX-512 is left out if the processor has only AVX2.
 AVX2_ONLY = $(if $(shell grep -m 1 -w avx2 /proc/cpuinfo 2> /dev/null | grep -v avx512bw),-C cmake.define.CLIP_VECTORS=AVX2)
 $(VENV)/wheel: $(VENV)/tools $(SOURCES)
-	rm -rf $@
-	UNIFIED_CLIP_NATIVE=1 $(BIN)/pip wheel -q --no-deps --no-build-isolation --wheel-dir $@ $(UNITY) $(AVX2_ONLY) .
-	touch $@
+	@rm -rf $@
+	@UNIFIED_CLIP_NATIVE=1 $(RUN) kernels "compile unified_clip" $(BIN)/pip wheel -q --no-deps --no-build-isolation --wheel-dir $@ $(UNITY) $(AVX2_ONLY) .
+	@touch $@
 
 $(VENV)/requirements: $(VENV)/tools $(REQUIREMENTS) $(wildcard requirements/*.txt)
-	$(UV_INSTALL) -r $(REQUIREMENTS)
-	touch $@
+	@$(RUN) install "$(SIZE)" $(UV_INSTALL) $(WANTED)
+	@touch $@
 
-# uv installs these 5 GB in a third of pip's time. It does not read pip's settings, so folders of wheels are passed on.
+# Megabytes to download. The rest: NumPy, the command line and the build tools; for the tests, also Triton and all other tools.
+MB_torch := 210
+MB_tensorflow := 650
+MB_paddle := 210
+MB_jax := 160
+MB_mlx := 15
+sum_of = $(shell expr $(2) $(foreach framework,$(1),+ 0$(MB_$(framework))))
+CUDA := $(if $(PIP_FIND_LINKS),, and several GB of CUDA if PyTorch is not its CPU build)
+SIZE_OF_ALL = $(ALL_FRAMEWORKS) and the tools for tests, about $(call sum_of,$(ALL_FRAMEWORKS),300) MB to download$(CUDA)
+SIZE_OF_CHOSEN = $(sort numpy $(CHOSEN)), about $(call sum_of,$(CHOSEN),80) MB to download$(if $(filter torch,$(CHOSEN)),$(CUDA))
+SIZE = $(if $(filter requirements.txt,$(REQUIREMENTS)),$(SIZE_OF_ALL),$(REQUIREMENTS))
+
+# uv installs these 5 GB in a third of pip's time. It does not read pip's settings, so lists of wheels are passed on.
 UV_INSTALL = $(BIN)/uv pip install -q --python $(VENV) $(PIP_FIND_LINKS:%=--find-links %)
 $(VENV)/tools: requirements/build.txt
-	python3 -m venv $(VENV)
-	$(BIN)/pip install -q uv
-	$(UV_INSTALL) -r $<
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python %d.%d. Pass a newer Python, as in: \
+	make PYTHON=python3.11" % sys.version_info[:2])'
+	@$(RUN) tools "make $(VENV), and install the tools that compile unified_clip" sh -c "$(PYTHON) -m venv $(VENV) && \
+		$(BIN)/pip install -q uv && $(UV_INSTALL) -r $<"
+	@touch $@
 
 clean:
 	rm -rf .venv .venv-* report build .coverage*

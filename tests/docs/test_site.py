@@ -66,13 +66,23 @@ def test_llms_txt_describes_every_page(site: Path) -> None:
     [
         ("[a](b.md#one-heading)", "[a](b.md#one-heading)"),
         ("[b.md](b.md)", "[The title](b.md)"),
-        ("[rules](../LICENSE)", f"[rules]({links.REPOSITORY}/LICENSE)"),
+        ("[rules](../LICENSE)", "[rules](https://example.org/x/blob/main/LICENSE)"),
         ("    [a](absent.md)\n", "    [a](absent.md)\n"),
         ("![plot](../plot.svg)", "![plot](plot.svg)"),
     ],
 )
-def test_links_are_rewritten_for_the_site(tmp_path: Path, text: str, expected: str) -> None:
+def test_links_are_rewritten_for_the_site(
+    tmp_path: Path, text: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "REPOSITORY", "https://example.org/x")
     assert repository(tmp_path).mend("a.md", text) == expected
+
+
+def test_without_an_address_of_the_repository_the_site_does_not_link_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "REPOSITORY", "")
+    assert repository(tmp_path).mend("a.md", "[rules](../LICENSE)") == "rules"
 
 
 @pytest.mark.parametrize("text", ["[a](absent.md)", "[a](b.md#absent)", "[a](#absent)"])

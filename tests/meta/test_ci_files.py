@@ -182,7 +182,7 @@ def test_the_action_installs_its_own_unified_clip_and_the_requested_packages(mac
 
 # -- GitLab
 
-REPOSITORY = "unified_clip[cli]@git+https://github.com/OWNER/unified_clip"
+REPOSITORY = "unified_clip[cli]@git+${UNIFIED_CLIP_URL}"
 
 
 def gitlab(machine: Machine, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +21,14 @@ WORKFLOWS = {
 }
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 FRAMEWORKS, NIGHTLY_FRAMEWORKS = (
-    names.split() for names in re.findall(r"^(?:NIGHTLY_)?FRAMEWORKS := (.*)$", MAKEFILE, re.MULTILINE)
+    names.split() for names in re.findall(r"^(?:ALL|NIGHTLY)_FRAMEWORKS := (.*)$", MAKEFILE, re.MULTILINE)
 )
-OF_THIS_RUN = ("COVERAGE", "MAKE", "MFLAGS", "NIGHTLY", "UNIFIED_CLIP")
+OF_THIS_RUN = ("COVERAGE", "FRAMEWORKS", "MAKE", "MFLAGS", "NIGHTLY", "UNIFIED_CLIP")
 """Prefixes of variables that the calling `make` sets. The tests remove them, because they change what `make` prints."""
+
+
+TITLE = re.compile(r"(?:echo \"== |tools/progress\.py (?:--show )?(?!(?:tools|install|kernels) ))([\w,-]+)")
+"""The beginning of a recipe, with its name. The set-up of an environment has three names."""
 
 
 class Proof(NamedTuple):
@@ -44,10 +49,16 @@ def proofs() -> list[Proof]:
     ]
 
 
-def make(*arguments: str) -> str:
+def run_make(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THIS_RUN)}
     command = ["make", "--no-print-directory", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def make(*arguments: str) -> str:
+    done = run_make(*arguments)
+    done.check_returncode()
+    return done.stdout
 
 
 @functools.cache
@@ -92,13 +103,14 @@ def goals_of_the_change_tier(programs: Path) -> list[str]:
 def test_a_tier_runs_its_proofs(tier: str, goals: list[str], tmp_path: Path) -> None:
     if tier == "change":
         goals = goals_of_the_change_tier(tmp_path)
+    all_titles = set(TITLE.findall(commands_of(*goals)))
     recipes, setup = set(commands_of(*goals).splitlines()), set(commands_of(".venv/package").splitlines())
     for proof in proofs():
         for target in proof.targets:
             own = [line for line in commands_of(target).splitlines() if line not in setup]
-            titles = [line for line in own if line.startswith('echo "==')]  # the other lines depend on the tier
+            titles = set(TITLE.findall("\n".join(own))[:1])  # the other words depend on the tier
             assert own
-            assert bool(set(titles[:1] or own) & recipes) == (tier in proof.tiers), target
+            assert bool(titles & all_titles if titles else set(own) & recipes) == (tier in proof.tiers), target
 
 
 def test_the_nightly_tier_runs_the_tests_that_the_change_tier_leaves_out() -> None:
@@ -108,6 +120,38 @@ def test_the_nightly_tier_runs_the_tests_that_the_change_tier_leaves_out() -> No
     assert all('-m "not nightly"' in line for line in change)
     assert nightly
     assert not any("not nightly" in line for line in nightly)
+
+
+@pytest.mark.parametrize("names", ["torch paddle", "paddle,torch", "numpy torch paddle torch"])
+def test_parity_installs_and_runs_only_the_chosen_frameworks(names: str) -> None:
+    printed = make("-n", "--always-make", "parity", f"FRAMEWORKS={names}").replace("\\\n", "")
+    (install,) = re.findall(r"progress\.py install .*", printed)
+    assert re.findall(r"--extra (\w+)|-r (\S+)", install) == [
+        ("", "pyproject.toml"), ("cli", ""), ("paddle", ""), ("torch", ""),
+    ]  # fmt: skip
+    (command,) = re.findall(r"unified-clip parity .*", printed)
+    assert "--frameworks numpy,paddle,torch" in command
+
+
+def test_test_runs_the_suites_of_the_chosen_frameworks() -> None:
+    suites = re.findall(r"progress\.py (suite-\w+)", make("-n", "--always-make", "test", "FRAMEWORKS=torch paddle"))
+    assert sorted(suites) == ["suite-paddle", "suite-torch"]
+
+
+def test_an_unknown_framework_is_an_error_before_anything_runs() -> None:
+    done = run_make("parity", "FRAMEWORKS=torch padle")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "padle. Choose from: " in done.stderr
+    assert all(name in done.stderr for name in FRAMEWORKS)
+
+
+def test_an_old_python_is_an_error_before_anything_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text('#!/bin/bash\nexec "$REAL" -c "import sys; sys.version_info = (3, 9); $2"\n')
+    (tmp_path / "python").chmod(0o755)
+    done = run_make("parity", f"PYTHON={tmp_path}/python", f"VENV={tmp_path}/venv", f"REAL={sys.executable}")
+    assert done.returncode == 2
+    assert "is Python 3.9. Pass a newer Python, as in: make PYTHON=python3.11" in done.stderr
+    assert not (tmp_path / "venv").exists()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +168,7 @@ def test_the_nightly_tier_runs_the_tests_that_the_change_tier_leaves_out() -> No
     ],
 )
 def test_a_suite_sets_its_path(suite: str, path: str | None, native: str) -> None:
-    printed = make("--assume-old=.venv/package", "PYTEST=env #", suite)
+    printed = make("--assume-old=.venv/package", "RUN=env; true", suite)
     settings = dict(line.split("=", 1) for line in printed.splitlines() if line.startswith("UNIFIED_CLIP"))
     expected = {"UNIFIED_CLIP_NATIVE": native} | ({"UNIFIED_CLIP_PATH": path} if path else {})
     assert settings == expected

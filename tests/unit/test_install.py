@@ -111,7 +111,7 @@ def test_pages_name_extras_that_exist() -> None:
     named = {
         extra
         for page in PAGES
-        for extras in re.findall(r"unified_clip\[([\w,]+)\]", page.read_text(encoding="utf-8"))
+        for extras in re.findall(r"(?:unified_clip|'\.)\[([\w,]+)\]", page.read_text(encoding="utf-8"))
         for extra in extras.split(",")
     }
     assert {"cli", "config"} <= named <= EXTRAS

@@ -8,7 +8,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-REPOSITORY = "https://github.com/OWNER/unified_clip/blob/main"
+REPOSITORY = os.environ.get("REPOSITORY_URL", "")
+"""The address of the repository. It is unknown before the repository is hosted."""
+
 LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>(?:!\[[^\]]*\]\([^)]*\)|[^\]])*)\]\((?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)"
 )
@@ -61,7 +63,8 @@ class Links:
         elif link["image"]:
             self.outside.add(path)
         elif not path.is_relative_to(self.root / "docs") or path.is_dir():
-            return f"[{name}]({REPOSITORY}/{path.relative_to(self.root).as_posix()}{anchor})"
+            file = path.relative_to(self.root).as_posix()
+            return f"[{name}]({REPOSITORY}/blob/main/{file}{anchor})" if REPOSITORY else name
         relative = os.path.relpath(self.target(path), Path(page).parent)
         return f"{link['image']}[{name}]({relative if target else ''}{anchor})"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,12 @@ class _Loader(yaml.SafeLoader):
     """Reads mkdocs.yml, and ignores the tags of Python objects."""
 
 
+def _variable(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> str | None:
+    name, default = loader.construct_sequence(node)
+    return os.environ.get(name, default)
+
+
+_Loader.add_constructor("!ENV", _variable)
 _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
 
 

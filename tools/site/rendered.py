@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import html
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -27,8 +28,8 @@ NO_ERROR = "Raise no error."
 RESULTS = (".RecordingComparison",)
 """Classes that users do not create themselves."""
 
-ADDRESSES = ("https://OWNER.github.io/unified_clip/", "https://github.com/OWNER/unified_clip")
-"""Addresses of the project itself, which do not exist before the project is hosted."""
+ADDRESSES = tuple(filter(None, map(os.environ.get, ("SITE_URL", "REPOSITORY_URL"))))
+"""Addresses of the project itself, whose new pages do not exist yet."""
 
 GENERATED = ("lite", "assets", "search")
 """Folders of the site that other tools write: JupyterLite and the theme."""
