@@ -27,8 +27,8 @@ endif
 # $(RUN) NAME NOTE COMMAND: lines with what runs, how far it is, and its result. --show: the command prints, too.
 RUN = $(PYTHON) tools/progress.py
 
-.PHONY: test test-all test-chosen nightly coverage lint style tables triton-torch sanitize parity parity-run parity-chosen \
-	wheel-test oldest bench bench-smoke native-tables record clean gpu gpu-jax docs site \
+.PHONY: test test-all test-chosen nightly coverage lint style tables gpu-torch gpu-code sanitize parity parity-run \
+	parity-chosen wheel-test oldest bench bench-smoke native-tables record clean gpu gpu-jax docs site \
 	$(ALL_FRAMEWORKS:%=test-%) $(NIGHTLY_FRAMEWORKS:%=test-%)
 
 # -- the change tier: what every change has to pass
@@ -41,7 +41,7 @@ AT_ONCE = -j$(shell expr $(CORES) + 1) --keep-going --no-print-directory
 SUITES := suite-unit suite-torch suite-jax suite-tensorflow suite-paddle style device-torch suite-numpy tables
 CHECKS = $(SUITES) $(ALSO:sanitize=$(SANITIZERS))
 LONGEST_FIRST = kernels-address,undefined suite-unit suite-torch suite-jax suite-tensorflow kernels-thread suite-paddle \
-	kernels-baseline triton-torch style parity device-torch suite-numpy tables
+	kernels-baseline gpu-code gpu-torch style parity device-torch suite-numpy tables
 test: $(if $(CHOSEN),test-chosen,test-all)
 
 test-all:
@@ -72,17 +72,20 @@ suite-jax: SETTING = $(if $(NIGHTLY),,JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS
 suite-tensorflow: SETTING = $(if $(NIGHTLY),,XLA_FLAGS="--xla_backend_optimization_level=0 \
 	--xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false")
 
-# Triton's kernels in its interpreter, which is slow: .ci/run tests them if what they compute with has changed.
-TRITON_TESTS := $(wildcard tests/frameworks/test_torch_gpu_*.py tests/distributed/test_torch_shards_on_device.py)
-suite-torch: LEFT_OUT = $(TRITON_TESTS:%=--ignore=%)
+# The kernels for GPUs: run on an emulated GPU, and compiled for several real ones. .ci/run does both if they have changed.
+GPU_TESTS := $(wildcard tests/frameworks/test_torch_gpu_*.py)
+suite-torch: LEFT_OUT = $(GPU_TESTS:%=--ignore=%)
 
-suite-% triton-%: export UNIFIED_CLIP_NATIVE = 1
+suite-% gpu-%: export UNIFIED_CLIP_NATIVE = 1
 suite-%: $(VENV)/package
 	@$(SETTING) $(RUN) $@ "all tests that use $*" \
 		$(PYTEST) tests/contract tests/frameworks tests/distributed tests/integrations --framework $* $(LEFT_OUT)
 
-triton-torch: $(VENV)/package
-	@$(RUN) $@ "Triton's kernels, in Triton's interpreter" $(PYTEST) $(TRITON_TESTS) --framework torch
+gpu-torch: $(VENV)/package
+	@$(RUN) $@ "the kernels for GPUs, on an emulated GPU" $(PYTEST) $(GPU_TESTS) --framework torch
+
+gpu-code: $(VENV)/package
+	@$(RUN) $@ "the kernels for GPUs, compiled by NVRTC" $(BIN)/pytest -q tests/unit/native/test_gpu_code.py
 
 suite-unit: $(VENV)/package
 	@$(RUN) $@ "tests that need no framework" $(PYTEST) tests/unit tests/docs tests/meta
@@ -121,7 +124,7 @@ $(NIGHTLY_FRAMEWORKS:%=parity-%): parity-%: $(VENV)/package
 # One part that fails does not hide the others. WITHOUT: of `make parity`, not of this.
 nightly:
 	$(MAKE) --keep-going --no-print-directory WITHOUT= NIGHTLY=1 lint coverage device-jax device-tensorflow \
-		device-paddle suite-jax-x64 device-jax-x64 $(NIGHTLY_FRAMEWORKS:%=test-%) without-torch interpreted-torch sanitize \
+		device-paddle suite-jax-x64 device-jax-x64 $(NIGHTLY_FRAMEWORKS:%=test-%) without-torch emulated-torch gpu-code sanitize \
 		parity bench-smoke wheel-test oldest docs
 
 # All tests on all paths. NumPy has no device path, and PyTorch's covers the core's.
@@ -130,7 +133,7 @@ coverage: export NIGHTLY = 1
 coverage: $(VENV)/package
 	@echo "== coverage"
 	rm -f .coverage .coverage.*
-	$(MAKE) --keep-going --no-print-directory suite-unit $(ALL_FRAMEWORKS:%=suite-%) triton-torch device-torch \
+	$(MAKE) --keep-going --no-print-directory suite-unit $(ALL_FRAMEWORKS:%=suite-%) gpu-torch device-torch \
 		pairs-torch without-numpy
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --fail-under=95
@@ -144,38 +147,26 @@ without-%: export UNIFIED_CLIP_NATIVE = 0
 $(PATHS): $(VENV)/package
 	@$(RUN) $@ "the contract on another path" $(PYTEST) tests/contract --framework $(lastword $(subst -, ,$@))
 
-# The Triton kernels, run by Triton's interpreter, which supports one thread only and warns of infinities.
-interpreted-torch: export UNIFIED_CLIP_PATH = framework
-interpreted-torch: export UNIFIED_CLIP_TRITON = 1
-interpreted-torch: export TRITON_INTERPRET = 1
-interpreted-torch: $(VENV)/package
-	@$(RUN) $@ "the contract with Triton's kernels" $(PYTEST) -W ignore::RuntimeWarning:triton.runtime.interpreter \
-		--deselect tests/contract/test_config.py::test_calls_from_several_threads_are_all_counted \
-		tests/contract --framework torch
+# With the kernels for GPUs, on an emulated GPU.
+emulated-torch: export UNIFIED_CLIP_PATH = framework
+emulated-torch: export UNIFIED_CLIP_EMULATED_GPU = 1
+emulated-torch: export UNIFIED_CLIP_NATIVE = 1
+emulated-torch: $(VENV)/package
+	@$(RUN) $@ "the contract with the kernels for GPUs" $(PYTEST) tests/contract --framework torch
 
-# Checked for memory errors, which takes long: a clip of all dtypes, and of gradients that are unaligned or channels last.
-CHECKED = "large and clip_grad_norm_ and not order and not nothing"
-
-# On a machine with a CUDA device, in an environment with this package and a CUDA build of PyTorch: tests with the Triton
-# kernels and without, the contract, memory errors where NVIDIA's checker is installed, then times.
-CUDA_TESTS := $(wildcard tests/frameworks/test_torch_cuda*.py tests/integrations/test_torch_cuda*.py)
-# The releases there are the machine's, and their own warnings are no failures.
-CUDA_PYTEST = python -m pytest -q -p no:cacheprovider -W default
-gpu: export TRITON_INTERPRET = 0
+# On a machine with a CUDA device, in an environment with this package and a CUDA build of PyTorch: tests with the kernels
+# and without, memory errors where NVIDIA's checker is installed, then times. It takes about ten minutes on an H100, and
+# writes build/gpu/summary.txt after each step.
 gpu: export PYTHONSAFEPATH = 1
 gpu:
 	@python -c "import sys, torch; torch.cuda.is_available() or sys.exit('make gpu needs a GPU: PyTorch finds no CUDA device. \
 	Use a machine that has one, and a CUDA build of PyTorch.')"
-	for kernels in 1 0; do UNIFIED_CLIP_TRITON=$$kernels $(CUDA_PYTEST) $(CUDA_TESTS) --framework torch && \
-		UNIFIED_CLIP_TRITON=$$kernels $(CUDA_PYTEST) -m "not nightly" tests/contract --framework torch-cuda || exit 1; done
-	if command -v compute-sanitizer; then UNIFIED_CLIP_TRITON=1 compute-sanitizer --error-exitcode 1 --target-processes all \
-		$(CUDA_PYTEST) tests/frameworks/test_torch_cuda.py --framework torch -k $(CHECKED); fi
-	python -m unified_clip bench --device cuda --seconds 0.5 --out build/bench-cuda
+	python tools/gpu_checks.py --out build/gpu
 
 # The contract on JAX's arrays on a GPU.
 gpu-jax: export PYTHONSAFEPATH = 1
 gpu-jax:
-	$(CUDA_PYTEST) -m "not nightly" tests/contract --framework jax-cuda
+	python -m pytest -q -p no:cacheprovider -W default -m "not nightly" tests/contract --framework jax-cuda
 
 # With x64, what depends on dtypes.
 NUMBERS := classes clipping containers derivatives examples in_place nonfinite norms refusals sparse values whole

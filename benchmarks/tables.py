@@ -18,7 +18,7 @@ MARKED = {
     name: re.compile(rf"(<!-- {name}: [^>]*-->\n\n).*(\n\n<!-- end of {name} -->)", re.DOTALL)
     for name in ("bench", "gpu")
 }
-VARIANTS = {"Triton kernels": "with the Triton kernels", "operations": "without the kernels"}
+VARIANTS = {"CUDA kernels": "with the CUDA kernels", "operations": "without the kernels"}
 COLUMNS = [(dtype, threshold) for dtype in ("float32", "bfloat16") for threshold in ("not clipped", "clipped")]
 
 

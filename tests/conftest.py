@@ -53,6 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("markexpr") == CHANGE_TIER:
         settings.load_profile("change")
     config.stash[KIT] = kit = KITS[config.getoption("--framework")]()
+    if os.environ.get("UNIFIED_CLIP_EMULATED_GPU"):
+        from support import emulated_gpu
+
+        emulated_gpu.install_for_torch(pytest.MonkeyPatch())
     if kit.name == "jax" and not kit.exact:  # JAX compiles for every shape
         settings.load_profile("compiled")
 

@@ -16,6 +16,9 @@ from unified_clip.parity.suite.schema import TOLERANCE
 from unified_clip.port import catalog
 from unified_clip.port.report import differences
 
+SIZED = ("value", "touched")
+"""The kinds of differences in numbers. Ports do not depend on differences in errors, warnings and shapes."""
+
 FILE = Path(__file__).parents[1] / "unified_clip" / "port" / "report" / "differences.json"
 
 
@@ -26,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is stale")
     options = parser.parse_args(arguments)
     ported = {differences.framework_of(function) for function in catalog.names("measured")}
-    largest = merged([entry(known) for known in entries.read(options.known) if known.framework in ported])
+    largest = merged(
+        [entry(known) for known in entries.read(options.known) if known.framework in ported and known.kind in SIZED]
+    )
     data = {"rounding": TOLERANCE, "known": [_json.plain(difference) for difference in largest]}
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if not options.check:
@@ -38,14 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def entry(known: entries.KnownDifference) -> dict[str, Any]:
-    has_size = known.kind in ("value", "touched")
     size = math.inf if known.not_finite else max(known.listed_sizes)
     return {
         "framework": known.framework,
         "function": known.function,
-        "kind": known.kind,
-        "size": size if has_size else None,
-        "by": entries.size_in_words(size) if has_size else entries.KINDS[known.kind],
+        "size": size,
+        "by": entries.size_in_words(size),
         "when": known.title,
         "why": known.reason,
         "versions": known.versions,
@@ -56,7 +59,7 @@ def merged(differences: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     largest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for difference in differences:
         key = tuple(value for name, value in difference.items() if name not in ("size", "by"))
-        if key not in largest or (difference["size"] or 0.0) > (largest[key]["size"] or 0.0):
+        if key not in largest or difference["size"] > largest[key]["size"]:
             largest[key] = difference
     return list(largest.values())
 

@@ -159,7 +159,7 @@ def make_directory(path: Path) -> None:
         raise unwritable(path, error) from None
 
 
-def unwritable(path: Path, error: OSError) -> FileError:
+def unwritable(path: object, error: OSError) -> FileError:
     return failure(error, path, "cannot be written", "UC205")
 
 

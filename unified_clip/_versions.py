@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import unified_clip
 
 from ._backends import OLDEST, is_too_old
+from ._compute import cuda
 from ._native import KERNELS
 
 PACKAGES = {
@@ -26,6 +27,7 @@ def lines() -> Iterator[str]:
     yield f"unified_clip {unified_clip.__version__}"
     yield f"Python       {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield f"kernels      {'compiled' if KERNELS else 'not compiled: NumPy computes the same results'}"
+    yield f"CUDA kernels {cuda.describe()}"
     yield from (f"{name:12} {_version(name)}" for name in PACKAGES)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves
 
 import unified_clip.torch as uc
-from unified_clip._backends.torch import gpu
+from unified_clip._compute import cuda
 
 CUDA = torch.device("cuda")
 SHAPES = [(), (3,), (64, 33), (1000,), (7, 1, 5), (4097,)]
@@ -46,7 +46,7 @@ def with_gradients(grads: list[torch.Tensor]) -> list[torch.nn.Parameter]:
 def assert_same_gradients(params: list[torch.nn.Parameter], expected: list[torch.nn.Parameter]) -> None:
     """Compare the bits. Without the kernels, float64 gradients may differ by 1e-12."""
     for actual, reference in zip(params, expected, strict=True):
-        wide = reference.grad.dtype in (torch.float64, torch.complex128) and not gpu.ENABLED
+        wide = reference.grad.dtype in (torch.float64, torch.complex128) and not cuda.ENABLED
         torch.testing.assert_close(actual.grad.cpu(), reference.grad, rtol=1e-12 if wide else 0, atol=0, equal_nan=True)
 
 
@@ -119,36 +119,44 @@ def test_large_gradients_have_the_bits_of_the_cpu(name: str, dtype: torch.dtype,
     assert_clips_as_on_the_cpu(name, grads, with_gradients(LAYOUTS[layout](grads)))
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64, torch.complex128])
-@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_ of order 1", "GradientClipByNorm"])
-def test_norms_in_doubt_have_the_bits_of_the_cpu(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def new_launcher() -> Iterator[None]:
+    cuda._launcher.cache_clear()
+    yield
+    cuda._launcher.cache_clear()
+
+
+@pytest.mark.parametrize("numbers", [[2.0**24, 1.0], [2.0**24, 2.0, 1.0], [2.0**24, 1.0, 2.0**-24], [2.0**24, 4.0]])
+def test_a_doubtful_fast_sum_is_computed_again(
+    numbers: list[float], monkeypatch: pytest.MonkeyPatch, new_launcher: None
 ) -> None:
-    """Large error bounds leave every norm in doubt, so that exact sums decide."""
-    if not gpu.ENABLED or (dtype.is_complex and name == "clip_grad_norm_ of order 1"):
+    """The first two lists have norms exactly between two float32, and the third just above."""
+    if not cuda.ENABLED:
         pytest.skip("about the kernels")
-    from unified_clip._backends.torch.gpu import table
-
-    monkeypatch.setattr(table, "ERROR", 2.0**-20)
-    monkeypatch.setattr(table, "WIDE_ERROR", 2.0**-50)
-    grads = random([*SHAPES, *LARGE], dtype)
-    assert_clips_as_on_the_cpu(name, grads, parameters(grads, CUDA))
+    monkeypatch.setattr(cuda, "FAST_FROM", 0)
+    gradient = torch.tensor(numbers, dtype=torch.bfloat16)
+    assert uc.get_total_norm([gradient.to(CUDA)], 1).item() == uc.get_total_norm([gradient], 1).item()
 
 
-@pytest.mark.parametrize("is_slow", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64])
-@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_ of order inf", "GradientClipByNorm"])
-def test_sums_in_float64_and_double_float32_have_the_bits_of_the_cpu(
-    name: str, dtype: torch.dtype, is_slow: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """GPUs with slow float64 sum in double-float32. Both sums are tested on any GPU."""
-    if not gpu.ENABLED or (dtype.is_complex and name == "clip_grad_norm_ of order inf"):
+def test_a_long_list_of_bfloat16_has_the_norm_of_the_cpu() -> None:
+    """From FAST_FROM elements on, the first sum is float64."""
+    gradient = random([(cuda.FAST_FROM + 5,)], torch.bfloat16)[0]
+    assert uc.get_total_norm([gradient.to(CUDA)]).item() == uc.get_total_norm([gradient]).item()
+
+
+def test_a_first_call_may_be_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_launcher: None) -> None:
+    """Kernels are compiled and loaded while a CUDA graph is captured."""
+    if not cuda.ENABLED:
         pytest.skip("about the kernels")
-    from unified_clip._backends.torch.gpu import table
-
-    monkeypatch.setattr(table, "_has_slow_float64", lambda device: is_slow)
-    grads = random([*SHAPES, *LARGE], dtype)
-    assert_clips_as_on_the_cpu(name, grads, parameters(grads, CUDA))
+    monkeypatch.setenv("UNIFIED_CLIP_CUDA_CACHE", str(tmp_path))
+    params = parameters(gradients(torch.float32), CUDA)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        norm = uc.clip_grad_norm_(params, 5.0)
+    graph.replay()
+    cpu_params = parameters(gradients(torch.float32), "cpu")
+    assert norm.item() == uc.clip_grad_norm_(cpu_params, 5.0).item()
+    assert_same_gradients(params, cpu_params)
 
 
 TIES = [([2.0**24, *[2.0**12] * 6, 3.0], torch.float32), ([2.0**53, *[2.0**27] * 3, 3.0], torch.float64)]
@@ -156,7 +164,7 @@ TIES = [([2.0**24, *[2.0**12] * 6, 3.0], torch.float32), ([2.0**53, *[2.0**27] *
 
 @pytest.mark.parametrize(("values", "dtype"), TIES, ids=["float32", "float64"])
 def test_the_exact_sum_decides_a_tie(values: list[float], dtype: torch.dtype) -> None:
-    if not gpu.ENABLED:
+    if not cuda.ENABLED:
         pytest.skip("about the kernels")
     gradient = torch.tensor(values, dtype=dtype)
     assert uc.get_total_norm([gradient.to(CUDA)]).item() == uc.get_total_norm([gradient]).item() == values[0] + 4
@@ -226,7 +234,7 @@ def test_functional_results_have_the_bits_of_the_cpu(clip: Callable[[Any], Any],
     cpu_results, cuda_results = (
         tree_leaves(clip([gradient.to(device) for gradient in gradients(dtype)])) for device in ("cpu", CUDA)
     )
-    tolerance = 1e-12 if dtype == torch.float64 and not gpu.ENABLED else 0.0
+    tolerance = 1e-12 if dtype == torch.float64 and not cuda.ENABLED else 0.0
     for expected, result in zip(cpu_results, cuda_results, strict=True):
         assert result.is_cuda
         torch.testing.assert_close(result.cpu(), expected, rtol=tolerance, atol=0)
@@ -367,8 +375,8 @@ def test_the_norm_of_a_list_on_two_devices_is_on_the_first_gradients_device() ->
 @pytest.mark.parametrize("p", [1, 2, math.inf])
 def test_a_cuda_graph_captures_a_clip_of_shards(tmp_path: Path, p: float, dtype: torch.dtype) -> None:
     """NCCL has one rank here. The kernels and the all-reduces are those of several ranks."""
-    if not gpu.ENABLED or not dist.is_nccl_available():
-        pytest.skip("UNIFIED_CLIP_TRITON=1 and NCCL are needed")
+    if not cuda.ENABLED or not dist.is_nccl_available():
+        pytest.skip("UNIFIED_CLIP_CUDA=1 and NCCL are needed")
     device = torch.device("cuda", 0)
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)

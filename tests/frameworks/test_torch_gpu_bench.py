@@ -18,7 +18,7 @@ import torch
 from support.kits import Kit
 
 from unified_clip import cli
-from unified_clip._backends.torch import gpu
+from unified_clip._compute import cuda as kernels
 from unified_clip.bench import cuda, report, worker
 from unified_clip.bench.options import Options
 from unified_clip.bench.pairs import torch_gradients
@@ -71,6 +71,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(cuda, "torch_gradients", lambda arrays, device: torch_gradients(arrays))
     monkeypatch.setattr(cuda, "_has_kernels", lambda tensors: True)
+    monkeypatch.setattr(cuda, "FRAMEWORK", cuda.FRAMEWORK._replace(bytes_per_ms=lambda: 1000))
     return result
 
 
@@ -78,7 +79,7 @@ def test_the_kernels_operations_and_pytorch_are_measured(replays: list[None], tm
     first, machine, one = worker.results("torch", OPTIONS)
     assert first["versions"] == {"torch": importlib.metadata.version("torch")}
     assert machine["machine"]["device"] == "none"
-    variants = [f"{NATIVE}, Triton kernels", f"{NATIVE}, operations"]
+    variants = [f"{NATIVE}, CUDA kernels", f"{NATIVE}, operations"]
     rows = [(row["what"], row["native"]) for row in one["results"]]
     assert rows == [
         *(("clipped", name) for name in variants),
@@ -89,6 +90,7 @@ def test_the_kernels_operations_and_pytorch_are_measured(replays: list[None], tm
     ]
     assert (one["memory"], one["limits"]) == ([], [])
     assert all(time > 0 for row in one["results"] for time in row["ours_ms"] + row["native_ms"])
+    assert all(row["floor_ms"] == (1.2 if row["what"].startswith("clipped") else 0.4) for row in one["results"])
     assert replays
     data = {"growth": [], "missing": {}, "failed": {}, **first, **machine, **one}
     report.write(data, tmp_path)
@@ -97,12 +99,12 @@ def test_the_kernels_operations_and_pytorch_are_measured(replays: list[None], tm
 
 def test_a_call_has_the_setting_of_its_row(replays: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
     settings: list[bool] = []
-    monkeypatch.setattr("unified_clip.torch.clip_grad_norm_", lambda *_: settings.append(gpu.ENABLED))
-    before = gpu.ENABLED
+    monkeypatch.setattr("unified_clip.torch.clip_grad_norm_", lambda *_: settings.append(kernels.ENABLED))
+    before = kernels.ENABLED
     for pair in cuda.pairs([]).clips(1.0):
         pair.unified([])
     assert settings == [True, False]
-    assert gpu.ENABLED is before
+    assert kernels.ENABLED is before
 
 
 def test_kernels_that_do_not_support_the_device_are_not_measured(
@@ -111,7 +113,7 @@ def test_kernels_that_do_not_support_the_device_are_not_measured(
     """The operations would take the place of the kernels, so their times are not times of the kernels."""
     monkeypatch.setattr(cuda, "_has_kernels", HAS_KERNELS)
     settings: list[bool] = []
-    monkeypatch.setattr("unified_clip.torch.get_total_norm", lambda _: settings.append(gpu.ENABLED))
+    monkeypatch.setattr("unified_clip.torch.get_total_norm", lambda _: settings.append(kernels.ENABLED))
     pairs = cuda.pairs([torch.ones(3).numpy()])
     assert [pair.native_name for pair in pairs.clips(1.0)] == [f"{NATIVE}, operations"]
     assert [pair.native_name for pair in pairs.in_graphs(1.0)] == [f"{NATIVE}, operations, CUDA graphs"]
@@ -124,9 +126,7 @@ def test_apex_is_measured_if_it_is_installed(replays: list[None], monkeypatch: p
     for name in packages:
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(clip_grad_norm_=torch.nn.utils.clip_grad_norm_))
     names = [pair.native_name for pair in cuda.pairs([torch.ones(3).numpy()]).clips(2.0)]
-    assert names == [
-        f"{native}, {label}" for native in (NATIVE, cuda.APEX) for label in ("Triton kernels", "operations")
-    ]
+    assert names == [f"{native}, {label}" for native in (NATIVE, cuda.APEX) for label in ("CUDA kernels", "operations")]
 
 
 def test_unified_clip_and_pytorch_clip_the_same(replays: list[None]) -> None:

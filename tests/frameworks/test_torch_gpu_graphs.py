@@ -1,4 +1,4 @@
-"""PyTorch: compiled graphs on a GPU call the Triton kernels, by the operators of those on the CPU."""
+"""PyTorch: compiled graphs on a GPU call the CUDA kernels, by the operators of those on the CPU."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from support import emulated_gpu
 from support.kits import Kit
 from support.tiers import nightly
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import unified_clip.torch as uc
-from unified_clip._backends.torch import gpu, kernel_operators
+from unified_clip._backends.torch import kernel_operators
 from unified_clip._backends.torch.backend import norm_by_operations, scale_by_operations
+from unified_clip._compute import cuda
 
-pytest.importorskip("triton")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
-    pytest.mark.filterwarnings("ignore:.*fp_fusion.*:UserWarning"),
-]
 NORM, SCALE = "unified_clip.norm", "unified_clip.scale_"
 
 
@@ -28,7 +25,7 @@ NORM, SCALE = "unified_clip.norm", "unified_clip.scale_"
 def _on_request(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if not kit.exact:
         pytest.skip("about the kernels, which are compared with the host path")
-    monkeypatch.setattr(gpu, "ENABLED", True)
+    monkeypatch.setattr(cuda, "ENABLED", True)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -107,7 +104,7 @@ def test_the_norm_of_other_lists_takes_operations(name: str) -> None:
 
 
 def test_without_a_request_a_graph_takes_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "ENABLED", False)
+    monkeypatch.setattr(cuda, "ENABLED", False)
     assert graph_of(IN_PLACE["order 2"], "cuda:0", "cuda:0") == []
 
 
@@ -119,10 +116,9 @@ def test_the_operators_compute(
 ) -> None:
     """Kernels compute the results. Operations compute them for memory that kernels do not support, because a graph has
     no strides."""
-    from unified_clip._backends.torch.gpu import table
-
-    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    table._tables.clear()
+    emulated_gpu.install_for_torch(monkeypatch)
+    launches = emulated_gpu.variable("emulated_launches")
+    launches.value = 0
     numbers = [[3.0 + 4.0j, 0.0], [0.0, 0.0]] if dtype.is_complex else [[3.0, 0.0], [0.0, 4.0]]
     values = [torch.tensor(numbers), torch.tensor([[0.0, 12.0], [0.0, 0.0]]).to(dtype)]
     tensors = [value.clone() if layout == "contiguous" else value.t().contiguous().t() for value in values]
@@ -132,7 +128,7 @@ def test_the_operators_compute(
     kernel_operators.scale_on_gpu(scale_by_operations, tensors, coefs, per_tensor)
     for value, tensor, coef in zip(values, tensors, coefs.expand(2), strict=True):
         assert torch.equal(tensor, value * coef)
-    assert bool(table._tables) == (layout == "contiguous")
+    assert bool(launches.value) == (layout == "contiguous")
     lists = [torch.empty(0, dtype=torch.float64), *values], [*values[:1], torch.empty(2, 0), torch.ones(4).expand(4)]
     assert kernel_operators.norm_on_gpu(norm_by_operations, lists[0], 2, True).tolist() == [0.0, 5.0, 12.0]
     assert kernel_operators.norm_on_gpu(norm_by_operations, lists[1], 2, True).tolist() == [5.0, 0.0, 2.0]

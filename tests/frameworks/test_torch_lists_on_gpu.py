@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import struct
+import json
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import emulated_gpu
 from support.kits import Kit
+from torch.utils._pytree import tree_leaves
 
+import unified_clip
 import unified_clip.torch as uc
-from unified_clip._backends.torch import gpu, gpu_list_path
 from unified_clip._backends.torch.backend import BACKEND
-from unified_clip._backends.torch.gpu_list_path import GpuListPath
+from unified_clip._backends.torch.gpu import list_path as gpu_list_path
+from unified_clip._backends.torch.gpu import lists as gpu_lists
+from unified_clip._backends.torch.gpu.list_path import GpuListPath
 from unified_clip._native import KERNELS
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -41,22 +47,6 @@ def random(dtype: torch.dtype) -> list[torch.Tensor]:
 
 def collected(parameters: list[torch.nn.Parameter]) -> GpuListPath | None:
     return gpu_list_path.collect_parameters(BACKEND, parameters)
-
-
-def test_a_list_has_the_addresses_and_lengths_of_gradients() -> None:
-    channels_last = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    gradients = [
-        torch.ones(7),
-        channels_last,
-        torch.ones(4, dtype=torch.bfloat16)[1:],
-        torch.ones((), dtype=torch.float64),
-    ]
-    device_list = gpu_list_path.COLLECTOR.of_parameters_on_gpu(with_gradients(*gradients), on_cpu=True)
-    assert device_list.codes == "ffBd"
-    assert device_list.has_float64
-    numbers = struct.unpack("=8q", device_list.memory)
-    assert numbers == tuple(number for each in gradients for number in (each.data_ptr(), each.numel()))
-    assert all(kept is gradient for kept, gradient in zip(device_list.tensors, gradients, strict=True))
 
 
 def test_gradients_in_the_memory_of_the_cpu_are_on_no_gpu() -> None:
@@ -137,21 +127,6 @@ def test_results_are_those_of_gradients_checked_one_by_one(
         assert torch.equal(parameter.grad, other.grad)
 
 
-def test_norms_per_tensor_have_the_dtype_of_their_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One table with a float64 tensor would round all norms to float64."""
-    pytest.importorskip("triton")
-    monkeypatch.setattr(gpu, "ENABLED", True)
-    gradients = [torch.full((3,), 0.1), torch.full((3,), 0.1, dtype=torch.float64)]
-    path = collected(with_gradients(*gradients))
-    assert path is not None
-    per_tensor = path.per_tensor()
-    assert per_tensor is not None
-    monkeypatch.delenv("UNIFIED_CLIP_PATH")
-    exact_norms = [float(uc.get_total_norm([gradient])) for gradient in gradients]
-    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    assert per_tensor.norm(2).tolist() == exact_norms
-
-
 def test_gradients_that_record_a_derivative_are_not_collected() -> None:
     gradients = [torch.ones(2, requires_grad=True)]
     assert gpu_list_path.collect_tensors(gradients, recording=True) is None
@@ -159,15 +134,121 @@ def test_gradients_that_record_a_derivative_are_not_collected() -> None:
     assert gpu_list_path.collect_tensors([torch.ones(2)], recording=True) is not None
 
 
-def test_a_table_is_that_of_the_gradients() -> None:
-    pytest.importorskip("triton")
-    from unified_clip._backends.torch.gpu import table
+# -- the kernels, on an emulated GPU
 
-    gradients = [*random(torch.float32), *random(torch.bfloat16)]
-    device_list = gpu_list_path.COLLECTOR.of_parameters_on_gpu(with_gradients(*gradients), on_cpu=True)
-    made, expected = table.table_of_list(device_list), table.table_of(gradients)
-    assert made is not None
-    assert expected is not None
-    assert torch.equal(made._memory, expected._memory)
-    assert made._parts == expected._parts
-    assert table.table_of_list(device_list) is made
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the number of launches, in its attribute `value`."""
+    emulated_gpu.install_for_torch(monkeypatch)
+    count = emulated_gpu.variable("emulated_launches")
+    count.value = 0
+    return count
+
+
+LAUNCHES = {"norm": 2, "order 1": 2, "value": 1, "each": 3, "new tensors": 3, "norm alone": 2}
+"""`clip_grad_norm_` takes two: the second rounds the norm, and multiplies."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CLIPS)
+def test_kernels_compute_the_bits_of_the_host_path(
+    name: str, dtype: torch.dtype, launches: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters, others = with_gradients(*random(dtype)), with_gradients(*random(dtype))
+    versions = [parameter.grad._version for parameter in parameters]
+    result = CLIPS[name](parameters)
+    assert launches.value == LAUNCHES[name]
+    is_written = name not in ("new tensors", "norm alone")
+    assert [each.grad._version for each in parameters] == [version + is_written for version in versions]
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "")
+    assert_same(result, CLIPS[name](others))
+    assert_same([each.grad for each in parameters], [each.grad for each in others])
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    for one, other in zip(tree_leaves(actual), tree_leaves(expected), strict=True):
+        assert (one is None and other is None) or (one.dtype == other.dtype and torch.equal(one, other))
+
+
+OTHERS: dict[str, Callable[[], list[torch.Tensor]]] = {
+    "complex": lambda: [torch.full((3,), 3 + 4j, dtype=torch.complex64), torch.ones(2)],
+    "empty": lambda: [torch.ones(0), torch.full((3,), 3.0), torch.ones(0, 2)],
+    "channels last": lambda: [torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.ones(3)],
+    "mixed": lambda: [torch.full((3,), 0.1), torch.full((3,), 0.1, dtype=torch.float64), torch.ones(3).bfloat16()],
+}
+
+
+@pytest.mark.parametrize("clip", ["norm", "each", "new tensors"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_kernels_take_gradients_that_are_not_plain(
+    name: str, clip: str, launches: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    gradients = OTHERS[name]()
+    parameters, others = (with_gradients(*(gradient.clone() for gradient in gradients)) for _ in range(2))
+    result = CLIPS[clip](parameters)
+    assert launches.value
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "")
+    assert_same(result, CLIPS[clip](others))
+    assert_same([each.grad for each in parameters], [each.grad for each in others])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lists_of_several_devices_have_the_bits_of_one(
+    dtype: torch.dtype, launches: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lists on the emulated GPU stand for two GPUs."""
+    tensors = random(dtype)
+    whole, halves = gpu_lists.of_tensors(tensors), gpu_lists.of_tensors(tensors)
+    assert whole is not None
+    assert halves is not None
+    parts = []
+    for indices in ([0, 2, 4], [1, 3]):
+        lists = gpu_lists.of_tensors([tensors[index] for index in indices])
+        assert lists is not None
+        parts.append(lists._parts[0]._replace(indices=indices))
+    monkeypatch.setattr(halves, "_parts", parts)
+    for p in (1, 2, math.inf):
+        assert_same(halves.norm(p), whole.norm(p))
+    assert_same(halves.norms(), whole.norms())
+    results = [[torch.empty_like(each) for each in tensors] for _ in range(2)]
+    coefs = torch.linspace(0.1, 1, len(tensors), dtype=torch.float64)
+    for coef in (coefs, coefs[0]):
+        whole.scale(coef, results[0])
+        halves.scale(coef, results[1])
+        assert_same(*results)
+    whole.clamp(-0.3, 0.2, results[0])
+    halves.clamp(-0.3, 0.2, results[1])
+    assert_same(*results)
+    assert halves.clip(2, 1.0, 0.0, False) is None
+
+
+def recorded(path: Path) -> list[dict[str, Any]]:
+    with unified_clip.record(path, norms=True):
+        norm = uc.clip_grad_norm_(with_gradients(*random(torch.float32)), 1.0)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert any(line.get("norm") == float(norm) for line in lines)
+    return [{name: line[name] for name in ("norm", "coef", "norms") if name in line} for line in lines]
+
+
+def test_observers_see_what_they_see_on_the_host(
+    launches: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu = recorded(tmp_path / "gpu.jsonl")
+    assert launches.value > 2
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "")
+    assert recorded(tmp_path / "cpu.jsonl") == on_gpu
+
+
+def test_a_norm_that_must_be_finite_is_checked_before_a_write(launches: Any) -> None:
+    parameters = with_gradients(torch.tensor([1.0, math.nan]), torch.ones(2))
+    with pytest.raises(unified_clip.NonFiniteNormError):
+        uc.clip_grad_norm_(parameters, 1.0, error_if_nonfinite=True)
+    assert torch.equal(parameters[1].grad, torch.ones(2))
+
+
+def test_other_orders_take_operations(launches: Any) -> None:
+    parameters = with_gradients(torch.tensor([1.0, 2.0]))
+    assert float(uc.clip_grad_norm_(parameters, 10.0, 3.0)) == pytest.approx(9 ** (1 / 3))
+    assert launches.value == 1  # the product

@@ -120,9 +120,6 @@ class TorchKit(Kit):
     has_coo = True
     differentiates = True
 
-    def __init__(self) -> None:
-        os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported
-
     def from_array(self, array: np.ndarray) -> Any:
         import torch
 

@@ -33,7 +33,7 @@ class Meeting:
 class Member:
     """A rank in a thread, as a process group. Sums have to fit int64, and all ranks send equally many numbers."""
 
-    leaves_norms, name = False, ""
+    name = ""
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self._meeting, self.rank, self.size, self.key = meeting, rank, len(meeting.numbers), self
@@ -168,8 +168,6 @@ def norm_of_ones(group: Any, **options: Any) -> tuple[float, str]:
 
 
 class BrokenGroup:
-    leaves_norms = False
-
     def __init__(self, group: Member) -> None:
         self.rank, self.size, self.ranks, self.key = group.rank, group.size, group.ranks, group
 

@@ -265,6 +265,7 @@ NOTES = {
     "port/cli.py": "interrupted; what a patch leaves out",
     "verify/cli.py": "interrupted",
     "recording/launch/command.py": "notes on what was not recorded",
+    "recording/launch/process.py": "the same, if the file for notes cannot be written",
     "recording/launch/watch.py": "the live view",
 }
 """Modules that write to standard error without print_error, and their texts. These texts are not errors."""
@@ -299,7 +300,8 @@ def test_an_error_of_another_kind_has_its_own_code_also_after_pickling() -> None
 
 ERROR = [sys.executable, "-P", "-m", "unified_clip", "explain", "missing.toml"]
 MESSAGE = (
-    "unified-clip: error UC101: cannot read missing.toml: No such file or directory. Check its path and permissions."
+    "unified-clip: error UC101: missing.toml cannot be read: No such file or directory. Correct the path, or pass "
+    "another path."
 )
 RED = MESSAGE.replace("error UC101:", "\x1b[1;31merror UC101:\x1b[0m")
 

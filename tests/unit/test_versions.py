@@ -28,7 +28,7 @@ def test_it_prints_versions_and_imports_no_framework(tmp_path: Path) -> None:
     printed = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, check=True)
     lines = dict(line.split(maxsplit=1) for line in printed.stdout.splitlines())
     assert printed.stderr == ""
-    assert list(lines) == ["unified_clip", "Python", "kernels", *_versions.PACKAGES]
+    assert list(lines) == ["unified_clip", "Python", "kernels", "CUDA", *_versions.PACKAGES]
     assert lines["unified_clip"] == unified_clip.__version__
     assert lines["kernels"].startswith("not compiled")
     assert (lines["torch"], lines["jax"]) == ("9.8.7", "9.8.7")

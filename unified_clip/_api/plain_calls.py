@@ -35,7 +35,7 @@ def is_plain(threshold: Any, norm_type: Any, distributed: tuple[Any, Any, Any, A
 def clip_in_place(backend: Backend, tensors: Any, threshold: float, convention: ClipConvention) -> Tensor:
     """Return the norm. `tensors` is the result of `Backend.plain_gradients`."""
     threads = 1 if tensors.is_short else _threads(backend)
-    return tensors.clip_(threshold, *convention, threads, backend.norm_from_host, backend.bump_versions)  # type: ignore[no-any-return]
+    return tensors.clip_(threshold, *convention, threads, backend.norm_from_host, backend.bump_versions)
 
 
 def clip_to_new(
@@ -57,7 +57,7 @@ def total_norm(backend: Backend, container: Any) -> Tensor | None:
     tensors = backend.plain_tensors(container, differentiable=True, in_place=False)
     if tensors is None or not tensors.tensors:
         return None
-    return tensors.total_norm(1 if tensors.is_short else _threads(backend), backend.norm_from_host)  # type: ignore[no-any-return]
+    return tensors.total_norm(1 if tensors.is_short else _threads(backend), backend.norm_from_host)
 
 
 def _threads(backend: Backend) -> int:

@@ -81,7 +81,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     "port": {
         SUCCESS: "every clip was rewritten. Without --write: every clip can be rewritten. With --check: no clip is "
         "left to port",
-        DIFFERENT: "a clip was flagged, a file could not be read, or --check found a clip to port",
+        DIFFERENT: "a clip was flagged, a file was not read, or --check found a clip to port",
         REJECTED: "the command is invalid, there is no Python file, or a file cannot be changed",
     },
     "verify": {

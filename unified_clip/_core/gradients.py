@@ -11,7 +11,7 @@ from .backend import Backend
 from .distributed import AWAITED, INFERRED, DistributedSpec, Measure, Measures, Shards
 from .path import Change, CollectedPath, Path
 from .types import Leaf, Scalar, Slices, Tensor
-from .writers import Writer
+from .writers import InPlace, Writer
 
 
 class GradientList:
@@ -92,6 +92,10 @@ class GradientList:
 
     def change(self, group: range, path: Path, change: Change) -> None:
         self._writer.change(self, group, path, change)
+
+    def clip_at_once(self, p: float, threshold: float, eps: float, infinite_norm_gives_nan: bool) -> Tensor | None:
+        """Clip in place by the total norm, and return the norm. Return None if no kernel does all of this."""
+        return None
 
     def set_consensus_fields(self, fields: Mapping[str, Any]) -> None:
         """Set the values that must be equal on all ranks. The all-reduce of the norm also compares these values."""
@@ -190,6 +194,10 @@ class CollectedGradients(GradientList):
     def __init__(self, path: CollectedPath, writer: Writer) -> None:
         self.values, self.leaves, self._path, self._writer = path.tensors, [], path, writer
         self._norms: dict[tuple[int, int, float], Scalar] = {}
+
+    def clip_at_once(self, p: float, threshold: float, eps: float, infinite_norm_gives_nan: bool) -> Tensor | None:
+        clip = getattr(self._path, "clip_at_once", None)
+        return clip(p, threshold, eps, infinite_norm_gives_nan) if clip and isinstance(self._writer, InPlace) else None
 
     def check_total_norm(self) -> None:
         """Do nothing, because collected gradients are not distributed."""

@@ -116,11 +116,22 @@ def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = Fal
     everything = range(len(gradients.values))
     if gradients.shards is not None:
         gradients.set_consensus_fields(_must_match(rule, error_if_nonfinite))
+    if not error_if_nonfinite and observer.active is None:
+        total = _clip_at_once(gradients, rule)
+        if total is not None:
+            return total
     norms = measure(gradients, everything, rule, rule.tensors)
     if error_if_nonfinite:
         check_finite(gradients, norms[0], rule.p)
     apply(gradients, rule, norms)
     return norms[0].total if norms else None
+
+
+def _clip_at_once(gradients: GradientList, rule: ClipRule) -> Tensor | None:
+    threshold = rule.threshold
+    if rule.kind != "global_norm" or rule.given_norm is not None or not isinstance(threshold, float):
+        return None
+    return None if threshold == math.inf else gradients.clip_at_once(rule.p, threshold, *rule.convention)
 
 
 def total_norm(gradients: GradientList, p: float, error_if_nonfinite: bool = False) -> Tensor:

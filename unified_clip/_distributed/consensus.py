@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 from .._core.distributed import AWAITED, PartialSums
 from .._core.exact import UNIT, WORDS, Accumulator
-from .._core.types import Deferred, Leaf, Scalar, Tensor
-from . import differences, integers, on_device, replicas, uncounted, waiting
-from .differences import CALL, ELEMENTS, MAX_TEXTS, PARAMETERS
+from .._core.types import Leaf, Tensor
+from . import differences, integers, replicas, uncounted, waiting
+from .differences import CALL, ELEMENTS, MAX_TEXTS
 from .digests import PIECES, digest
 from .groups import ProcessGroup
 from .integers import Sum
@@ -32,7 +32,7 @@ from .uncounted import SharedGradients
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
 """Tags of collectives. The sum of the tags is tag * number of ranks only if all ranks send the same tag."""
 
-CHECKED = 5 + 3 * PIECES
+CHECKED = 3 + 3 * PIECES
 """The length of the result of `_checked`."""
 
 CORRUPTED = (
@@ -94,54 +94,9 @@ _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 class Consensus:
     """The collectives for norms of one clip call. All ranks of the group must call them in the same order."""
 
-    def __init__(self, group: ProcessGroup, call: Call, place: int = 0) -> None:
-        """`place` is the index of this norm among the norms of the call."""
-        self._place = place
+    def __init__(self, group: ProcessGroup, call: Call) -> None:
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
-        self.has_terms = self.has_all_terms = self._can_stay = False
-        self.parameters = 0
-        """A digest of the call's parameters, or 0 if the norm must not stay on the device."""
-        self._terms: on_device.Terms | None = None
-
-    def norm_on_device(
-        self,
-        own: PartialSums,
-        tensors: Sequence[Tensor],
-        p: float,
-        before: Consensus | None,
-        find_terms: Callable[[], on_device.Terms | None],
-    ) -> tuple[Scalar, str] | None:
-        """Return (norm over all ranks, dtype of the norm). Return None if the host reads the norm.
-
-        before: None for the first norm of a call. For later norms, the `Consensus` of the first norm.
-        """
-        group, arguments = self.group, self._call.arguments
-        is_checked = arguments.get(ELEMENTS) is not None or bool(arguments.get(replicas.CHECK))
-        if p not in (1, 2, math.inf) or is_checked or group.size == 1 or not group.leaves_norms:
-            return None
-        listed: Any = self._call.digests()[1] if before is None else before.parameters
-        if before is None and arguments.get(PARAMETERS) is None:
-            listed = "lists that may differ"  # all such lists share one agreement
-        if not listed:  # this rank lacks a shape
-            return None
-        # A rank that lacks a term has another digest, so the norm of this rank does not stay on the device.
-        layouts = [(bucket.key, bucket.content) for bucket in self._call.terms]
-        self.parameters = digest((listed, p, self._place, own.norm_dtype, *layouts))
-        self._terms = terms = find_terms() if layouts else None
-        values = (*tensors, *terms.values) if terms else tensors
-        self._can_stay = bool(terms) == bool(layouts) and group.fits_device(values, p)
-        dtype = on_device.agreed_dtype(group.key, self.parameters)
-        if dtype is None:
-            return None
-        first, layout, copies = self._begin()
-        if layouts:  # several agreed lists are possible, but all ranks must use the same list
-            copies = digest((copies, layouts))
-        compared = [word for value in (first, layout, copies) for word in integers.summands(value)]
-        numbers = [*[0] * (WORDS + 1), *self._checked(stays=True), ADDS, 0, *compared]
-        request = on_device.NormRequest(tensors, p, own, numbers, dtype, terms)
-        result = self._with_note(lambda: group.norm_on_device(request))
-        on_device.store(group.key, self._call.arguments[CALL], result.added)
-        return result.norm, dtype
+        self.has_terms = self.has_all_terms = False
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
         """Return (sum of |g|**p over all ranks, dtype of the norm). All ranks have to call this method."""
@@ -160,8 +115,7 @@ class Consensus:
         """Send an error to the other ranks, which wait in a collective."""
         self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
         self._begin()
-        reduced = self.all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
-        self._reject_mixed(reduced)
+        self.all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
         self._texts(rejects=True)
 
     def max_abs(self, own: PartialSums, p: float) -> tuple[float, str]:
@@ -177,17 +131,14 @@ class Consensus:
         words.insert(1, int(own.norm_dtype == "float64"))
         words.append(int(bool(self._call.terms)))
         words += [0] * (WORDS + 1 + CHECKED - len(words))  # a rank with another p sends as many words
-        words[on_device.FLAGS] = int(not self._can_stay)
         sent = [*words, MAXIMUM, 0, *(word for value in digests for word in integers.bounds(value))]
         maxima = self._all_reduce(self.group.all_reduce_max, sent)
         dtype = "float64" if maxima[1] else "float32"
         top = integers.from_bits(maxima[0 if maxima[1] else 2])
         is_nan = math.isnan(top)
-        self._reject_mixed(maxima)
         self._check(maxima[WORDS + 1 + CHECKED :], MAXIMUM, integers.equal_bounds, is_nan)
         if self._call.arguments.get(ELEMENTS) is not None or self._call.arguments.get(replicas.CHECK) or maxima[3]:
             self._check_sums(self.all_reduce_sum(self._checked()), is_nan)
-        self._agree(not maxima[on_device.FLAGS], dtype)
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
@@ -215,7 +166,6 @@ class Consensus:
 
     def _begin(self) -> list[int | None]:
         AWAITED.send_rejection = None
-        on_device.check_last_call(self.group.key, self.group.size, lambda: self._waiting("waits"))
         if self.group.size > 1 and CALL not in self._call.arguments:
             number = _CALLS[self.group.key] = _CALLS.get(self.group.key, 0) + 1
             self._call = replace(self._call, arguments={**self._call.arguments, CALL: number})
@@ -248,35 +198,17 @@ class Consensus:
         reduced = self.all_reduce_sum([*words, *self._checked(), tag, 0, *compared])
         sums, checked, rest = reduced[: WORDS + 1], reduced[WORDS + 1 :][:CHECKED], reduced[WORDS + 1 + CHECKED :]
         is_nan = bool(Accumulator.from_words(sums[:WORDS]).nan)
-        self._reject_mixed(reduced)
         self._check(rest, tag, integers.equal_summands, is_nan)
         self._check_sums(checked, is_nan)
-        self._agree(checked[-2] == self.group.size, "float64" if sums[WORDS] else "float32")
         return sums
 
-    def _agree(self, can_all_stay: bool, dtype: str) -> None:
-        if self.parameters:
-            agreement = on_device.Agreement(dtype, self._terms.length if self._terms else 0)
-            on_device.agree(self.group.key, self.parameters, agreement if can_all_stay else None)
-
-    def _reject_mixed(self, reduced: Sequence[int]) -> None:
-        """Raise ValueError if other ranks leave the norm on the device.
-
-        Before the error, this rank takes part in the all-reduces that the other ranks still make.
-        """
-        if reduced[on_device.FLAGS + 1]:
-            on_device.store(self.group.key, self._call.arguments[CALL], Deferred(lambda: [reduced[on_device.FLAGS :]]))
-            if length := on_device.most_terms(self.group.key):
-                self.group.join_terms(length)
-            self.all_reduce_sum([0] * on_device.WINDOWS)
-            raise ValueError(on_device.MIXED)
-
-    def _checked(self, stays: bool = False) -> list[int]:
+    def _checked(self) -> list[int]:
         terms, size = self._call.terms, self.group.size
         flags = [bool(terms), bool(terms) and all(bucket.number == size for bucket in terms)]
-        shared = () if stays else self._call.shared.sets  # the host does not read this sum from the device
-        summands = [word for sets in (self._call.replicas, terms, shared) for word in replicas.summands(sets)]
-        return [self._call.counted, *map(int, flags), *summands, int(self._can_stay), int(stays)]
+        checked = (self._call.replicas, terms, self._call.shared.sets)
+        return [
+            self._call.counted, *map(int, flags), *(word for sets in checked for word in replicas.summands(sets))
+        ]  # fmt: skip
 
     def _check(self, reduced: Sequence[int], tag: int, equal: Callable[[Sequence[int]], bool], is_nan: bool) -> None:
         tags, rejected, compared = reduced[0], reduced[1], reduced[2:]

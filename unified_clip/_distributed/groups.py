@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .._core.types import Leaf, Tensor
-from .on_device import NormOnDevice, NormRequest
+from .._core.types import Leaf
 from .ranks import Ranks
 
 
@@ -30,22 +29,6 @@ class ProcessGroup(ABC):
     def name(self) -> str:
         """A name that is equal on all ranks of the group, and differs between groups with the same ranks."""
         return ""
-
-    @property
-    def leaves_norms(self) -> bool:
-        """Whether norms can stay on the device of this process group."""
-        return False
-
-    def fits_device(self, tensors: Sequence[Tensor], p: float) -> bool:
-        return False
-
-    def norm_on_device(self, request: NormRequest) -> NormOnDevice:
-        """Return the norm without waiting for the device."""
-        raise NotImplementedError("bug in unified_clip: norm_on_device needs a group that computes norms on the device")
-
-    def join_terms(self, length: int) -> None:
-        """Take part in the all-reduce that sums `Partial` gradients, with `length` zeros."""
-        raise NotImplementedError("bug in unified_clip: join_terms needs a group that computes norms on the device")
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         return self.all_reduce(numbers, "SUM")

@@ -14,7 +14,6 @@ from .._core import validation
 from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures, PartialSums
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
-from . import on_device
 from .consensus import Call, Consensus, send_rejection
 from .differences import ELEMENTS, PARAMETERS
 from .digests import digest
@@ -94,10 +93,6 @@ class LocalShards(ABC):
         """Sum each gradient in `terms` over its ranks. All ranks have to call this method."""
         return []
 
-    def terms_on_device(self, measure: Measure) -> on_device.Terms | None:
-        """Return the `Partial` gradients if the norm stays on the device, or None if the host sums them."""
-        return None
-
     def awaits_sums(self, measures: Measures) -> bool:
         """Return whether other collectives come before the all-reduce of the norm. During these collectives,
         a rank cannot send an error to the other ranks."""
@@ -161,17 +156,11 @@ class LocalShards(ABC):
         self._has_counted = True
         arguments = {**must_match, "norm_type": float(p), PARAMETERS: self.parameters}
         call = self._call_of(arguments, indices, measure, function, is_first)
-        consensus, own = Consensus(self.group(), call, len(self._measured)), measure(counted)
-        before = None if is_first or not self._measured else self._measured[0][1]
-        norm = consensus.norm_on_device(own, counted, p, before, lambda: self.terms_on_device(measure))
+        consensus, own = Consensus(self.group(), call), measure(counted)
         self._measured.append((path, consensus))
-        if norm is None:
-            norm = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self.is_only_declared)
-            if (
-                norm[0] == 0 and self.declares_owners and not consensus.has_terms
-            ):  # PARAMETERS makes this value equal on all ranks
-                consensus.check_any_counted(counted, [self.values[index] for index in indices])
-        n, path.norm_dtype = norm
+        n, path.norm_dtype = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self.is_only_declared)
+        if n == 0 and self.declares_owners and not consensus.has_terms:  # PARAMETERS makes n equal on all ranks
+            consensus.check_any_counted(counted, [self.values[index] for index in indices])
         self._has_counted = False
         return path.xp.asarray(n)
 

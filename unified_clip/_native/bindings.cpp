@@ -11,6 +11,7 @@
 
 #include "collector.hpp"
 #include "elementwise.hpp"
+#include "gpu.hpp"
 #include "interpreter_lock.hpp"
 #include "norm.hpp"
 #include "paddle.hpp"
@@ -210,10 +211,48 @@ NB_MODULE(_kernels, module) {
     define(list, "clamp", clamping, &TensorList::real_spans);
 
     nb::class_<DeviceList>(module, "DeviceList", "Tensors in the memory of one GPU.")
+        .def(nb::init<int, const std::vector<std::uintptr_t>&, const std::vector<std::size_t>&, const std::string&>(),
+             "device"_a, "addresses"_a, "counts"_a, "codes"_a, "`counts`: of real numbers. `codes`: as of arrays.")
         .def_ro("tensors", &DeviceList::tensors)
-        .def_ro("has_float64", &DeviceList::has_float64)
-        .def_ro("codes", &DeviceList::codes)
-        .def_prop_ro("memory", &DeviceList::memory, "Address and number of elements of each tensor, 8 bytes each.");
+        .def_prop_ro("device", &DeviceList::device)
+        .def_ro("has_float64", &DeviceList::has_float64);
+
+    using Addresses = std::vector<std::uintptr_t>;
+    using Bounds = std::array<double, gpu::DTYPES>;
+    const auto at = [](std::uintptr_t address) { return reinterpret_cast<double*>(address); };
+    const auto sums_at = [](std::uintptr_t address) { return reinterpret_cast<gpu::Sum*>(address); };
+    const auto any_at = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
+    nb::class_<gpu::Gpu>(module, "Gpu", "The kernels for NVIDIA GPUs. Addresses and streams are integers.")
+        .def(nb::init<const std::string&, nb::object, gpu::u32, std::size_t>(), "driver"_a, "compile"_a, "threads"_a,
+             "fast_from"_a)
+        .def_prop_ro("driver_version", &gpu::Gpu::driver_version)
+        .def("capability", &gpu::Gpu::capability, "device"_a)
+        .def("numbers", &gpu::Gpu::numbers, "list"_a, "each"_a, "Return how many float64 the sums of a list need.")
+        .def("add", [=](gpu::Gpu& self, const DeviceList& list, gpu::u32 order, std::uintptr_t sums, std::uintptr_t stream) {
+            const gpu::Sums added = self.add(list, order, false, true, sums_at(sums), any_at(stream));
+            return nb::make_tuple(added.count, added.depth);
+        }, "list"_a, "order"_a, "sums"_a, "stream"_a, "Return the number of sums, three float64 each, and their depth.")
+        .def("finish", [=](gpu::Gpu& self, int device, gpu::u32 order, bool wide, std::uintptr_t sums, gpu::u32 count,
+                           std::size_t depth, std::uintptr_t norm, std::uintptr_t rounded, std::uintptr_t stream) {
+            self.finish(device, order, wide, sums_at(sums), {count, 0, depth}, at(norm), any_at(rounded), any_at(stream));
+        }, "device"_a, "order"_a, "wide"_a, "sums"_a, "count"_a, "depth"_a, "norm"_a, "rounded"_a, "stream"_a)
+        .def("norm", [=](gpu::Gpu& self, const DeviceList& list, gpu::u32 order, bool each, std::uintptr_t sums,
+                         std::uintptr_t norms, std::uintptr_t rounded, std::uintptr_t stream) {
+            self.norm(list, order, each, sums_at(sums), at(norms), any_at(rounded), any_at(stream));
+        }, "list"_a, "order"_a, "each"_a, "sums"_a, "norms"_a, "rounded"_a, "stream"_a)
+        .def("clip", [=](gpu::Gpu& self, const DeviceList& list, gpu::u32 order, double threshold, double eps, bool nan,
+                         std::uintptr_t sums, std::uintptr_t rounded, const Addresses& targets, std::uintptr_t stream) {
+            self.clip(list, order, threshold, eps, nan, sums_at(sums), any_at(rounded), targets, any_at(stream));
+        }, "list"_a, "order"_a, "threshold"_a, "eps"_a, "infinite_norm_gives_nan"_a, "sums"_a, "rounded"_a, "targets"_a,
+             "stream"_a)
+        .def("scale", [=](gpu::Gpu& self, const DeviceList& list, std::uintptr_t coefs, bool each,
+                          const Addresses& targets, std::uintptr_t stream) {
+            self.scale(list, at(coefs), each, targets, any_at(stream));
+        }, "list"_a, "coefs"_a, "each"_a, "targets"_a, "stream"_a)
+        .def("clamp", [=](gpu::Gpu& self, const DeviceList& list, const Bounds& low, const Bounds& high,
+                          const Addresses& targets, std::uintptr_t stream) {
+            self.clamp(list, low, high, targets, any_at(stream));
+        }, "list"_a, "low"_a, "high"_a, "targets"_a, "stream"_a);
 
     nb::class_<Collector>(module, "Collector", "Collects a framework's plain tensors. None if a tensor is not plain.")
         .def(nb::init<nb::object, nb::object, nb::object, const Collector::Checks&, const Collector::Check&>(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
         raise NoDeviceError("PyTorch finds no CUDA device. Use a machine with a GPU and a CUDA build of PyTorch.")
     masters, _, restore = torch_gradients(arrays, "cuda")
     has_kernels = _has_kernels(masters)
-    labels = {True: "Triton kernels", False: "operations"} if has_kernels else {False: "operations"}
+    labels = {True: "CUDA kernels", False: "operations"} if has_kernels else {False: "operations"}
 
     def native(parameters: Any, threshold: float) -> Any:
         return torch.nn.utils.clip_grad_norm_(parameters, threshold, foreach=True)
@@ -60,9 +61,14 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _has_kernels(tensors: Sequence[Any]) -> bool:
-    from .._backends.torch import gpu
+    from .._backends.torch.gpu import lists
+    from .._compute import cuda
 
-    return importlib.util.find_spec("triton") is not None and gpu.table_of(tensors) is not None
+    before, cuda.ENABLED = cuda.ENABLED, True
+    try:
+        return lists.of_tensors(tensors) is not None
+    finally:
+        cuda.ENABLED = before
 
 
 def _apex() -> dict[str, Callable[[Any, float], Any]]:
@@ -74,14 +80,14 @@ def _apex() -> dict[str, Callable[[Any, float], Any]]:
 
 
 def _by(call: Call, kernels: bool) -> Call:
-    from .._backends.torch import gpu
+    from .._compute import cuda
 
     def with_setting(inputs: Any) -> Any:
-        before, gpu.ENABLED = gpu.ENABLED, kernels
+        before, cuda.ENABLED = cuda.ENABLED, kernels
         try:
             return call(inputs)
         finally:
-            gpu.ENABLED = before
+            cuda.ENABLED = before
 
     return with_setting
 
@@ -118,4 +124,16 @@ def _versions() -> dict[str, Any]:
     return {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda or torch.version.hip}
 
 
-FRAMEWORK = Framework(pairs, ("torch",), milliseconds=_milliseconds, describe_device=_versions)
+@functools.cache
+def _bytes_per_ms() -> float:
+    import torch
+
+    source = torch.zeros(2**30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    times = [_milliseconds(target.copy_, source, time.perf_counter) for _ in range(20)]
+    return float(2 * source.nbytes / min(times))
+
+
+FRAMEWORK = Framework(
+    pairs, ("torch",), milliseconds=_milliseconds, describe_device=_versions, bytes_per_ms=_bytes_per_ms
+)

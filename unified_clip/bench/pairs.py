@@ -283,6 +283,9 @@ class Framework(NamedTuple):
     describe_device: Callable[[], dict[str, Any]] | None = None
     """Returns the name and the CUDA version of a GPU."""
 
+    bytes_per_ms: Callable[[], float] | None = None
+    """Measures how many bytes a copy in the GPU's memory reads and writes per millisecond."""
+
 
 FRAMEWORKS: Mapping[str, Framework] = {
     "torch": Framework(torch_pairs, ("torch",), use_threads=_torch_threads),

@@ -45,11 +45,12 @@ def as_json(data: Mapping[str, Any]) -> str:
 
 def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
     header = ["list", "dtype", "", "native", "unified_clip, ms", "native, ms", "native / unified_clip"]
-    return header, [
+    rows = [row for row in data["results"] if row["framework"] == framework]
+    floors = [[number(row["floor_ms"])] if "floor_ms" in row else [] for row in rows]
+    return header + ["memory floor, ms"] * any(floors), [
         [row["list"], row["dtype"], row["what"], row["native"] or NOTHING]
-        + [middle(row["ours_ms"]), middle(row["native_ms"]), spread(row["ratio"])]
-        for row in data["results"]
-        if row["framework"] == framework
+        + [middle(row["ours_ms"]), middle(row["native_ms"]), spread(row["ratio"]), *floor]
+        for row, floor in zip(rows, floors, strict=True)
     ]
 
 

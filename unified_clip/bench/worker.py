@@ -71,6 +71,10 @@ def _measure_list(framework: Framework, measurement: Measurement, options: Optio
         for pair in clips(threshold)
     ]
     compared.append({"what": "norm alone", **measure.compare(pairs.norm, seconds, milliseconds=framework.milliseconds)})
+    if framework.bytes_per_ms is not None:
+        size, speed = sum(gradient.nbytes for gradient in gradients), framework.bytes_per_ms()
+        for row in compared:  # a norm reads each gradient once, and a product reads and writes it
+            row["floor_ms"] = float(f"{size * (3 if row['what'].startswith('clipped') else 1) / speed:.4g}")
     limits = []
     if lists.elements(measurement.shapes) > LONG and on_host:
         limits = [measure.limits(pairs.memory(), pairs.clips(norm)[0].prepare, options.threads, seconds)]

@@ -187,7 +187,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         self._name_of, self._count = name_of, len(parameters)
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _without_compiler(hook: Callable[..., Any], *args: Any) -> Any:
     """In a compiled step, end the graph before a hook. `torch.compile` cannot trace code that reads stack frames."""
     return hook(*args)

@@ -59,9 +59,11 @@ CLAMP_NAMES = {"clip", "clip_", "clamp", "clamp_"}
 
 HOOK = "register_hook"
 
-ENGINE_METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
+ENGINE_METHODS = (
+    "clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm", "clip_master_grads",
+)  # fmt: skip
 
-ENGINE_PACKAGES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
+ENGINE_PACKAGES = {"torch", "apex", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
 
 KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
 
@@ -236,7 +238,8 @@ def clip_pattern() -> re.Pattern[bytes]:
     rest = sorted(name for name in names if not re.search("(?i)clip|clamp", name))
     packages = "|".join(sorted(FRAMEWORKS))
     in_file = rf"(?s:\A(?=.*\b(?:{packages})\b).*?getattr\(\s*\w[\w.]*\s*,\s*(?![\"'][^\"']*[\"']\s*[,)]))"
-    return re.compile("|".join(["[cC][lL][iI][pP]", "clamp", "(?i:max_?[a-z_]*norm)", *rest, in_file]).encode())
+    by_hand = r"(?i:max_?[a-z_]*norm)|/.{0,60}(?i:norm)"
+    return re.compile("|".join(["[cC][lL][iI][pP]", "clamp", by_hand, *rest, in_file]).encode())
 
 
 @functools.cache
@@ -250,7 +253,8 @@ def may_clip(identifiers: set[str]) -> bool:
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):
         return True
-    if identifiers & {"max", "maximum", "min", "minimum"} and any(map(NORM_NAME.search, identifiers)):
+    bounds_or_gradients = identifiers & {"max", "maximum", "min", "minimum"} or any(map(is_like_gradient, identifiers))
+    if bounds_or_gradients and any(map(NORM_NAME.search, identifiers)):
         return True
     if identifiers & CLAMP_NAMES and (HOOK in identifiers or any(map(is_like_gradient, identifiers))):
         return True

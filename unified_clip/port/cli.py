@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
-from .._display import complain, counted, safe
+from .._display import complain, safe
 
 if TYPE_CHECKING:
     from .ported_clip import PortedFile, Target
@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
         description="Find the gradient clips in Python source code, and report the effect of each clip. Rewrite each "
         "clip that can be replaced safely. Leave a clip unchanged if it does not need to be ported. Flag all other "
         "clips, which you must port by hand. For many flagged clips, the report suggests the new code. Source files "
-        "change only with --write or --mark.",
+        "change only with --write.",
     )
     port.add_argument(
         "paths", type=Path, nargs="*", metavar="PATH", help="a file, or a directory, which is searched recursively"
@@ -43,36 +43,29 @@ def add_parser(commands: Any) -> None:
     add_format(port, "text", "json", "diff", old=["json", "diff"])
     port.add_argument("--write", action="store_true", help="change the files in place")
     port.add_argument(
-        "--mark",
-        action="store_true",
-        help="above each flagged clip, write a comment that explains why the clip is flagged. The comments of an "
-        "earlier run are removed",
-    )
-    port.add_argument(
         "--check",
         action="store_true",
         help="for code that has been ported: exit with 1 if a clip is left to port, or a file cannot be read",
     )
     port.add_argument(
-        "--force", action="store_true", help="with --write or --mark: also change files that are not committed in git"
+        "--force", action="store_true", help="with --write: also change files that are not committed in git"
     )
     port.add_argument("--report", type=Path, metavar="FILE", help="write the report to a .json, .txt or .html file")
     port.set_defaults(run=run)
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    changing = next((name for name in ("write", "mark") if getattr(options, name)), "")
-    if options.format == "diff" and changing:
-        raise UsageError(f"--format diff does not apply to --{changing}. Remove --format diff, or remove --{changing}.")
-    if options.check and changing:
-        raise UsageError(f"--check changes no file. Remove --check, or remove --{changing}.")
+    if options.format == "diff" and options.write:
+        raise UsageError("--format diff does not apply to --write. Remove --format diff, or remove --write.")
+    if options.check and options.write:
+        raise UsageError("--check changes no file. Remove --check, or remove --write.")
     if not options.paths:
         remedy = "Pass the files or directories to port. To compare two steps, run `unified-clip verify OLD NEW`."
         raise UsageError(f"No PATH given. {remedy}", "UC201")
     if options.native and _target(options) == "drop-in":
         raise UsageError("--native requires --to torch. Remove --native, or use --to torch.")
-    if options.force and not changing:
-        raise UsageError("--force applies to --write and --mark only. Remove --force, or add --write or --mark.")
+    if options.force and not options.write:
+        raise UsageError("--force applies to --write only. Remove --force, or add --write.")
 
 
 def _target(options: argparse.Namespace) -> Target:
@@ -81,7 +74,7 @@ def _target(options: argparse.Namespace) -> Target:
 
 def run(options: argparse.Namespace) -> int:
     from .._progress import progress
-    from . import flag_comments, port_files
+    from . import port_files
     from .report import build
 
     _check_options(options)
@@ -90,36 +83,24 @@ def run(options: argparse.Namespace) -> int:
         build.writer(options.report)
     paths = port_files.sources(*options.paths)
     ported: list[PortedFile] = []
-    marked: Sequence[PortedFile] = ()
     try:
         with progress({"files": len(paths)}) as advance:
             ported, unreadable = port_files.port_all(paths, target, options.native, partial(advance, "files"))
-        marked = ported
-        if options.mark:
-            marked = [flag_comments.mark(file, target, options.native, rewritten=options.write) for file in ported]
-        if options.write or options.mark:
-            _write(options, marked)
+            unreadable += port_files.imported_clips(paths)
+        if options.write:
+            if not options.force:
+                port_files.check_clean([file.path for file in ported if file.is_changed])
+            port_files.write(ported)
         report = build.build_report(ported, unreadable, target, options.native, written=options.write)
         if options.report:
             build.write(options.report, report)
         _print(options, report, ported)
     except KeyboardInterrupt:
-        written = sum(map(port_files.is_written, marked)) if options.write or options.mark else 0
+        written = sum(map(port_files.is_written, ported)) if options.write else 0
         complain(f"interrupted. Files changed: {written}." if written else "interrupted. No file was changed.")
         return INTERRUPTED
     left = report.summary.flagged + report.summary.unread + (report.summary.rewritten if options.check else 0)
     return DIFFERENT if left else SUCCESS
-
-
-def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
-    from . import flag_comments, port_files
-
-    if not options.force:
-        port_files.check_clean([file.path for file in ported if file.is_changed])
-    port_files.write(ported)
-    if options.mark:
-        comments = counted(flag_comments.count(ported), "comment")
-        complain(f"wrote {comments} above flagged clips. Each comment begins with `{flag_comments.MARK.strip()}`.")
 
 
 def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedFile]) -> None:

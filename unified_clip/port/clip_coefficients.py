@@ -1,4 +1,4 @@
-"""Find arithmetic that computes a clip coefficient, such as `max_norm / (total_norm + 1e-6)`."""
+"""Find arithmetic that clips, such as `max_norm / (total_norm + 1e-6)`, or `g /= norm` inside `if norm > c`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .catalog import NORM_NAME, THRESHOLD_NAME
+from .catalog import NORM_NAME, THRESHOLD_NAME, is_like_gradient
 from .found_clip import FoundClip
 from .source.module import Module
 from .source.syntax_tree import sorted_nodes
@@ -16,10 +16,11 @@ from .source.syntax_tree import sorted_nodes
 NAME = "clip coefficient"
 
 BY_HAND = (
-    "This expression divides a threshold by a norm, like a clip coefficient. If the quotient scales gradients, replace "
-    "this code by hand with one call of unified_clip, such as clip_grad_norm_."
+    "This code divides by a norm, like a clip. If the quotient is a gradient, or scales gradients, replace this code "
+    "by hand with one call of unified_clip, such as clip_grad_norm_."
 )
-
+SMALLEST_THRESHOLD = 1e-4
+"""A smaller number, as in `if norm > 1e-8`, only avoids a division by 0."""
 
 DIVISIONS = ("div", "divide", "div_no_nan", "divide_no_nan", "elementwise_div", "true_divide")
 
@@ -32,8 +33,11 @@ def clip_coefficient_in_call(module: Module, call: cst.Call) -> Iterator[FoundCl
             yield FoundClip(call, NAME, why_not=BY_HAND)
 
 
-def clip_coefficients(module: Module, node: cst.BinaryOperation) -> Iterator[FoundClip]:
-    if _is_quotient(module, node):
+def clip_coefficients(module: Module, node: cst.BinaryOperation | cst.AugAssign) -> Iterator[FoundClip]:
+    if isinstance(node, cst.AugAssign):
+        if isinstance(node.operator, cst.DivideAssign) and _is_above_threshold(module, node, node.value):
+            yield FoundClip(node, NAME, why_not=BY_HAND)
+    elif _is_quotient(module, node):
         around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.BinaryOperation)]
         if not any(_is_quotient(module, outer) for outer in around):
             yield FoundClip(node, NAME, why_not=BY_HAND)
@@ -48,6 +52,8 @@ def _is_quotient(module: Module, node: cst.BinaryOperation) -> bool:
     if not isinstance(node.operator, cst.Divide | cst.Multiply):
         return False
     if _is_bounded_by_1(module, node):
+        return True
+    if isinstance(node.operator, cst.Divide) and _is_above_threshold(module, node, node.right):
         return True
     for threshold, other in ((node.left, node.right), (node.right, node.left)):
         is_value = isinstance(threshold, cst.Name | cst.Attribute | cst.Subscript | cst.Call)
@@ -69,6 +75,33 @@ def _is_bounded_by_1(module: Module, node: cst.BinaryOperation) -> bool:
     return norm is not None and _has_norm(module, norm, "")
 
 
+def _is_above_threshold(module: Module, node: cst.CSTNode, divisor: cst.BaseExpression) -> bool:
+    """Return whether a statement about gradients divides by a norm, but only by a norm above a threshold.
+
+    For example, `g / norm` in `if norm > c`, or `g / max(norm, c)`.
+    """
+    norms = {word for word in _words(module, divisor) if NORM_NAME.search(word)}
+    statement = module.small_statement(node) if norms else None
+    if statement is None or not any(is_like_gradient(word) or "grad" in word for word in _words(module, statement)):
+        return False
+    if isinstance(divisor, cst.Call) and _words(module, divisor.func)[-1] in ("max", "maximum"):
+        return any(_is_threshold(module, argument.value, norms) for argument in divisor.args)
+    for outer in itertools.takewhile(lambda outer: not isinstance(outer, cst.FunctionDef), module.ancestors(node)):
+        test = outer.test if isinstance(outer, cst.If | cst.IfExp) else None
+        test = outer.args[0].value if isinstance(outer, cst.Call) and outer.args else test
+        for compared in sorted_nodes(test) if test is not None else ():
+            if isinstance(compared, cst.Comparison) and norms.intersection(_words(module, compared)):
+                return any(
+                    _is_threshold(module, side, norms) for side in (compared.left, compared.comparisons[0].comparator)
+                )
+    return False
+
+
+def _is_threshold(module: Module, node: cst.BaseExpression, norms: set[str]) -> bool:
+    number, words = module.number(node), _words(module, node)
+    return not norms.intersection(words) and "eps" not in words and (number is None or number > SMALLEST_THRESHOLD)
+
+
 def _norms(node: cst.BinaryOperation, other: cst.BaseExpression) -> list[cst.BaseExpression]:
     if isinstance(node.operator, cst.Divide):
         return [other]
@@ -80,5 +113,5 @@ def _has_norm(module: Module, node: cst.BaseExpression, threshold: str) -> bool:
     return any(word != threshold and NORM_NAME.search(word) for word in _words(module, node))
 
 
-def _words(module: Module, node: cst.BaseExpression) -> list[str]:
+def _words(module: Module, node: cst.CSTNode) -> list[str]:
     return re.findall(r"\w+", module.code(node)) or [""]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import cast
 
 import libcst as cst
 
+from ..config.formats.python_source import Source
+from ..errors import ConfigError
 from .found_clip import FoundClip
 from .ported_clip import PortedClip, Target, Verdict
+from .source import unused_result
 from .source.edits import Edits
 from .source.gradient_flow import Gradients
 from .source.module import Module
@@ -27,6 +32,21 @@ class FileRewrite:
             clip: PortedClip(*module.position(clip.node), clip.name, module.line(clip.node)) for clip in clips
         }
         self.rule = ""
+
+    def why_unused(self, clip: FoundClip) -> str:
+        """Return why no code uses the result of a clip, or ''."""
+        assert clip.call is not None
+        source, calls = self._parsed
+        try:
+            unused_result.check(source, calls[self.module.position(clip.call)])
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    @cached_property
+    def _parsed(self) -> tuple[Source, Mapping[tuple[int, int], ast.Call]]:
+        source = Source(self.module.tree.code, "")
+        return source, unused_result.calls(source, self.module.tree.code)
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]

@@ -51,7 +51,7 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
         yield from possible_clips.got_by_name(module, node)
         yield from trainer_arguments.clips_in_call(module, imports, node)
         yield from clip_coefficients.clip_coefficient_in_call(module, node)
-    elif isinstance(node, cst.BinaryOperation):
+    elif isinstance(node, cst.BinaryOperation | cst.AugAssign):
         yield from clip_coefficients.clip_coefficients(module, node)
     elif isinstance(node, cst.ClassDef) and imports.has_trainers:
         yield from trainer_arguments.clips_in_bases(module, node)

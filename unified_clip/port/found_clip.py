@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 import libcst as cst
 
-from .catalog import CLIP_NAME, NO_FUNCTION, ClipFunction, TrainerSetting, last_names, trainer_packages
+from .catalog import CLIP_NAME, FRAMEWORKS, NO_FUNCTION, ClipFunction, TrainerSetting, last_names, trainer_packages
 from .source.module import Module
 from .source.syntax_tree import keyword_of
 
@@ -69,6 +69,17 @@ class FoundClip:
     @property
     def is_optimizer_argument(self) -> bool:
         return isinstance(self.node, cst.Arg) and self.function is NO_FUNCTION
+
+    @property
+    def returns(self) -> bool:
+        """Whether the call clips only if code uses its result. Functions of PyTorch packages clip in place."""
+        function = self.function
+        is_in_place = function.kind in ("", "in place", "program") or self.name.endswith("_")
+        if self.call is None or is_in_place or isinstance(self.node, cst.Arg):
+            return False
+        if function.kind == "any tensor":
+            return bool(function.rule) and "out" not in self.arguments.passed
+        return FRAMEWORKS.get(function.name.partition(".")[0]) != "PyTorch"
 
     @cached_property
     def arguments(self) -> Arguments:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import suggested_code
+from . import by_hand, suggested_code
 from .catalog import clip_pattern, may_clip
 from .file_rewrite import FileRewrite
 from .find import find
 from .found_clip import FoundClip
-from .ported_clip import PortedClip, PortedFile, Target
+from .ported_clip import UNUSED, PortedClip, PortedFile, Target
 from .rules import registry
 from .rules.registry import RuleOrder
 from .source.identifiers import identifiers
@@ -37,7 +37,7 @@ def port(
     if not edit:
         return PortedFile(path, content, content, sites)
     file.renames.apply()
-    return PortedFile(path, content, file.edits.to_bytes(), sites)
+    return PortedFile(path, content, file.edits.to_bytes(), sites, by_hand.remaining(file))
 
 
 def _set_meanings(file: FileRewrite) -> None:
@@ -56,8 +56,8 @@ def _set_meanings(file: FileRewrite) -> None:
 
 def _completed(file: FileRewrite, clip: FoundClip) -> PortedClip:
     site = file.sites[clip]
-    if site.verdict == "flagged":
-        site.suggestion = suggested_code.suggested_lines(file.module, clip, file.target)
+    if site.verdict == "flagged" and site.rule != UNUSED:
+        site.suggestion = suggested_code.suggested_lines(file.module, clip, file.target, file.gradients)
     if site.verdict != "rewritten" or file.target != "torch":
         site.checks = []
     elif suggested_code.loss_scale_of(file.module, clip) or (

@@ -24,6 +24,7 @@ from .._parse import TOO_DEEP, UnreadableSourceError
 from .catalog import clip_pattern
 from .port_file import port
 from .ported_clip import PortedFile, Target, UnreadableFile
+from .source import local_imports
 
 FORCE = "To change the files anyway, add --force."
 FEW_FILES = 20
@@ -86,6 +87,35 @@ def port_all(
     )
 
 
+def imported_clips(paths: Sequence[Path]) -> list[UnreadableFile]:
+    """Return the files with possible clips that `paths` import, also through other files, but that are not passed.
+
+    In the `__init__.py` of an imported package, only follow the imports of the names that the importing file uses.
+    """
+    passed = set(map(os.path.realpath, paths))
+    importers: dict[Path, Path] = {}
+    seen: set[tuple[str, str | None]] = set()
+    waiting: list[tuple[Path, str | None]] = [(path, None) for path in paths]
+    while waiting:
+        importer, wanted = waiting.pop()
+        with suppress(OSError):
+            for file, name in local_imports.imported_files(importer, _files.read_bytes(importer), wanted):
+                path = file if importer.is_absolute() else Path(os.path.relpath(file))
+                real, follow = os.path.realpath(file), name if file.name == "__init__.py" else None
+                if (real, follow) not in seen:
+                    seen.add((real, follow))
+                    waiting.append((path, follow))
+                    if real not in passed:
+                        importers.setdefault(path, importer)
+    ported, unread = port_all(sorted(importers), edit=False)
+    for each in ported:
+        if lines := [str(site.line) for site in each.sites if site.verdict != "left"]:
+            place = f"line{'s' * (len(lines) > 1)} {', '.join(lines)}"
+            reason = f"{importers[each.path]} imports this file, which may clip in {place}. Pass this file, too."
+            unread.append(UnreadableFile(each.path, reason))
+    return sorted(unread, key=lambda file: file.path)
+
+
 def _without_clip(path: Path, read: Read) -> Result | None:
     with suppress(OSError):  # `_port_one` reports the error
         return None if clip_pattern().search(read(path)) else PortedFile(path, b"", b"")
@@ -112,7 +142,7 @@ def _processes() -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of processes. If an error occurs, stop the processes immediately."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
-        mp_context=multiprocessing.get_context("spawn"), initializer=_workers.prepare, initargs=[os.getpid()]
+        mp_context=multiprocessing.get_context("spawn"), initializer=_workers.prepare, initargs=(os.getpid(),)
     )
     try:
         yield pool

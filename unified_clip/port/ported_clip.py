@@ -12,6 +12,9 @@ from ..config.clip_config import ClipConfig
 Verdict = Literal["rewritten", "flagged", "left"]
 Target = Literal["torch", "drop-in"]
 
+UNUSED = "function.flag_unused"
+"""The `rule` of a call whose result no code uses."""
+
 SET_OUTSIDE = "might be set in a file, on the command line, or by arguments such as **kwargs"
 
 
@@ -58,6 +61,7 @@ class PortedFile:
     before: bytes
     after: bytes
     sites: Sequence[PortedClip] = ()
+    by_hand: Sequence[str] = ()
 
     @property
     def is_changed(self) -> bool:

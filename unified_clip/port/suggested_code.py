@@ -12,6 +12,7 @@ from . import trainer_arguments
 from .catalog import KERAS_RULES, TrainerSetting, clip_function
 from .found_clip import Arguments, FoundClip, entry_of
 from .ported_clip import Target
+from .source.gradient_flow import Gradients
 from .source.module import Module
 from .source.syntax_tree import keyword_of, keywords_of, sorted_nodes
 from .steps.paddle_clips import SELECTING_ARGUMENTS
@@ -20,6 +21,7 @@ from .steps.static_programs import is_static
 from .to_config import UnsureError, has_several_limits, meaning, rule_of
 
 CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNorm", "value": "GradientClipByValue"}
+WITHOUT_EFFECT = ("name", "foreach", "program")
 OPTAX_SELECTIONS = ("optax.masked", "optax.multi_transform", "optax.partition")
 NOT_FIRST = "# optax applies other transformations before this clip: port them too, and clip their result"
 CLIPS_UPDATES = "# this clip gets the results of other transformations: to clip gradients, put this clip first"
@@ -27,7 +29,7 @@ UNKNOWN_POSITION = "# these lines are correct only if no other transformation ch
 STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
-def suggested_lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
+def suggested_lines(module: Module, clip: FoundClip, target: Target, gradients: Gradients) -> list[str]:
     try:
         meaning(module, clip)
     except UnsureError:
@@ -39,6 +41,8 @@ def suggested_lines(module: Module, clip: FoundClip, target: Target) -> list[str
     rule, _, values = rule_of(module, clip)
     if not rule:
         return _for_entry(module, clip)
+    if target == "torch" and (clip.arguments.passed.keys() - _expressed(clip) or other_variable(gradients, clip)):
+        return _same_call(module, clip)
     limits = ", ".join(module.code(value) for value in values if value is not None) or "threshold"
     if target == "torch":
         factor = loss_scale_of(module, clip)
@@ -59,6 +63,33 @@ def suggested_lines(module: Module, clip: FoundClip, target: Target) -> list[str
             f"{_config(module, clip)}.attach_to({optimizer})  # and remove {keyword_of(clip.node)}=",
         ]
     return []
+
+
+def other_variable(gradients: Gradients, clip: FoundClip) -> str:
+    """Return the code of the input whose gradient is clipped, or '' if the clip may be of parameters' gradients."""
+    if clip.call is None or clip.kind not in ("functional", "any tensor"):
+        return ""
+    tensor = clip.tensor or clip.arguments.value(clip.function.clipped)
+    return gradients.other_variable(tensor, clip.call) if tensor is not None else ""
+
+
+def _expressed(clip: FoundClip) -> set[str]:
+    """Return the arguments that suggested lines express, or that have no effect."""
+    function = clip.function
+    return {*function.parameters[:1], function.tensor, *function.limits, *WITHOUT_EFFECT, *SELECTING_ARGUMENTS}
+
+
+def _same_call(module: Module, clip: FoundClip) -> list[str]:
+    """Return a call of unified_clip's function with the arguments of the old call."""
+    function = clip.function
+    if clip.call is None or not function.replacement:
+        return []
+    codes = []
+    for position, argument in enumerate(clip.call.args):
+        name = keyword_of(argument) or (function.parameters[position] if position >= function.same_positions else "")
+        name = function.renamed.get(name, name)
+        codes.append(f"{name}={module.code(argument.value)}" if name else argument.star + module.code(argument.value))
+    return ["import unified_clip.torch", f"unified_clip.torch.{function.replacement}({', '.join(codes)})"]
 
 
 def _for_setting(module: Module, clip: FoundClip, setting: TrainerSetting) -> list[str]:
@@ -218,6 +249,8 @@ def _is_optax_clip(module: Module, node: cst.BaseExpression) -> bool:
 
 
 def _selected(module: Module, clip: FoundClip) -> str:
+    if (need_clip := clip.arguments.value("need_clip")) is not None:
+        return f"the parameters that {module.code(need_clip)} selects"
     call = _setting_call(module, clip)
     function = clip_function(module.full_name(call.func)) if call is not None else None
     value = Arguments(call, function.parameters).value("param_list") if function is not None else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -200,20 +200,21 @@ def _judge(comparison: RecordingComparison) -> RecordingComparison:
     if (eps := comparison.unreported_eps) and not max_ulp:
         rest = dict(sorted([*rest.items(), (eps[0], [eps[1]])], key=lambda item: item[0].step))
     start = min((each.step for each in rest), default=sys.maxsize)
-    greatest = {step: each for step, each in _greatest_by_step(pairs).items() if step < start}
+    largest = cache(partial(_largest_so_far, pairs, start))  # only a few comparisons need these numbers
 
     def is_beyond(difference: Divergence, before: float) -> bool:
+        size = difference.ulps_at_its_size or 0.0
         if max_ulp is not None:
             return difference.exceeds(max_ulp)
-        earlier = (each.ulps_at_its_size or 0.0 for step, each in greatest.items() if step <= difference.step)
-        return (difference.ulps_at_its_size or 0.0) > max(ROUNDING, GROWTH * max([before, *earlier]))
+        return size > ROUNDING and size > GROWTH * max(before, largest().get(difference.step, 0.0))
 
     logged = compare_logged(a, b, is_beyond)
     if not (rest or (rounding and max_ulp is not None)):
         rest = {each.first: [] for each in logged if each.first and is_loss(each.name)}
     if max_ulp is None:
         rest = {each: [cause for cause in causes if cause.kind not in ROUNDED] for each, causes in rest.items()}
-        rest = rest or _too_far(greatest.values(), is_float64=all(pair.is_float64 for pair in pairs))
+        if not rest and any(each.greatest_relative > MOST_ROUNDING for each in comparison.agreements):
+            rest = _too_far(pairs)
     reported = {"lr" if each.stage == "learning rate" else each.parameter or each.stage for each in rest}
     reported |= {cause.kind for causes in rest.values() for cause in causes}
     return replace(
@@ -224,19 +225,19 @@ def _judge(comparison: RecordingComparison) -> RecordingComparison:
     )
 
 
-def _greatest_by_step(pairs: Sequence[CallPair]) -> dict[int, Divergence]:
-    greatest: dict[int, Divergence] = {}
+def _largest_so_far(pairs: Sequence[CallPair], start: int) -> dict[int, float]:
+    """For each step before `start`, return the largest difference up to this step, in ULP at its size."""
+    largest, so_far = 0.0, dict[int, float]()
     for each in itertools.chain.from_iterable(divergences(pairs, 0.0)):
-        size = each.ulps_at_its_size
-        if size and math.isfinite(size) and not each.is_noise:
-            before = greatest.setdefault(each.step, each)
-            greatest[each.step] = each if size > (before.ulps_at_its_size or 0.0) else before
-    return greatest
+        if each.step < start and not each.is_noise and math.isfinite(each.ulps_at_its_size or 0.0):
+            so_far[each.step] = largest = max(largest, each.ulps_at_its_size or 0.0)
+    return so_far
 
 
-def _too_far(greatest: Iterable[Divergence], *, is_float64: bool) -> dict[Divergence, Sequence[Cause]]:
-    most = MOST_ROUNDING * (2.0**53 if is_float64 else 2.0**24)
-    far = next((each for each in greatest if (each.ulps_at_its_size or 0.0) > most), None)
+def _too_far(pairs: Sequence[CallPair]) -> dict[Divergence, Sequence[Cause]]:
+    most = MOST_ROUNDING * (2.0**53 if all(pair.is_float64 for pair in pairs) else 2.0**24)
+    every = itertools.chain.from_iterable(divergences(pairs, 0.0))
+    far = next((each for each in every if not each.is_noise and (each.ulps_at_its_size or 0.0) > most), None)
     sentence = (
         f"the differences begin as rounding, and have grown to more than {100 * MOST_ROUNDING:g} %. From here on, "
         "rounding and a small mistake look the same. Compare fewer steps, or compare in float64: "

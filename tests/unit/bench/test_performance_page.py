@@ -64,7 +64,7 @@ def test_ratios_in_graphs_have_one_row_for_each_graph_and_list(script: ModuleTyp
 
 
 def test_ratios_on_a_gpu_have_a_table_of_eager_calls_and_one_of_cuda_graphs(script: ModuleType) -> None:
-    native = "torch.nn.utils.clip_grad_norm_, Triton kernels"
+    native = "torch.nn.utils.clip_grad_norm_, CUDA kernels"
     entry = {**LABELS, "framework": "torch", "repeats": 9, **TIMES}
     measured = [
         {**entry, "what": "clipped", "native": native},
@@ -75,8 +75,8 @@ def test_ratios_on_a_gpu_have_a_table_of_eager_calls_and_one_of_cuda_graphs(scri
     text = script.gpu_tables(DATA | {"machine": machine, "results": measured})
     assert text.startswith("Measured on one GPU with CUDA 13.0 and python ")
     eager, graphs = text.split("### CUDA graphs on a GPU")
-    assert "| with the Triton kernels | GPT-2 | - | 2.00 | - | - |" in eager
-    assert "| with the Triton kernels | GPT-2 | 3.00 | - | - | - |" in graphs
+    assert "| with the CUDA kernels | GPT-2 | - | 2.00 | - | - |" in eager
+    assert "| with the CUDA kernels | GPT-2 | 3.00 | - | - | - |" in graphs
 
 
 def test_a_document_without_a_place_for_the_tables_is_refused(

@@ -158,9 +158,7 @@ def slow_group(caplog: Any) -> Any:
             time.sleep(0.01)
         return list(numbers)
 
-    return SimpleNamespace(
-        rank=0, size=2, ranks=range(2), key=threading.Event(), all_reduce_sum=slow, leaves_norms=False
-    )
+    return SimpleNamespace(rank=0, size=2, ranks=range(2), key=threading.Event(), all_reduce_sum=slow)
 
 
 def test_a_difference_in_per_tensor_norms_leaves_no_rank_waiting() -> None:

@@ -72,7 +72,7 @@ def test_drop_in_has_other_lines_to_write(run: Run) -> None:
 def test_an_unreadable_file_has_status_1_and_other_files_are_ported(run: Run) -> None:
     status, out, _ = run(".", a=CERTAIN, b="# clip_grad_norm_\nprint 'x'\n")
     assert status == 1
-    assert "b.py could not be read: Line 2 is not valid in Python 3, and" in out
+    assert "b.py was not read: Line 2 is not valid in Python 3, and" in out
     assert "1 rewritten" in out
 
 
@@ -90,11 +90,11 @@ def test_a_patch_names_on_standard_error_how_many_clips_it_does_not_have(run: Ru
     assert status == 1
     assert out.count("--- a/") == 1
     assert (
-        "1 flagged, 0 left. 1 file could not be read. The diff contains only the rewritten clips. To see flagged clips "
+        "1 flagged, 0 left. 1 file was not read. The diff contains only the rewritten clips. To see flagged clips "
         "and unread files, omit" in err
     )
     _, out, _ = run("c.py")
-    assert "c.py could not be read: Line 2 is not valid Python: invalid character" in out
+    assert "c.py was not read: Line 2 is not valid Python: invalid character" in out
     _, _, err = run("a.py", "--diff")
     assert err == ""
 
@@ -129,7 +129,7 @@ def test_write_changes_committed_files(run: Run) -> None:
 def test_force_needs_a_command_that_writes(run: Run, options: list[str]) -> None:
     status, _, err = run(".", "--force", *options, a=CERTAIN)
     assert status == 2
-    assert "--force applies to --write and --mark only" in err
+    assert "--force applies to --write only" in err
 
 
 def test_write_changes_uncommitted_files_only_with_force(run: Run) -> None:
@@ -208,3 +208,38 @@ def test_no_framework_is_imported(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+SUBCLASS = "import paddle\n\nclass ClipWithLog(paddle.nn.ClipGradByGlobalNorm):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "package", "named"),
+    [
+        ("from pkg.clips import ClipWithLog", "", ["pkg/clips.py"]),
+        ("import os, pkg.clips as c", "", ["pkg/clips.py"]),
+        ("from pkg import (  # x\n    a, clips as c\n)", "", ["pkg/clips.py"]),
+        ("import b", "", ["pkg/clips.py"]),
+        ("from pkg import ClipWithLog", "from .clips import ClipWithLog", ["pkg/clips.py"]),
+        ("from pkg import ClipWithLog", "from .clips import *", ["pkg/clips.py"]),
+        ("from pkg import other", "from .clips import ClipWithLog\nfrom .other import other", []),
+        ("import pkg", "from .clips import ClipWithLog", []),
+    ],
+)
+def test_an_imported_file_that_was_not_passed_but_may_clip_is_named(
+    run: Run, line: str, package: str, named: list[str]
+) -> None:
+    Path("pkg").mkdir()
+    Path("pkg/__init__.py").write_text(package)
+    Path("pkg/clips.py").write_text(SUBCLASS)
+    status, out, _ = run("a.py", "--format", "json", a=f"{line}\n", b="from pkg import clips\n")
+    report = json.loads(out)
+    assert (status, [each["path"] for each in report["unread"]]) == (len(named), named)
+    assert all("line 3" in each["reason"] for each in report["unread"])
+    status, out, _ = run("a.py", "pkg", "--format", "json")
+    assert (status, json.loads(out)["unread"]) == (1, [])
+
+
+def test_an_imported_file_without_a_clip_is_not_named(run: Run) -> None:
+    status, out, _ = run("a.py", a="import b, missing, torch\n", b=CLEAN)
+    assert (status, out.splitlines()[-1]) == (0, "There is nothing to do.")

@@ -17,7 +17,6 @@ from unified_clip.port.ported_clip import PortedFile
 from unified_clip.port.report import build
 
 CLIP = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
-FLAGGED = "import paddle\n\npaddle.clip(x.grad, min=0.0)\n"
 SLOW = CLIP + "".join(f"def f{number}(a, b):\n    return [a + b * {number} for c in a]\n\n\n" for number in range(1500))
 MANY = 60
 SECONDS = 30
@@ -81,8 +80,6 @@ def interrupt(*_: object) -> None:
     [
         ([], "No file was changed"),
         (["--write", "--force"], "Files changed: 2"),
-        (["--mark", "--force"], "Files changed: 1"),
-        (["--write", "--mark", "--force"], "Files changed: 3"),
     ],
 )
 def test_an_interrupt_while_the_report_is_printed_reports_what_was_written(
@@ -94,13 +91,11 @@ def test_an_interrupt_while_the_report_is_printed_reports_what_was_written(
 ) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text(CLIP)
-    (tmp_path / "flagged.py").write_text(FLAGGED)
     monkeypatch.setattr("unified_clip.port.cli._print", interrupt)
     assert cli.main(["port", str(tmp_path), *options]) == 130
     out, err = capsys.readouterr()
     assert (out, err.splitlines()[-1]) == ("", f"unified-clip: interrupted. {message}.")
     assert ("unified_clip" in (tmp_path / "a.py").read_text()) == ("--write" in options)
-    assert ("# unified-clip" in (tmp_path / "flagged.py").read_text()) == ("--mark" in options)
 
 
 def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def test_a_name_that_may_come_from_a_star_import_is_flagged() -> None:
     ],
 )
 def test_a_module_that_may_come_from_a_star_import_is_flagged(star: str, name: str) -> None:
-    _, (site,) = ported(f"from {star} import *\n{name}\n")
+    _, (site,) = ported(f"from {star} import *\nx = {name}\n")
     start = f"from {star} import"
     assert site.reason == f"This name comes from `{start} *`. Add an import: {start} {name.partition('.')[0]}"
 
@@ -322,7 +322,7 @@ def test_a_name_that_a_case_pattern_binds_is_not_the_import() -> None:
     ],
 )
 def test_an_argument_that_unified_clip_rejects_is_flagged(call: str, reason: str) -> None:
-    text, (site,) = ported(f"import {call.partition('.')[0]}\n{call}\n")
+    text, (site,) = ported(f"import {call.partition('.')[0]}\nx = {call}\n")
     assert site.verdict == "flagged"
     assert site.reason.startswith(f"unified_clip rejects {reason}")
     assert "unified_clip" not in text
@@ -346,7 +346,7 @@ def test_an_argument_that_unified_clip_rejects_is_flagged(call: str, reason: str
 def test_the_meaning_of_a_clip_is_a_configuration(
     call: str, rule: str, threshold: float, family: str | None, expression: str
 ) -> None:
-    _, (site,) = ported(f"import torch, paddle\nimport tensorflow as tf\nLIMIT = 2.0\n{call}\n", "drop-in")
+    _, (site,) = ported(f"import torch, paddle\nimport tensorflow as tf\nLIMIT = 2.0\nx = {call}\n", "drop-in")
     assert site.meaning is not None
     config = site.meaning.config
     assert (config.rule, config.threshold, config.family, site.meaning.threshold) == (

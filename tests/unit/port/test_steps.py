@@ -58,7 +58,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ),
         ((("optimizer.step()", "optimizer.minimize(f(x), parameters=p)")), "has arguments besides the loss"),
         ((("parameters=", "q=")), "A call might create optimizer without parameters=. In each call"),
-        (((", grad_clip=clip", "")), "If no other file uses clip, remove clip, because it clips nothing."),
+        (((", grad_clip=clip", "")), "No code uses the result of this call, so the call clips nothing."),
         ((("clip = paddle.nn.ClipGradByNorm(1.0)", "clip = f(paddle.nn.ClipGradByNorm(1.0))")), "write clip = ... in"),
         ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0) if f(0) else g(1)")), "write an if statement with clip ="),
     ],
@@ -145,14 +145,8 @@ def test_other_uses_of_the_attribute_do_not_count() -> None:
     assert verdicts(CLASS + "def save(trainer):\n    return trainer.opt.state_dict()\n") == ["rewritten"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        ("    for batch", "    clip = paddle.nn.ClipGradByNorm(5.0)\n    for batch"),
-        ("    for batch", "    if loader:\n        clip = None\n    for batch"),
-    ],
-)
-def test_a_clip_whose_variable_is_assigned_again_gets_another_name(change: tuple[str, str]) -> None:
+def test_a_clip_whose_variable_is_assigned_again_gets_another_name() -> None:
+    change = ("    for batch", "    if loader:\n        clip = None\n    for batch")
     text, _ = ported(with_lines(PADDLE, change))
     assert "    optimizer_clip = clip\n    optimizer = " in text
     assert "optimizer_clip.clip_(model.parameters())" in text

@@ -72,7 +72,9 @@ def test_no_configuration_is_suggested_where_a_clip_selects_parameters() -> None
     source = with_lines(PADDLE, ("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)"))
     (site,) = ported(source)[1]
     assert "attach_to" not in "".join(site.suggestion)
-    assert "clip.clip_(model.parameters())  # before every step" in site.suggestion
+    assert "clip.clip_(parameters)  # before every step. Put only the parameters that f selects into parameters" in (
+        site.suggestion
+    )
     change = ("        optimizer.step()", "        paddle.nn.clip.set_gradient_clip(clip, [model.weight])")
     _, site = sorted(ported(with_lines(PADDLE, change))[1], key=lambda site: "set_gradient_clip" not in site.name)
     assert "clip.clip_(parameters)  # before every step. Put only [model.weight] into parameters" in site.suggestion

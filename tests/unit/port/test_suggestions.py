@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from support.port.snippets import ported
 
-from unified_clip.port.ported_clip import Target
+from unified_clip.port.port_file import port
+from unified_clip.port.ported_clip import UNUSED, Target
 
 
 @pytest.mark.parametrize("value", ["0", "0.0", "-1.0"])
@@ -151,3 +153,47 @@ def test_lines_for_a_global_norm_of_tensorflow_have_the_parameters_as_a_list_sin
     (site,) = ported(source)[1]
     line = "grads = [parameter.grad for parameter in parameters]  # where parameters = list(model.parameters())"
     assert line in site.suggestion
+
+
+@pytest.mark.parametrize("target", ["torch", "drop-in"])
+def test_a_clip_whose_result_no_code_uses_has_no_lines_because_they_would_clip(target: Target) -> None:
+    path = Path(__file__).parents[2] / "data" / "port" / "sources" / "unused_results.py"
+    sites = port(path, path.read_bytes(), target).sites
+    assert [(site.line, site.meaning, site.suggestion) for site in sites if site.rule == UNUSED] == [
+        (line, None, []) for line in (8, 9, 14, 15, 17, 20)
+    ]
+
+
+ACTION = "def f(q, a, tape):\n    dqda = tape.gradient([q], [a])[0]\n    return {}"
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (ACTION.format("tf.clip_by_norm(dqda, c, axes=-1)"), ["unified_clip.torch.clip_by_norm(dqda, c, axes=-1)"]),
+        (ACTION.format("tf.clip_by_value(dqda, -1, 1)"), ["unified_clip.torch.clip_by_value(dqda, -1, 1)"]),
+        (
+            "grads, _ = tf.clip_by_global_norm(tf.gradients(x, weights), 1.0, use_norm=n)",
+            ["unified_clip.torch.clip_by_global_norm(tf.gradients(x, weights), 1.0, use_norm=n)"],
+        ),
+        ("from torch.nn.utils import *\nclip_grad_norm_(p, 1.0, 1)", ["unified_clip.torch.clip_grad_norm_(p, 1.0, 1)"]),
+    ],
+)
+def test_lines_for_a_call_that_parameters_cannot_express_have_all_its_arguments(source: str, lines: list[str]) -> None:
+    (site,) = ported(f"import tensorflow as tf\n{source}\n")[1]
+    assert site.suggestion == ["import unified_clip.torch", *lines]
+
+
+def test_a_clamp_of_an_actions_gradient_has_no_lines_for_parameters() -> None:
+    source = "import torch\ndef f(q, a):\n    g, = torch.autograd.grad(q, {})\n    return torch.clamp(g, -1, 1)\n"
+    (site,) = ported(source.format("a"))[1]
+    assert (site.verdict, site.suggestion) == ("flagged", [])
+    (site,) = ported(source.format("model.parameters()"))[1]
+    assert "clip.clip_(model.parameters())  # before every step" in site.suggestion
+
+
+def test_lines_for_a_clip_of_selected_parameters_name_the_selection() -> None:
+    (site,) = ported("import paddle\nclip = paddle.nn.ClipGradByNorm(1.0, need_clip=chosen)\nuse(clip)\n")[1]
+    (line,) = [line for line in site.suggestion if "clip_(" in line]
+    assert line.startswith("clip.clip_(parameters)")
+    assert "chosen" in line

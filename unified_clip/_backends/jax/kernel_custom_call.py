@@ -130,6 +130,7 @@ def register() -> bool:
 
 
 def _register_kernels() -> bool:
+    assert KERNELS is not None
     jax.ffi.register_ffi_target(TARGET, KERNELS.xla_norm, platform="cpu")
     jax.ffi.register_ffi_target(SCALE_TARGET, KERNELS.xla_scale, platform="cpu")
     return True

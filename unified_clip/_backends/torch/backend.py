@@ -16,7 +16,7 @@ from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import INFERRED, DistributedSpec, PartialSums, Shards, declared
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor
-from . import arithmetic, conditions, gpu_list_path, kernel_operators, local_sums, sharded, traced_bodies
+from . import arithmetic, conditions, kernel_operators, local_sums, sharded, traced_bodies
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .device_path import (
     LIST_PRIMITIVES,
@@ -27,6 +27,7 @@ from .device_path import (
     TorchPrimitives,
 )
 from .double_float32 import DoubleFloat32Path
+from .gpu import list_path
 
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
@@ -173,9 +174,10 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
         in_graph = torch.compiler.is_compiling()
         if not in_graph:
-            path = collected.path_over(self, self.plain_gradients(parameters))
-            if path is None and not sharded.are_flat(parameters):
-                path = gpu_list_path.collect_parameters(parameters)
+            if sharded.are_flat(parameters):
+                return None
+            path: CollectedPath | None = collected.path_over(self, self.plain_gradients(parameters))
+            path = list_path.collect_parameters(parameters) if path is None else path
             if path is not None:
                 return path
         present = [parameter for parameter in parameters if parameter is not None]
@@ -203,8 +205,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if torch.compiler.is_compiling():
             return _collect_in_graph(self, tensors, differentiable=differentiable)
         recording = records_derivatives(differentiable)
-        path = collected.path_over(self, self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place))
-        path = gpu_list_path.collect_tensors(tensors, recording=recording) if path is None else path
+        plain = self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place)
+        path: CollectedPath | None = collected.path_over(self, plain)
+        path = list_path.collect_tensors(tensors, recording=recording) if path is None else path
         if path is not None:
             return path
         present = [tensor for tensor in tensors if tensor is not None]

@@ -5,7 +5,7 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,12 +13,10 @@ from ..._compute import host, kernels, memory
 from ..._compute.device import DevicePath, inverse, round_once
 from ..._core.path import Change, DevicePrimitives, Path
 from ..._core.types import Deferred, Scalar, Tensor, Write
-from . import arithmetic, conditions, gpu, kernel_operators, list_operations, sharded
+from . import arithmetic, conditions, kernel_operators, list_operations, sharded
 from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
-
-if TYPE_CHECKING:
-    from .gpu.several_tables import Tables
-    from .gpu.table import Table
+from .gpu import lists as gpu_lists
+from .gpu.lists import GpuLists
 
 
 class TorchPrimitives(DevicePrimitives):
@@ -259,7 +257,7 @@ class TorchPath(DevicePath):
 
     @property
     def _has_kernels_for_gpu(self) -> bool:
-        return self._table is not None or (kernel_operators.supports(self._tensors) and self._tensors[0].is_cuda)
+        return self._on_gpu is not None or (kernel_operators.supports(self._tensors) and self._tensors[0].is_cuda)
 
     @property
     def _is_per_tensor(self) -> bool:
@@ -270,53 +268,66 @@ class TorchPath(DevicePath):
         return self._backend in (LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, SINGLE_PRIMITIVES)
 
     @property
-    def _table(self) -> Table | Tables | None:
-        return self._eager_table if gpu.ENABLED and not torch.compiler.is_compiling() else None
+    def _on_gpu(self) -> GpuLists | None:
+        return self._eager_lists if gpu_lists.may_launch() and not torch.compiler.is_compiling() else None
 
     @functools.cached_property  # its lock cannot be traced, so compiled graphs do not read this
-    def _eager_table(self) -> Table | Tables | None:
-        return gpu.table_of(self._tensors, per_tensor=self._is_per_tensor) if self._may_launch else None
+    def _eager_lists(self) -> GpuLists | None:
+        return gpu_lists.of_tensors(self._tensors) if self._may_launch else None
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        if not self._fits(coef) or self._table is None:
+        if not self._fits(coef) or self._on_gpu is None:
             return super().scale(coef)
-        return self._new_tensors(lambda table: table.products(coef, per_tensor=self._is_per_tensor))
+        return self._new_tensors(functools.partial(self._on_gpu.scale, coef))
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        if self._fits(coef) and self._table is not None:
-            return self._launches(self._table.products(coef, per_tensor=self._is_per_tensor))
+        if self._fits(coef) and self._on_gpu is not None:
+            return self._launch(functools.partial(self._on_gpu.scale, coef))
         is_supported = self._fits(coef) and self._may_launch and kernel_operators.supports(self._tensors)
         if not (is_supported and kernel_operators.may_write(self._tensors)):
             return super().prepare_scale(coef)
         return [Write(functools.partial(kernel_operators.scale_, self._tensors, coef, per_tensor=self._is_per_tensor))]
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        if _has_tensor(low, high) or self._table is None:
+        if _has_tensor(low, high) or self._on_gpu is None:
             return super().clamp(low, high)
-        return self._new_tensors(lambda table: table.clamped(self._all_bounds(low, high)))
+        return self._new_tensors(functools.partial(self._on_gpu.clamp, low, high))
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        if _has_tensor(low, high) or self._table is None:
+        if _has_tensor(low, high) or self._on_gpu is None:
             return super().prepare_clamp(low, high)
-        return self._launches(self._table.clamped(self._all_bounds(low, high)))
+        return self._launch(functools.partial(self._on_gpu.clamp, low, high))
 
-    def _new_tensors(self, launches: Callable[[Table | Tables], Sequence[Callable[[], None]]]) -> list[Tensor]:
-        return gpu.new_tensors(self._tensors, launches, per_tensor=self._is_per_tensor)
+    def _new_tensors(self, write_to: Callable[[Sequence[Tensor]], None]) -> list[Tensor]:
+        results = [torch.empty_like(tensor) for tensor in self._tensors]
+        write_to(results)
+        return results
 
     def _fits(self, coef: Scalar) -> bool:
         return bool(coef.dim() == self._is_per_tensor)
 
-    def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:
+    def _launch(self, launch: Callable[[], None]) -> list[Write]:
         bump = functools.partial(torch.autograd.graph.increment_version, self._tensors)
-        return [Write(bump, lambda: None), *map(Write, launches)]
+        return [Write(bump, lambda: None), Write(launch)]
+
+    _rounded: tuple[Scalar, Tensor] | None = None
+    """The total norm, as float64 and in its own dtype."""
 
     def norm(self, p: float) -> Scalar:
-        tensors = self._tensors
-        if self._table is not None and gpu.measures(tensors, p):
-            return self._table.norms(p, per_tensor=self._is_per_tensor)
-        if kernel_operators.supports(tensors) and (gpu.measures(tensors, p) or not tensors[0].is_cuda):
+        tensors, lists = self._tensors, self._on_gpu
+        if lists is not None and gpu_lists.measures(tensors, p):
+            if self._is_per_tensor:
+                return lists.norms()
+            self._rounded = lists.norm(p)
+            return self._rounded[0]
+        if kernel_operators.supports(tensors) and (gpu_lists.measures(tensors, p) or not tensors[0].is_cuda):
             return kernel_operators.norm(tensors, p, per_tensor=self._is_per_tensor)
         return self.norm_by_operations(p)
+
+    def as_norm(self, n: Scalar) -> Tensor:
+        if self._rounded is not None and n is self._rounded[0]:
+            return self._rounded[1]
+        return super().as_norm(n)
 
     def norm_by_operations(self, p: float) -> Scalar:
         if self._backend is not PER_TENSOR_PRIMITIVES:

@@ -1,4 +1,4 @@
-"""The kernels as operators for graphs of `torch.compile`: compiled kernels on the CPU, and Triton kernels on a GPU.
+"""The kernels as operators for graphs of `torch.compile`: compiled kernels on the CPU, and CUDA kernels on a GPU.
 
 The operators `unified_clip::norm` and `unified_clip::scale_` have the same results as the host path. The operator
 `norm` supports derivatives and `torch.func.vmap`. If a graph needs neither, PyTorch's compiler uses `kernel_norm`
@@ -20,16 +20,14 @@ from ..._core.guard import Hook
 from ..._core.path import Path
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
-from . import gpu
 from .conditions import is_complex, is_real
+from .gpu import lists as gpu_lists
 
 NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 ScaleByOperations = Callable[[Sequence[Tensor], Scalar, bool], None]
 HostPathOf = Callable[[Sequence[Tensor]], Path]
 
 LIBRARY = torch.library.Library("unified_clip", "DEF")
-# The kernels' tables are kept, but a CUDA graph would reuse their memory. PyTorch before 2.9 does not have the tag.
-OUTSIDE_CUDA_GRAPHS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
 SCHEMAS = (
     "norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor",
     "kernel_norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor",
@@ -44,7 +42,7 @@ def supports(tensors: Sequence[Tensor]) -> bool:
     if not (IS_REGISTERED and torch.compiler.is_compiling()) or torch.compiler.is_exporting():
         return False
     devices = {tensor.device.type for tensor in tensors}
-    if devices == {"cuda"} and gpu.ENABLED:
+    if devices == {"cuda"} and gpu_lists.may_launch():
         return all(is_real(tensor) or is_complex(tensor) for tensor in tensors)
     return devices == {"cpu"} and ENABLED and all(map(is_real, tensors))
 
@@ -87,7 +85,7 @@ def _register(
     host_path: HostPathOf, norm_by_operations: NormByOperations, scale_by_operations: ScaleByOperations
 ) -> bool:
     for schema in SCHEMAS:
-        LIBRARY.define(schema, tags=OUTSIDE_CUDA_GRAPHS)
+        LIBRARY.define(schema)
 
     def norm_without_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
         if p in (1, 2):
@@ -133,19 +131,20 @@ def register(*functions: Any) -> None:
 
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    table = gpu.table_of(tensors, per_tensor=per_tensor) if gpu.measures(tensors, p) else None
-    return norm_by_operations(tensors, p, per_tensor) if table is None else table.norms(p, per_tensor=per_tensor)
+    lists = gpu_lists.of_tensors(tensors) if gpu_lists.measures(tensors, p) else None
+    if lists is None:
+        return norm_by_operations(tensors, p, per_tensor)
+    return lists.norms() if per_tensor else lists.norm(p)[0]
 
 
 def scale_on_gpu(
     scale_by_operations: ScaleByOperations, tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool
 ) -> None:
-    table = gpu.table_of(tensors, per_tensor=per_tensor)
-    if table is None:
+    lists = gpu_lists.of_tensors(tensors)
+    if lists is None:
         scale_by_operations(tensors, coef, per_tensor)
-        return
-    for launch in table.products(coef, per_tensor=per_tensor):
-        launch()
+    else:
+        lists.scale(coef)
 
 
 def _have_tangents(tensors: Sequence[Tensor]) -> bool:

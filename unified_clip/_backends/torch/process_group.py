@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from ..._core.distributed import PartialSums
 from ..._core.types import Tensor
 from ..._distributed.groups import ProcessGroup
-from ..._distributed.on_device import FLAGS, NormOnDevice, NormRequest, most_terms
 from ..._distributed.ranks import KeptByIdentity, Ranks
-from . import arithmetic, gpu
-from .conditions import COMPLEX, REAL
 from .mesh_groups import MeshGroups, groups_of
-
-if TYPE_CHECKING:
-    from .gpu import norm_over_ranks
 
 
 class TorchGroup(ProcessGroup):
@@ -38,70 +30,6 @@ class TorchGroup(ProcessGroup):
     @property
     def name(self) -> str:
         return " ".join(group.group_name for group in self._groups)
-
-    @property
-    def leaves_norms(self) -> bool:
-        if not gpu.ENABLED:
-            return False
-        from .gpu.table import INTERPRETED
-
-        return bool((self._device.type == "cuda") != INTERPRETED)
-
-    def fits_device(self, tensors: Sequence[Tensor], p: float) -> bool:
-        dtypes = (*REAL, *COMPLEX) if p == 2 else REAL  # in a sum of squares, real and imaginary parts are real numbers
-        return all(tensor.dtype in dtypes for tensor in tensors)
-
-    def norm_on_device(self, request: NormRequest) -> NormOnDevice:
-        from .gpu import norm_over_ranks
-
-        tensors, p, own, numbers, dtype, terms = request
-
-        def counted(tensors: Sequence[Tensor], measure: Callable[[], PartialSums]) -> norm_over_ranks.Counted:
-            return self._counted(tensors, p, dtype, measure)
-
-        def sum_terms() -> tuple[norm_over_ranks.Counted, norm_over_ranks.Counted]:
-            number = most_terms(self.key)
-            if terms is None:
-                self.join_terms(number)
-                return norm_over_ranks.Counted(), norm_over_ranks.Counted()
-            lengths = [terms.length, number - terms.length]
-            buffer = torch.cat([terms.flatten(), self._zeros(lengths[1])])
-            self._reduce(buffer, "SUM")
-            sums = terms.round(buffer.split(lengths)[0])
-            owned = [sums[at] for at in terms.owned]
-            return counted(sums, lambda: terms.measure(sums)), counted(owned, lambda: terms.measure(owned))
-
-        on_device = norm_over_ranks.Request(
-            numbers, counted(tensors, lambda: own), sum_terms if most_terms(self.key) else None, p, dtype == "float64",
-            self.size,
-        )  # fmt: skip
-        with torch.no_grad():
-            norm, added = norm_over_ranks.norm_over_ranks(on_device, self._device, self._reduce)
-        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return NormOnDevice(norm, None)
-        return NormOnDevice(norm, arithmetic.read_later([added.split([FLAGS, len(added) - FLAGS])[1]]))
-
-    def _counted(
-        self, tensors: Sequence[Tensor], p: float, dtype: str, measure: Callable[[], PartialSums]
-    ) -> norm_over_ranks.Counted:
-        from .gpu.norm_over_ranks import Counted
-        from .gpu.table import Table
-
-        present = [tensor for tensor in tensors if tensor.numel()] if self.fits_device(tensors, p) else []
-        if not present:
-            return Counted()
-        table = gpu.table_of(present)
-        if isinstance(table, Table) and table.device == self._device:
-            return Counted(table)
-        if p == math.inf:
-            return Counted(None, largest=measure().max_abs(dtype))
-        return Counted(None, measure().power_sum(int(p), True))
-
-    def join_terms(self, length: int) -> None:
-        self._reduce(self._zeros(length), "SUM")
-
-    def _zeros(self, length: int) -> Tensor:
-        return torch.zeros(length, dtype=torch.float64, device=self._device)
 
     def _reduce(self, tensor: Tensor, op: str) -> None:
         for group in self._groups:

@@ -12,17 +12,16 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ..._core.distributed import DistributedSpec, Measure, Measures
+from ..._core.distributed import DistributedSpec, Measures
 from ..._core.path import Path
 from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.groups import NormGroup, ProcessGroup, SingleProcess
-from ..._distributed.on_device import Terms
 from ..._distributed.owners import Terminology
 from ..._distributed.placements import DistributedGradients
 from ..._distributed.ranks import KeptByIdentity, Ranks, has_first_copy
 from ..._distributed.replicas import ReplicaSet
-from . import gpu, partial_placements
-from .conditions import NARROW
+from . import partial_placements
+from .gpu import lists as gpu_lists
 from .mesh_groups import group_of_mesh, groups_of_shards
 from .partial_placements import Bucket
 from .process_group import TorchGroup, ranks_of
@@ -122,14 +121,15 @@ class TorchShards(DistributedGradients):
         return super().norm_groups(known_only)
 
     def norm(self, path: Path, indices: Sequence[int], p: float, *args: Any, **options: Any) -> Scalar:
-        if gpu.ENABLED and self._stays_here([self.values[index] for index in indices], p):
+        if gpu_lists.may_launch() and self._stays_here([self.values[index] for index in indices], p):
             self.counted(indices)  # raises the errors of a declaration
             return path.norm(p)
         return super().norm(path, indices, p, *args, **options)
 
     def _stays_here(self, values: Sequence[Tensor], p: float) -> bool:
         is_checked = self.numel is not None or self.awaits_sums("total")
-        return self.group().size == 1 and not is_checked and gpu.norm_is_exact(values, p)
+        is_alone = self.group().size == 1 and not is_checked
+        return is_alone and gpu_lists.measures(values, p) and gpu_lists.of_tensors(values) is not None
 
     def counted_alone(self, index: int) -> Tensor:
         return self.reduced(index)
@@ -255,23 +255,6 @@ class TorchShards(DistributedGradients):
             for bucket in self._buckets:
                 self._sums.update(bucket.summed(self.values))
         return [self._sums[index] for index in self._deferred]
-
-    def terms_on_device(self, measure: Measure) -> Terms | None:
-        bucket, *further_buckets = self._buckets
-        values = [self.values[index] for index in bucket.members]
-        if (
-            further_buckets
-            or len(bucket.ranks) != self._group.size
-            or not all(value.dtype in NARROW for value in values)
-        ):
-            return None
-        length = sum(value.numel() for value in values)
-
-        def rounded(buffer: Tensor) -> list[Tensor]:
-            self._sums.update(bucket.rounded(buffer, self.values))
-            return [self._sums[index] for index in self._deferred]
-
-        return Terms(values, length, lambda: bucket.flattened(self.values), rounded, self.owned_terms(), measure)
 
     def awaits_sums(self, measures: Measures) -> bool:
         partial = sorted(self._partial)

@@ -15,6 +15,7 @@ from ... import _files
 from ..._parse import UnreadableSourceError, parse_python
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
+from ...port.source.unused_result import WRITTEN
 
 NOTEBOOK = ".ipynb"
 
@@ -22,9 +23,6 @@ PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python
 """Cell magics, such as `%%time`, that are followed by lines of Python."""
 
 FILES = ("writefile", "file", "writetemplate")
-
-WRITTEN = "_written_file"
-"""The check puts the code of a `%%writefile` cell into a function of this name. No cell calls the function."""
 
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")

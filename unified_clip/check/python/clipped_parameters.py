@@ -67,16 +67,6 @@ def _tensors(source: Source, call: ast.Call) -> ast.expr:
     return next(named, arguments[0] if arguments else call)
 
 
-def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
-    """Return {(line, column): call}. Columns are counted in characters, from 1.
-
-    If several calls begin at one position, as in `model().clip()`, the dict contains the innermost call.
-    """
-    lines = re.split(r"\r\n?|\n", text)
-    before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in source.calls]
-    return {(node.lineno, len(start.decode()) + 1): node for node, start in zip(source.calls, before, strict=True)}
-
-
 def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
     """Return the code of a clip call with THRESHOLD in place of its threshold.
 

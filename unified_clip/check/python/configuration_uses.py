@@ -8,10 +8,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import TypeGuard
 
 from ...config.formats.python_source import FUNCTIONS, Source, last_name
-from ..notebooks.cells import WRITTEN
+from ...port.source.unused_result import scope_of
 
 METHODS = (
     "__call__", "as_optax", "as_paddle", "attach_to", "clip_", "clipper", "copy", "export_to", "model_copy", "pairs",
@@ -84,23 +83,6 @@ def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
     if isinstance(parent, (ast.keyword, ast.Await, *PASSES)):
         return is_use(source, parent, depth)
     return False
-
-
-def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
-    for scope in source.around(node):
-        if not isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
-            continue
-        declared = [inner for inner in ast.walk(scope) if isinstance(inner, ast.Global | ast.Nonlocal)]
-        declarations = [inner for inner in declared if name in inner.names]
-        if any(isinstance(inner, ast.Global) for inner in declarations):
-            return None
-        if not any(source.function(inner) is scope for inner in declarations):
-            return scope
-    return None
-
-
-def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]:
-    return isinstance(scope, FUNCTIONS) and getattr(scope, "name", "") != WRITTEN
 
 
 def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:

@@ -19,16 +19,11 @@ from ...config.formats.python_source import Source, shortened
 from ...config.formats.trainers.paddle.paddle import ARGUMENTS, Paddle, has_groups
 from ...config.schema import is_off
 from ...errors import ConfigError
-from ...port.catalog import (
-    ENGINE_METHODS,
-    FRAMEWORKS,
-    ClipFunction,
-    clip_function,
-    settings,
-)
+from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, ClipFunction, clip_function, settings
 from ...port.port_files import port_all
 from ...port.ported_clip import SET_OUTSIDE, PortedClip, PortedFile, UnreadableFile
 from ...port.rules.function import MADE_OF_GRADIENT
+from ...port.source import unused_result
 from .. import patterns
 from ..clip_use import ONE_PER_GROUP, OWN, ClipUse, NamedValue
 from ..notebooks import clips_in_notebooks
@@ -219,7 +214,7 @@ def _native_uses(
         source = parsed(file.path)
     except ConfigError as error:
         return [ClipUse(file.path, 1, 1, "Python source", why_unknown=str(error))]
-    calls = clipped_parameters.calls(source, text)
+    calls = unused_result.calls(source, text)
     is_read = file.path not in configurations
     sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
     uses = [_native(file.path, site, is_replaced, source, calls.get((site.line, site.column)), paths) for site in sites]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...config.formats.python_source import Source
+from ...port.source import unused_result
 from ..clip_use import ClipUse
 from ..notebooks.cells import python_source, source_of
 from . import configuration_uses
@@ -46,12 +47,12 @@ def mark_unused(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
             | ast.AnnAssign(target=ast.Name(id=name))
             | ast.AugAssign(target=ast.Name(id=name))
         ):
-            scope = configuration_uses.scope_of(source, call, name)
+            scope = unused_result.scope_of(source, call, name)
             if configuration_uses.is_used(source, name, scope):
                 return use
             if isinstance(scope, ast.ClassDef):
                 return _marked_attribute(source, use, name)
-            if configuration_uses.is_local(scope):
+            if unused_result.is_local(scope):
                 return _never_used(use, name, NEVER_USED.format(name=name))
             return replace(use, unused=name)
         case ast.Assign(targets=[ast.Attribute(attr=name)]) | ast.AnnAssign(target=ast.Attribute(attr=name)):

@@ -114,11 +114,11 @@ def _problem(
 
 
 def in_words(deviation: Deviation, size: float, *, is_largest: bool = False) -> str:
-    """Describe a difference, with its cause or its most telling part first.
+    """Describe a difference, with its cause or its most specific part first.
 
     size: The relative difference, or the largest of several cases if `is_largest` is true.
     """
-    text, detail, kind = KINDS[deviation.kind], deviation.detail, deviation.kind  # type: ignore[index]
+    text, detail, kind = KINDS[deviation.kind], deviation.detail, deviation.kind
     if kind not in WITH_NUMBERS:
         return f"{text}: {detail}" if detail else text
     has_structure = kind not in SIZED

@@ -207,12 +207,12 @@ def _failures_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Key, 
             if is_problem(report, framework, each):
                 what, detail = f"{framework}, {TITLES[mode]}, {each.verdict}", _detail(report, framework, each)
                 stages = tuple(stage for stage, size in each.stages.items() if size)
-                names = {"is_lost": each.is_failure, "framework": framework, "mode": mode}
-                key = (each.cause, stages or detail)
-                yield key, problem(what, detail, TITLES[mode], **names), None
+                failure = problem(what, detail, TITLES[mode], is_lost=each.is_failure, framework=framework, mode=mode)
+                yield (each.cause, stages or detail), failure, None
         if native := result.native:
             place = compared_functions.title(NATIVE, native)
-            names = {"is_lost": native.is_failure, "framework": framework, "mode": NATIVE, "function": native.function}
+            names: dict[str, Any] = {"framework": framework, "mode": NATIVE, "function": native.function}
+            names["is_lost"] = native.is_failure
             if is_problem(report, framework, native):
                 detail = _detail(report, framework, native)
                 yield (detail,), problem(f"{framework}, {place}, {native.verdict}", detail, place, **names), None

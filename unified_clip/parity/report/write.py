@@ -33,6 +33,7 @@ def write(report: ParityReport, out: Path, ported: Any = None) -> None:
     """Write all files of a report, or none of them if an error occurs."""
     _files.make_directory(out)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
-    texts = (data, page.render(report, ported), markdown.as_markdown(report))
-    contents = (*texts, junit.as_xml(report))
+    contents: tuple[str | bytes, ...] = (
+        data, page.render(report, ported), markdown.as_markdown(report), junit.as_xml(report),
+    )  # fmt: skip
     _files.write_all({out / name: content for name, content in zip(FILES, contents, strict=True)})

@@ -14,8 +14,7 @@ from ..._coded_error import CodedError
 from ..._display import counted
 from ..._files import LARGEST_REPORT
 from ...config.explain import compare, describe
-from .. import catalog
-from ..ported_clip import Meaning, PortedClip, PortedFile, Target, UnreadableFile, Verdict
+from ..ported_clip import UNUSED, Meaning, PortedClip, PortedFile, Target, UnreadableFile, Verdict
 from . import differences, model, terminal
 from .model import Report
 
@@ -35,7 +34,9 @@ def build_report(
     tables = _Tables()
     files = [
         model.ReportedFile(
-            path=file.path.as_posix(), changed=file.is_changed, clips=[tables.clip(site) for site in file.sites]
+            path=file.path.as_posix(),
+            changed=file.is_changed,
+            clips=[tables.clip(site, file.path) for site in file.sites],
         )
         for file in ported
         if file.sites
@@ -55,7 +56,8 @@ def build_report(
         native=native,
         written=written,
         headline=_headline(counts),
-        next=_next(counts, written, _left_to_port(ported, target), option),
+        next=_next(counts, written, option),
+        by_hand=[f"{file.path.as_posix()}: {line}" for file in ported for line in file.by_hand],
         rounding=differences.rounding(),
         summary=counts,
         files=files,
@@ -108,11 +110,16 @@ class _Tables:
         self.meanings: dict[Hashable, model.ClipMeaning] = {}
         self.comparisons: dict[Hashable, model.MeaningComparison] = {}
         self.known: dict[Hashable, model.KnownDifferenceSummary] = {}
+        self._suggested: dict[Hashable, str] = {}
 
-    def clip(self, site: PortedClip) -> model.ReportedClip:
+    def clip(self, site: PortedClip, path: Path) -> model.ReportedClip:
+        place = f"{path.as_posix()}:{site.line}:{site.column}"
+        first = self._suggested.setdefault(tuple(site.suggestion), place) if site.suggestion else place
         before, after = site.meaning, site.becomes_meaning
         is_old_keras = site.name.endswith("(clipnorm=)") and (before is None or before.config.rule != "norm")
-        measured = "" if site.verdict == "left" or is_old_keras else differences.measured_as(site.name)
+        measured = (
+            "" if site.verdict == "left" or site.rule == UNUSED or is_old_keras else differences.measured_as(site.name)
+        )
         same = comparison = None
         difference = ""
         if before is not None and after is not None:
@@ -123,6 +130,7 @@ class _Tables:
         return model.ReportedClip.model_validate(
             vars(site)
             | {"meaning": self._meaning(before), "becomes_meaning": self._meaning(after), "same": same}
+            | {"suggested_at": "" if first == place else first}
             | {"difference": difference, "comparison": comparison, "measured_as": measured}
             | {"known": self._known(measured), "becomes_known": self._known(differences.measured_as(site.becomes))}
         )
@@ -171,26 +179,19 @@ def _headline(counts: model.Counts) -> str:
     headline = f"{counted(counts.files, 'file')} read, {counted(counts.clips, 'clip')} found"
     if counts.clips:
         headline = f"{headline}: {counts.rewritten} rewritten, {counts.flagged} flagged, {counts.left} left"
-    return f"{headline}. {counted(counts.unread, 'file')} could not be read." if counts.unread else f"{headline}."
+    if not counts.unread:
+        return f"{headline}."
+    return f"{headline}. {counted(counts.unread, 'file')} {'were' if counts.unread > 1 else 'was'} not read."
 
 
-def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], option: str) -> str:
+def _next(counts: model.Counts, written: bool, option: str) -> str:
     todo = []
     if counts.unread:
-        todo.append("fix the files that could not be read")
+        todo.append("fix or pass the files that were not read")
     if counts.changed and not written:
         todo.append(f"review the changes with{option} --format diff and write them with{option} --write")
     if counts.flagged:
         todo.append("rewrite the flagged clips by hand")
-    if counts.changed and left_to_port:
-        code = " and ".join(left_to_port)
-        todo.append(f"port the rest of the {code} code to PyTorch by hand (layers, optimizer, training step)")
     if counts.changed and written:
         todo.append("make the checks in the report and run the tests")
     return f"Next: {'. Then '.join(todo)}." if todo else "There is nothing to do."
-
-
-def _left_to_port(ported: Sequence[PortedFile], target: Target) -> list[str]:
-    sites = [site for file in ported for site in file.sites if site.verdict == "rewritten" and target == "torch"]
-    frameworks = {catalog.FRAMEWORKS.get(site.name.partition(".")[0], "PyTorch") for site in sites}
-    return sorted(frameworks - {"PyTorch"})

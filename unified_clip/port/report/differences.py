@@ -46,8 +46,7 @@ def framework_of(function: str) -> str:
 
 def known_differences(function: str) -> list[KnownDifferenceSummary]:
     own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
-    entries = [entry for entry in own if fnmatchcase(function, entry.function)]
-    return sorted(entries, key=lambda entry: entry.size is None)
+    return [entry for entry in own if fnmatchcase(function, entry.function)]
 
 
 def rounding() -> float:

@@ -107,13 +107,12 @@ class KnownDifferenceSummary(ReportModel):
     function: str
     """The name of the function, or a pattern in which * matches any text."""
 
-    kind: str
-    size: Real | None
+    size: Real
     """If the function returns a norm, the relative error of the norm. Otherwise, the largest error of an element,
     relative to the largest element of the exact gradient."""
 
     by: str
-    """The size of the difference as text, or the kind of the difference if the size is unknown."""
+    """The size of the difference as text."""
 
     when: str
     why: str
@@ -172,6 +171,9 @@ class ReportedClip(ReportModel):
     suggestion: list[str]
     """The lines to write instead of a flagged clip."""
 
+    suggested_at: str
+    """The place of the first clip with the same `suggestion`, or an empty string if this clip is the first one."""
+
     checks: list[str]
     """What to check after the rewrite."""
 
@@ -196,7 +198,7 @@ class ReportedFile(ReportModel):
 
 
 class UnreadFile(ReportModel):
-    """A file that could not be read."""
+    """A file that could not be read, or a file with possible clips that a ported file imports."""
 
     path: str
     reason: str
@@ -216,7 +218,7 @@ class Counts(ReportModel):
     flagged: int
     left: int
     unread: int
-    """The number of files that could not be read."""
+    """The number of files that were not read."""
 
 
 class Report(ReportModel):
@@ -237,6 +239,9 @@ class Report(ReportModel):
 
     next: str
     """A sentence about what to do next."""
+
+    by_hand: list[str]
+    """What is left to port by hand besides the flagged clips, with the file of each item."""
 
     rounding: Real
     """Relative differences below this size are rounding, and are not listed."""

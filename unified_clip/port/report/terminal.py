@@ -10,13 +10,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from .model import ClipMeaning, Report, ReportedClip, spans
+from .model import ClipMeaning, Report, ReportedClip
 
 MAX_REPEATED = 80
 """A longer text is printed in full only the first time."""
-
-NUMBER_KINDS = ("value", "touched")
-"""Known differences of these kinds are printed in full. Of all others, only the `number` is printed."""
 
 VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 
@@ -60,9 +57,12 @@ def _lines(report: Report) -> Iterator[Line]:
         yield from _known(report)
         yield Line(0, Text())
     for unread in report.unread:
-        yield Line(0, Text.assemble((unread.path, "bold"), (" could not be read", "red"), f": {unread.reason}"))
+        yield Line(0, Text.assemble((unread.path, "bold"), (" was not read", "red"), f": {unread.reason}"))
     yield Line(0, Text(report.headline, "bold"))
     yield Line(0, Text(report.next))
+    if report.by_hand:
+        yield Line(0, Text("Also port by hand:", "bold"))
+        yield from (Line(2, Text(line)) for line in report.by_hand)
 
 
 def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
@@ -98,7 +98,9 @@ def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str
         yield Line(6, Text.assemble((f"known differences of {function}: ", "bold"), f"[{', '.join(numbers)}]"))
     if clip.reason:
         yield from once("why", clip.reason)
-    if clip.suggestion:
+    if clip.suggested_at:
+        yield Line(6, Text.assemble(("write: ", "bold"), f"as at {clip.suggested_at}"))
+    elif clip.suggestion:
         yield Line(6, Text("write:", "bold"))
         yield from (Line(10, Text(line, "cyan"), is_code=True) for line in clip.suggestion)
     for check in clip.checks:
@@ -115,10 +117,6 @@ def _known(report: Report) -> Iterator[Line]:
     yield Line(0, Text("Known differences between the frameworks' functions and unified_clip", "bold"))
     yield Line(2, Text(report.legend))
     for known in report.known:
-        if known.kind in NUMBER_KINDS:
-            versions = f" ({known.versions})" if known.versions else ""
-            text = f": {known.when} ({known.by}): {known.why}{versions}"
-            yield Line(2, Text.assemble((f"[{known.number}] ", "bold"), known.owner, text))
-    if others := [known.number for known in report.known if known.kind not in NUMBER_KINDS]:
-        text = "differences in errors, warnings and shapes: --report FILE.html lists them"
-        yield Line(2, Text.assemble((f"[{', '.join(spans(others))}] ", "bold"), text))
+        versions = f" ({known.versions})" if known.versions else ""
+        text = f": {known.when} ({known.by}): {known.why}{versions}"
+        yield Line(2, Text.assemble((f"[{known.number}] ", "bold"), known.owner, text))

@@ -16,6 +16,11 @@ LIKE_GRADIENT = "The name of the tensor suggests a gradient. If the tensor is a 
 MADE_OF_GRADIENT = (
     "The clipped expression contains a gradient. If the result of the expression is a gradient, port this call by hand."
 )
+OF_INPUT = (
+    "This call clips a gradient with respect to {}, which does not look like parameters. In PyTorch, compute this "
+    "gradient with torch.autograd.grad, and clip the result. If these are parameters, clip before optimizer.step() "
+    "instead."
+)
 OF_COEFFICIENT = "The call clamps a clip coefficient. Port the line that computes the coefficient."
 NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."
 UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only documented arguments, by name."
@@ -32,6 +37,16 @@ KINDS = ("in place", "functional", "any tensor", "unknown")
 
 def is_function(clip: FoundClip) -> bool:
     return clip.kind in KINDS
+
+
+@register(RuleOrder.OFF, matches=lambda clip: clip.returns)
+def flag_unused(file: FileRewrite, clip: FoundClip) -> None:
+    tensor = (clip.tensor or clip.arguments.value(clip.function.clipped)) if clip.kind == "any tensor" else None
+    is_gradient = tensor is not None and (
+        file.gradients.is_gradient(tensor) or file.gradients.has_gradient_name(tensor)
+    )
+    if (clip.kind != "any tensor" or is_gradient) and (reason := file.why_unused(clip)):
+        file.flag(clip, reason)
 
 
 @register(
@@ -67,6 +82,8 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, UNKNOWN_ARGUMENTS.format(unknown)) if unknown else file.leave(clip, NO_GRADIENT)
     elif is_coefficient(file.module, tensor):
         file.leave(clip, OF_COEFFICIENT)
+    elif function.quiet and (variable := file.gradients.other_variable(tensor, clip.call)):
+        file.flag(clip, OF_INPUT.format(variable))
     elif file.gradients.is_gradient(tensor):
         flag_if_unsupported(file, clip)
     elif function.name != "paddle.clip" and file.gradients.has_gradient_name(tensor):
@@ -99,6 +116,11 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
 def flag_program(file: FileRewrite, clip: FoundClip) -> None:
+    passed = clip.arguments.value("clip")
+    values = [passed, *(bound.value for bound in file.module.binding(passed).bounds)]
+    if lines := [file.sites[other].line for other in file.clips if other.kind == "class" and other.call in values]:
+        file.leave(clip, f"The call passes the clip of line {lines[0]}. Port that line.")
+        return
     file.flag(
         clip,
         "This call belongs to a static program of Paddle. PyTorch has no static programs. Clip between backward() and "

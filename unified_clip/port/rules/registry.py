@@ -36,7 +36,7 @@ class RuleOrder(IntEnum):
     """The order in which rules are applied. A clip matches at most one rule of each `RuleOrder`."""
 
     OFF = 0
-    """Leave a trainer's setting unchanged if it switches clipping off."""
+    """Leave a trainer's setting unchanged if it switches clipping off. Flag a clip whose result no code uses."""
 
     JUDGE = 1
     """Flag the clip or leave it unchanged, depending on its arguments."""

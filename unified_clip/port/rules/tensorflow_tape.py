@@ -12,12 +12,14 @@ from ..catalog import KERAS_RULES
 from ..file_rewrite import FileRewrite
 from ..found_clip import FoundClip
 from ..source.edits import Edits
+from ..source.gradient_flow import APPLY_METHODS
 from ..source.module import Binding, Module
 from ..source.syntax_tree import Target, keyword_of, owner_of
-from ..steps.tape import APPLY_METHODS, StepRange, TapeStep, TapeSteps
+from ..steps.tape import StepRange, TapeStep, TapeSteps
 from ..to_config import UnsureError
 from . import native_function
 from .argument import is_need_clip
+from .function import OF_INPUT
 from .registry import RuleOrder, register
 
 ATTACH = (
@@ -26,6 +28,10 @@ ATTACH = (
 )
 STEPS_ELSEWHERE = f"The training steps of this optimizer are not in this file. {ATTACH}"
 OTHER_CLIP = "Another clip in this step cannot be rewritten. Port both clips by hand."
+NO_PARAMETERS = (
+    "This call clips a gradient with respect to {}, not the gradients of parameters. In PyTorch, compute this gradient "
+    "with torch.autograd.grad, and clip the result."
+)
 SEVERAL_LISTS = (
     "This optimizer updates different variables in different steps, but PyTorch's optimizer updates all its "
     "parameters. Port both steps by hand, with an optimizer for each list of variables."
@@ -38,6 +44,7 @@ ONE_NUMBER = (
     "Check that the loss is a single number. TensorFlow's tape adds up a loss of several numbers, but PyTorch's "
     "backward() raises an error."
 )
+AXES = "Check axes=. The weights of PyTorch's layers have another order of axes: for example, Linear's are transposed."
 IN_PLACE = (
     "The new code clips gradients in place. TensorFlow's optimizer keeps the gradients unchanged. Check code that "
     "reads gradients after the step."
@@ -63,7 +70,7 @@ def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
         file.flag(clip, reason)
     tapes.write()
     for clip in clips:
-        file.check(clip, ONE_NUMBER)
+        file.check(clip, ONE_NUMBER, *([AXES] if "axes" in clip.arguments.passed else ()))
         if is_of_keras(clip):
             meaning = file.sites[clip].meaning
             file.check(clip, IN_PLACE, *([OFF_WHEN_RUN] if meaning is not None and meaning.threshold else ()))
@@ -126,6 +133,8 @@ class TapeRewrite:
             _write_step(file.edits, self._module, step, clips)
 
     def _ranges_of(self, clip: FoundClip) -> Sequence[StepRange]:
+        if variable := suggested_code.other_variable(self._file.gradients, clip):
+            raise UnsureError(OF_INPUT.format(variable))
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
         else:

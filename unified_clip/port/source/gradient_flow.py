@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ class TupleOf:
 
 
 Kind = ListOf | TupleOf | Literal["gradient"] | None
+
+APPLY_METHODS = ("apply_gradients", "apply")
+PARAMETER_NAME = re.compile(r"(?i)var|weight|param|theta|trainable|kernel|bias|\b[pwvb]s?\b")
 
 PAIRS = ListOf(TupleOf(("gradient", None)))
 
@@ -114,6 +118,41 @@ class Gradients:
             calls = [outer for outer in around if isinstance(outer, cst.Call)]
         values = [argument.value for call in calls for argument in call.args]
         return [value for value in values if value is not function]
+
+    def other_variable(self, clipped: cst.BaseExpression, clip: cst.Call) -> str:
+        """Return the code of an input, such as an action, if `clipped` is its gradient. Return '' for a parameter."""
+        sources = [inner for inner in self._reached(clipped) if isinstance(inner, cst.Call) and self._of_inputs(inner)]
+        inputs = [argument.value for call in sources for argument in call.args[1:2]]
+        codes = [self._module.code(each) for node in inputs for each in self._values(node)]
+        if not inputs or any(map(PARAMETER_NAME.search, codes)):
+            return ""
+        applied = [
+            argument.value for call in self._module.calls if method_of(call) in APPLY_METHODS for argument in call.args
+        ]
+        return (
+            "" if any(clip in self._reached(value) for value in applied) else self._module.code(inputs[0]).strip("[]")
+        )
+
+    def _of_inputs(self, call: cst.Call) -> bool:
+        is_tape = method_of(call) == "gradient" and self._is_tape(call.func)
+        return is_tape or self._module.full_name(call.func) in names("gradient_sources")
+
+    def _values(self, node: cst.BaseExpression) -> list[cst.CSTNode]:
+        """Return an expression, and the values of the variable. Of a call, return the function."""
+        values = [node, *(bound.value for bound in self._module.binding(node).bounds if bound.value is not None)]
+        return [value.func if isinstance(value, cst.Call) else value for value in values]
+
+    def _reached(self, node: cst.BaseExpression) -> list[cst.CSTNode]:
+        """Return all nodes of an expression, and of the values of its variables."""
+        reached, waiting, visited = [], [node], set()
+        while waiting:
+            for inner in sorted_nodes(waiting.pop()):
+                reached.append(inner)
+                binding = self._module.binding(inner if isinstance(inner, cst.Name | cst.Attribute) else None)
+                if binding.key not in visited:
+                    visited.add(binding.key)
+                    waiting += [bound.value for bound in binding.bounds if bound.value is not None]
+        return reached
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
         """Return the kind of an expression: "gradient", a list or tuple of kinds, or None."""

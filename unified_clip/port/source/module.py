@@ -13,6 +13,7 @@ from libcst.metadata import Assignment, BaseAssignment, ImportAssignment
 
 from ..._parse import parse_expression
 from ..._static_values import UnknownValueError, evaluate, is_number
+from .local_imports import file_of
 from .syntax_tree import SyntaxTree, Target, first_name, is_name, sorted_nodes
 
 SELF = ("self", "cls")
@@ -21,9 +22,6 @@ MAX_ALIASES = 10
 
 MAX_NAMES = 100
 """A name with more than MAX_NAMES possible full names counts as unknown."""
-
-PROJECT_DEPTH = 6
-"""The number of parent folders to search for an imported module."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +131,7 @@ class Module(SyntaxTree):
         return not is_bound
 
     def is_in_project(self, package: str) -> bool:
-        folders = list(self.path.resolve().parents)[:PROJECT_DEPTH] if self.path is not None else []
-        parts = package.split(".")
-        names = [name for name in ("/".join(parts), "/".join(parts[:-1])) if name]
-        files = [file for name in names for file in (f"{name}.py", f"{name}/__init__.py")]
-        return any((folder / file).is_file() for folder in folders for file in files)
+        return self.path is not None and file_of(package, self.path)[0] is not None
 
     def only_target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
         parent = self.parents[node]

@@ -9,7 +9,7 @@ import libcst as cst
 
 from ..catalog import names
 from ..found_clip import Arguments
-from ..source.gradient_flow import Gradients
+from ..source.gradient_flow import APPLY_METHODS, Gradients
 from ..source.module import Binding, Module
 from ..source.syntax_tree import Target, keyword_of, method_of, owner_of
 from ..to_config import UnsureError
@@ -35,7 +35,6 @@ PERSISTENT = (
 )
 DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
 GRADIENT_METHODS = ("gradient", "compute_gradients", "get_gradients")
-APPLY_METHODS = ("apply_gradients", "apply")
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,7 +71,7 @@ def _mark(position: int, call: Call) -> Iterator[None]:
     """Mark the results as gradients. If a gradient tape computes them, also record the loss."""
     report = None
     if isinstance(call.args[0], tf.GradientTape):
-        named = dict(zip(("target", "sources", "output_gradients"), call.args[1:], strict=False)) | call.kwargs
+        named = dict(zip(("target", "sources", "output_gradients"), call.args[1:], strict=False)) | dict(call.kwargs)
         report = _add_loss(**named)
     yield
     _watch_operations()
@@ -170,7 +170,7 @@ def from_tape(tensor: Any) -> bool | None:
 
 def clip_by_global_norm(call: Call) -> Iterator[None]:
     yield
-    t_list, clip_norm, use_norm = map(call.arguments.get, ("t_list", "clip_norm", "use_norm"))
+    t_list, clip_norm, use_norm = call.arguments["t_list"], call.arguments["clip_norm"], call.arguments.get("use_norm")
     clipped, norm = call.result
     thresholds = [clip_norm] if use_norm is None else [clip_norm, use_norm]
     describe, returned = _describe("tf.clip_by_global_norm", "global"), norm if use_norm is None else None

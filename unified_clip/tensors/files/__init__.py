@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from ... import _files, _workers
+from ..._files import FileError
 from ..._limits import MAX_SECONDS, LimitError, seconds
 from ..._scratch import Scratch
 from ..types import Gradient, UnreadableError
@@ -84,6 +85,8 @@ def read(
         return gradients
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path}: {error}", error.code) from None
+    except FileError as error:
+        raise UnreadableError(str(error).removesuffix("."), error.code) from None
     except Exception as error:  # NumPy, zipfile and pickle raise almost anything for damaged bytes
         raise UnreadableError(f"{path}: {describe_failure(error)}") from None
 

@@ -56,7 +56,7 @@ def store_output(out: Path, step: int, output: Any) -> None:
             )
         present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         stored |= {f"{part}/{name}": dtype_and_array(part, name, step, tensor) for name, tensor in present.items()}
-    _safetensors.write_at_once(out / OUTPUT.format(step), stored)
+    _safetensors.write(out / OUTPUT.format(step), stored)
 
 
 def dtype_and_array(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:

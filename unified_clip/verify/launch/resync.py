@@ -49,7 +49,7 @@ def weight_copier(
         assign(parameters, weights, is_sent=is_sent)
         stored = weights if is_sent else parameters
         after = {name: dtype_and_array("parameters", name, step, each) for name, each in stored.items()}
-        _safetensors.write_at_once(out / RESYNCED.format(step), after)
+        _safetensors.write(out / RESYNCED.format(step), after)
         return weights if is_sent else None
 
     return resync

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..._compute import collected, host
-from ..._compute.device import DeviceScalars
-from . import conditions, gpu
-from .device_path import LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, ListPrimitives, TorchPath
+from ...._compute import collected, host
+from ...._compute.device import DeviceScalars
+from ...._core.types import Tensor
+from .. import conditions
+from ..device_path import LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, ListPrimitives, TorchPath
+from . import lists as gpu_lists
 
 if TYPE_CHECKING:
-    from ..._core.path import Path
-    from .gpu.table import Table
+    from ...._core.path import Path
+    from .lists import GpuLists
 
 PLAIN_METHODS = [("is_neg", False), ("is_inference", False)]
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, PLAIN_METHODS, ("requires_grad", True))
@@ -32,8 +34,13 @@ class GpuListPath(TorchPath):
         return super().per_tensor() if self._list.has_float64 else GpuListPath(self._list, PER_TENSOR_PRIMITIVES)
 
     @functools.cached_property
-    def _eager_table(self) -> Table | None:
-        return gpu.table_of_list(self._list)
+    def _eager_lists(self) -> GpuLists | None:
+        return gpu_lists.of_collected(self._list)
+
+    def clip_at_once(self, p: float, threshold: float, eps: float, infinite_norm_gives_nan: bool) -> Tensor | None:
+        """Clip in place by the total norm with two kernels. Return the norm, or None if kernels cannot do so."""
+        lists = self._on_gpu if gpu_lists.measures(self._tensors, p) else None
+        return lists and lists.clip(p, threshold, eps, infinite_norm_gives_nan)
 
 
 def collect_parameters(parameters: Sequence[Any]) -> GpuListPath | None:

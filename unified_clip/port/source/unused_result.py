@@ -1,41 +1,39 @@
-"""Find clip calls that have no effect, because no code uses the result."""
+"""Find calls that have no effect, because no code uses the result. `port` and `config check` share this module."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
+from typing import TypeGuard
 
-from ....config.formats.python_source import FUNCTIONS, Source, last_name, shortened
-from ....errors import ConfigError
-from ..configuration_uses import is_local, scope_of
-from ..steps.value_flow import Flow
+from ...config.formats.python_source import FUNCTIONS, Source
+from ...errors import ConfigError
+from ..catalog import FRAMEWORKS
 
 UNUSED = (
-    "No code uses the result of this call, so the call clips nothing. Use the clipped gradients, as in gradients = "
-    "clip(gradients), or pass the clip to the optimizer. Or remove the call."
+    "No code uses the result of this call, so the call clips nothing. To train as before, remove the call. To clip, "
+    "use the clipped gradients, as in gradients = clip(gradients), or pass the clip to the optimizer."
 )
 NOT_UPDATED = (
-    "This file calls init of the transformation with this clip, but never calls update, so the clip has no effect. "
-    "Call update, or remove the transformation. If another file calls update, add the clip to check.ignore with a "
-    "reason."
+    "This file calls init of the transformation with this clip, but never calls update, so the clip has no effect, "
+    "unless another file calls update. Call update, or remove the transformation."
 )
 REPLACED = (
     "Line {line} assigns another value to {name} before any code uses this clip, so this clip has no effect. Remove "
     "one of the two lines."
 )
-IGNORED = "Paddle's LBFGS in line {line} ignores grad_clip, so this clip clips nothing. Use another optimizer."
-CONDITIONAL = (
-    "The optimizer gets this clip only if {test}, which is only known at run time. Pass the clip in both cases, or add "
-    "the clip to check.ignore with a reason."
-)
-LBFGS = ("paddle.optimizer.LBFGS", "paddle.incubate.optimizer.LBFGS")
+WRITTEN = "_written_file"
+"""`config check` puts the code of a `%%writefile` cell into a function of this name. No cell calls the function."""
+
+CONTAINERS = ("dict", "list", "tuple", "zip")
 PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript)
 
 
 def check(source: Source, call: ast.Call) -> None:
     """Raise ConfigError if no code uses the result of a clip, or if code replaces the result before it is read.
 
-    An unused variable of the module is no error, because other files can import it.
+    An unused variable of the module is no error, because other files can import it. Nobody imports `_`.
     """
     node: ast.AST = call
     if isinstance(source.parents[node], ast.Expr):
@@ -43,6 +41,8 @@ def check(source: Source, call: ast.Call) -> None:
     _check_updates(source, [call])
     while isinstance(source.parents[node], PASSES):
         node = source.parents[node]
+        if isinstance(node, ast.Call) and source.dotted(node.func).partition(".")[0] not in (*FRAMEWORKS, *CONTAINERS):
+            return  # the function that is called may use the clip
     statement = source.parents[node]
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return
@@ -56,27 +56,39 @@ def check(source: Source, call: ast.Call) -> None:
     _check_updates(
         source, [read for inner in nodes if isinstance(inner, ast.Name) for read in _reads(inner, target.id)]
     )
-    if is_local(scope) and not _is_read(source, scope, statement, target.id):
+    if is_local(scope):
+        is_read = _is_read(source, scope, statement, target.id)
+    else:
+        is_read = target.id != "_" or any(_reads(node, "_") for node in source.nodes if isinstance(node, ast.Name))
+    if not is_read:
         raise ConfigError(UNUSED)
 
 
-def check_grad_clip(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if Paddle's optimizer ignores a clip, or gets the clip only under a condition.
+def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
+    """Return {(line, column): call}. Columns are counted in characters, from 1.
 
-    A condition about the threshold is allowed, as in `ClipGradByNorm(norm) if norm > 0 else None`.
+    If several calls begin at one position, as in `model().clip()`, the dict contains the innermost call.
     """
-    if not source.dotted(call.func).startswith("paddle.") and last_name(call.func) != "as_paddle":
-        return
-    flow = Flow(source)
-    for optimizer in source.calls:
-        if source.dotted(optimizer.func) in LBFGS and call in [*flow.reached(optimizer)]:
-            raise ConfigError(IGNORED.format(line=optimizer.lineno))
-    threshold = ast.unparse([*call.args, *(each.value for each in call.keywords), call.func][0])
-    for outer in flow.sites(call, lambda outer: isinstance(outer, ast.Call)).values():
-        for choice in (each for each in outer if isinstance(each, ast.IfExp)):
-            branches = map(ast.unparse, (choice.body, choice.orelse))
-            if "None" in branches and threshold not in ast.unparse(choice.test):
-                raise ConfigError(CONDITIONAL.format(test=shortened(choice.test)))
+    lines = re.split(r"\r\n?|\n", text)
+    before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in source.calls]
+    return {(node.lineno, len(start.decode()) + 1): node for node, start in zip(source.calls, before, strict=True)}
+
+
+def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
+    for scope in source.around(node):
+        if not isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
+            continue
+        declared = [inner for inner in ast.walk(scope) if isinstance(inner, ast.Global | ast.Nonlocal)]
+        declarations = [inner for inner in declared if name in inner.names]
+        if any(isinstance(inner, ast.Global) for inner in declarations):
+            return None
+        if not any(source.function(inner) is scope for inner in declarations):
+            return scope
+    return None
+
+
+def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]:
+    return isinstance(scope, FUNCTIONS) and getattr(scope, "name", "") != WRITTEN
 
 
 def _check_updates(source: Source, transformations: Sequence[ast.expr]) -> None:
