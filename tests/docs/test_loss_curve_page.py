@@ -102,8 +102,7 @@ def test_adam_with_the_formula_of_keras_has_the_same_numbers(folder: Path) -> No
     without = re.sub(r" *group\[\"lr\"\].*\n", "", SCRIPTS["keras_adam"])
     record(folder, {"without": without})
     output = run(folder, "-m", "unified_clip", "compare", "keras_script.jsonl", "without.jsonl", "--max-ulp", "64")
-    assert "rounds its betas to float32" in output
-    sizes = map(int, re.findall(r"(?:by at most|differences are) (\d+) ULP", output))
+    sizes = map(int, re.findall(r"(?:by at most|difference is) (\d+) ULP", output))
     assert 150 < max(sizes) < 250  # it depends on the processor
 
 

@@ -98,18 +98,6 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     assert ended.stderr == f"unified-clip: error UC205: {message}\n"
 
 
-@pytest.mark.parametrize("arguments", ["compare slow.yaml run.jsonl", "explain slow.yaml --from lightning"])
-@pytest.mark.usefixtures("heeds_ctrl_c")
-def test_ctrl_c_ends_a_command_with_one_line_and_status_130(tmp_path: Path, arguments: str) -> None:
-    os.mkfifo(tmp_path / "slow.yaml")
-    command = [*COMMAND, *arguments.split()]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
-        with (tmp_path / "slow.yaml").open("w"):  # opens once the command has begun to read
-            running.send_signal(signal.SIGINT)
-        _, errors = running.communicate(timeout=60)
-    assert (running.returncode, errors) == (_command.INTERRUPTED, "unified-clip: interrupted\n")
-
-
 @pytest.mark.parametrize("command", ["parity init", "parity --suite s", "bench", "compare a b"])
 def test_ctrl_c_in_any_command_has_status_130(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -71,7 +71,7 @@ class Compiler:
         self.version = major.value, minor.value
 
     def compile(self, capability: int, options: Sequence[str]) -> bytes:
-        """Return the code for one compute capability. Code for several (PTX) would be refused by older drivers."""
+        """Return the code for one compute capability. Older drivers reject code for several (PTX)."""
         source, header = ((SOURCE / name).read_bytes() for name in ("clip.cu", "call.hpp"))
         arguments = [text.encode() for text in (f"--gpu-architecture=sm_{capability}", *OPTIONS, *options)]
         program, library = ctypes.c_void_p(), self._library
