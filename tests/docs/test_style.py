@@ -1,8 +1,4 @@
-"""Prose of pages, docstrings and messages: no long sentence, private word or heading that is a clause.
-
-support/prose.py has the rules, and support/source_prose.py finds the prose in source files. Names of variables and
-parameters have to be nouns of the things that they are.
-"""
+"""Docstrings describe parameters that exist."""
 
 from __future__ import annotations
 
@@ -12,132 +8,9 @@ import re
 from pathlib import Path
 
 import pytest
-from support import prose, source_prose, syntax
+from support import source_prose, syntax
 
 ROOT = Path(__file__).parents[2]
-TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "conformance/README.md", "examples/README.md")
-PAGES = [
-    *(ROOT / name for name in TOP),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
-
-
-def test_pages_read_well() -> None:
-    assert len(PAGES) > 40
-    habits = [(page, habit) for page in PAGES for habit in prose.habits(page.read_text(encoding="utf-8"))]
-    assert [f"{page.relative_to(ROOT)}: {habit.text!r}: {habit.remedy}" for page, habit in habits] == []
-
-
-def test_docstrings_messages_and_help_read_well() -> None:
-    texts = list(source_prose.texts(ROOT, ROOT / "unified_clip"))
-    assert {text.kind for text in texts} == {"docstring", "message"}
-    habits = [(text.place, habit) for text in texts for habit in prose.habits(text.text, mentions_native=True)]
-    assert [f"{place}: {habit.text!r}: {habit.remedy}" for place, habit in habits] == []
-
-
-LONG = "One " + "word " * 35 + "more."
-
-
-@pytest.mark.parametrize(
-    ("text", "remedy"),
-    [
-        (LONG, "37 words: write two sentences, or a list"),
-        (f"| cell | {LONG} |", "37 words: write two sentences, or a list"),
-        (f"- An item.\n- {LONG}", "37 words: write two sentences, or a list"),
-        ("Tensors do not tell this.", "return, print, report, or show"),
-        ("The norms are ours.", "unified_clip"),
-        ("Pass the ranks, all of which call.", "a second sentence"),
-        ("It returns gradients, as Paddle's does.", "the noun after the possessive"),
-        ("## What is read", "name the thing or the task that people search for"),
-        ("The natives differ.", "define native first, or write: the framework's function"),
-        ("A; b; c; d.", "write sentences"),
-        ("The norm is infinite; the clip makes it 0.", "a semicolon joins sentences: write two"),
-    ],
-)
-def test_a_habit_is_reported(text: str, remedy: str) -> None:
-    assert [habit.remedy for habit in prose.habits(text)] == [remedy]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "One " + "word " * 33 + "more.",
-        "```python\ntold = ours  # a; b; c; d\n```",
-        "A list:\n\n    told ours refused\n",
-        "Call `told(" + "a, " * 40 + ")`.",
-        "## What is a threshold?",
-        "*Native* means a framework's own function. The natives differ.",
-        "| a; b; c | d; e; f |",
-        "The norm is infinite (it is NaN; it has no value).",
-    ],
-)
-def test_allowed_text(text: str) -> None:
-    assert prose.habits(text) == []
-
-
-SOURCE = '''"""It reads it; it is short."""
-
-def check(value):
-    """Return the norm.
-
-    Args:
-        value: What a tensor tells.
-
-    Raises:
-        ValueError: {long}
-
-    Example:
-        >>> told = "ours is told here"
-    """
-    if value:
-        raise ValueError(f"The clip of {{value}} was refused by ours.")
-    told = ["ours", "a told b", r"(?:told|ours) \\d of what"]
-    parser.add_argument("--told", help="print what the run tells")
-'''
-
-
-def test_habits_in_source_files_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "module.py").write_text(SOURCE.format(long=LONG), encoding="utf-8")
-    habits = [
-        (text.place, text.kind, habit.remedy)
-        for text in source_prose.texts(tmp_path, tmp_path)
-        for habit in prose.habits(text.text, mentions_native=True)
-    ]
-    assert sorted(habits) == [
-        ("module.py:1", "docstring", "a semicolon joins sentences: write two"),
-        ("module.py:16", "message", "reject, or raise"),
-        ("module.py:16", "message", "unified_clip"),
-        ("module.py:18", "message", "return, print, report, or show"),
-        ("module.py:4", "docstring", "37 words: write two sentences, or a list"),
-        ("module.py:4", "docstring", "return, print, report, or show"),
-    ]
-
-
-EMPTY_NAMES = {"found", "wanted", "told", "said", "stated", "held", "ours", "theirs"}
-"""Names of variables and parameters that do not show what the value is."""
-
-
-def empty_names(path: Path) -> list[str]:
-    """Return the places of `EMPTY_NAMES` in a file, except fields of classes, which may be keys of reports."""
-    if not re.search(rf"\b(?:{'|'.join(EMPTY_NAMES)})\b", path.read_text(encoding="utf-8")):
-        return []  # most files, without the time to parse them
-    nodes = syntax.nodes(path)
-    fields = {
-        id(statement.target)
-        for node in nodes
-        if isinstance(node, ast.ClassDef)
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign)
-    }
-    names = [
-        (node.lineno, node.arg if isinstance(node, ast.arg) else node.id)
-        for node in nodes
-        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-        if id(node) not in fields
-    ]
-    return [f"{path}:{line}: {name}" for line, name in names if name in EMPTY_NAMES]
-
-
 FOLDERS = ["unified_clip", "tests", "tools", "benchmarks", "examples"]
 
 
@@ -145,23 +18,6 @@ def python_files(folder: str) -> list[Path]:
     files = [path for path in (ROOT / folder).rglob("*.py") if ROOT / "tests" / "data" not in path.parents]
     assert files
     return files
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_names_of_variables_and_parameters_are_nouns(folder: str) -> None:
-    files = python_files(folder)
-    names = [name for path in files for name in empty_names(path)]
-    assert names == [], "Name the thing: norms, gradients, result, expected, report, options, ..."
-
-
-def test_empty_names_are_reported(tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text(
-        "found = 1\ndef check(wanted, *, expected):\n    return [told for told in expected]\n"
-        "class Report:\n    ours: float\n    def add(self, found): self.found = found\n",
-        encoding="utf-8",
-    )
-    assert sorted(empty_names(path)) == [f"{path}:{line}" for line in ("1: found", "2: wanted", "3: told", "6: found")]
 
 
 PARAMETER = re.compile(r"(?:^|\n|\. )\s*([a-z_][a-z_0-9]*): [A-Z]")

@@ -56,7 +56,7 @@ def test_a_transformation_is_an_event_of_each_update(
     assert [line["step"] for line in output] == [1, 2]
     for line in output:
         assert {key: line[key] for key in expected} == expected
-        assert {name: each["norm"] for name, each in line["parameters"].items()} == {"['a']": 5.0, "['b']": 12.0}
+        assert {name: each["norm"] for name, each in line["parameters"].items()} == {"a": 5.0, "b": 12.0}
 
 
 @pytest.mark.parametrize("name", ["clip_by_global_norm", "clip"])

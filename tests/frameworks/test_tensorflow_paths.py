@@ -458,7 +458,7 @@ def test_what_cannot_be_updated_names_the_functional_alternative() -> None:
     for container in (tensor, (tensor, tensor), iter([tensor]), (t for t in [tensor]), np.array(GRADIENT)):
         with pytest.raises(TypeError, match=r"[Uu]se clip_by_global_norm, which returns the result"):
             uc.clip_grad_norm_(container, 1.0)
-    with pytest.raises(TypeError, match="Use clip_by_value"):
+    with pytest.raises(TypeError, match="Use ClipConfig"):
         uc.clip_grad_value_(tensor, 1.0)
 
 
@@ -490,7 +490,7 @@ def test_pairs_of_classes_in_either_order() -> None:
 
 def test_only_tensors_of_tensorflow_are_taken() -> None:
     for wrong in (tf.sparse.from_dense([1.0]), tf.ragged.constant([[1.0]]), tf.TensorSpec([2])):
-        with pytest.raises(TypeError, match="position 0 is a tensorflow"):
+        with pytest.raises(TypeError, match=r"position 0 is a (Sparse|Ragged|tensorflow.*)Tensor"):
             uc.global_norm([wrong])
     with pytest.raises(TypeError, match="string"):
         uc.global_norm([tf.constant("weight")])

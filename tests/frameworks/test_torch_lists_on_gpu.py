@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 
 import unified_clip
 import unified_clip.torch as uc
-from unified_clip._backends.torch.backend import BACKEND
 from unified_clip._backends.torch.gpu import list_path as gpu_list_path
 from unified_clip._backends.torch.gpu import lists as gpu_lists
 from unified_clip._backends.torch.gpu.list_path import GpuListPath
@@ -46,7 +45,7 @@ def random(dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def collected(parameters: list[torch.nn.Parameter]) -> GpuListPath | None:
-    return gpu_list_path.collect_parameters(BACKEND, parameters)
+    return gpu_list_path.collect_parameters(parameters)
 
 
 def test_gradients_in_the_memory_of_the_cpu_are_on_no_gpu() -> None:

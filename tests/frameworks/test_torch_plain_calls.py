@@ -28,7 +28,7 @@ def python_functions(call: Callable[[], Any]) -> list[str]:
     names: list[str] = []
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call":
+        if event == "call" and "_dynamo" not in frame.f_code.co_filename:  # which keeps the call out of graphs
             names.append(frame.f_code.co_qualname)
 
     sys.setprofile(profile)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import doctest
+import fnmatch
 import itertools
 import math
 import pickle
 from typing import Any
 
+import flax.core
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -350,3 +352,19 @@ def test_the_examples_run() -> None:
     failed, attempted = doctest.testmod(optax_transforms)
     assert attempted
     assert not failed
+
+
+@pytest.mark.parametrize("pattern", ["layers.1.*", "layers.*.w", "pair.0", "frozen.a.b"])
+def test_patterns_select_the_same_gradients_in_a_transformation_and_in_an_eager_clip(pattern: str) -> None:
+    one = jnp.ones(1, "float32")
+    grads: dict[str, Any] = {"layers": [{"w": one, "b": one}, {"w": one, "b": one}], "pair": (one, one)}
+    grads["frozen"] = flax.core.freeze({"a": {"b": one}})
+    config = ClipConfig(rule="norm", threshold=0.5, include=[pattern])
+    transformation = config.as_optax()
+    updates, _ = transformation.update(grads, transformation.init(grads))
+    eager = config(grads)
+    assert jax.tree.leaves(updates) == jax.tree.leaves(eager)
+    clipped = [jax.tree_util.keystr(path, simple=True, separator=".") for path, leaf in
+               jax.tree_util.tree_leaves_with_path(eager) if float(leaf[0]) < 1]  # fmt: skip
+    assert clipped
+    assert all(fnmatch.fnmatchcase(name, pattern) for name in clipped)

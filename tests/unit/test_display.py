@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from support.parity.cases import suite
+from support.recordings import complete
 
 from unified_clip import _display, cli
 from unified_clip.parity.workers import run_worker
@@ -46,7 +47,7 @@ def line(norms: dict[str, float], **changes: Any) -> dict[str, Any]:
 
 def written(path: Path, *lines: dict[str, Any]) -> Path:
     header = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
-    path.write_text("".join(json.dumps(each) + "\n" for each in (header, *lines)))
+    path.write_text("".join(json.dumps(each) + "\n" for each in (header, *map(complete, lines))))
     return path
 
 

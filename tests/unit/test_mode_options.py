@@ -20,7 +20,6 @@ from unified_clip.parity import cli as parity_command
         (["parity", "--timeout", "5", "init"], "--timeout", "unified-clip parity without init"),
         (["parity", "--accept", "init"], "--accept", "unified-clip parity without init"),
         (["parity", "--baseline", "p.json", "init"], "--baseline", "unified-clip parity without init"),
-        (["parity", "--recorded", "r.jsonl", "init"], "--recorded", "unified-clip parity without init"),
         (["parity", "--ported", "p.json", "init"], "--ported", "unified-clip parity without init"),
         (["parity", "--case", "a", "--accept"], "--accept", "unified-clip parity without --case"),
         (["parity", "--case", "a", "--baseline", "p.json"], "--baseline", "unified-clip parity without --case"),

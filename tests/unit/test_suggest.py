@@ -185,7 +185,7 @@ def test_the_plot_shows_small_norms_beside_large_ones(
 ) -> None:
     figure = pytest.importorskip("matplotlib.figure").Figure
     figures: list[Any] = []
-    monkeypatch.setattr(figure, "savefig", lambda self, path: figures.append(self))
+    monkeypatch.setattr(figure, "savefig", lambda self, path, **_: figures.append(self))
     suggest_threshold(norms).plot("plot.svg")
     (plot,) = figures
     assert [axes.get_yscale() for axes in plot.axes] == [scale, scale]

@@ -92,7 +92,9 @@ def test_a_wrong_file_is_one_error_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("command", ["explain {}", "config import {}", "config export {} --to hf"])
-@pytest.mark.parametrize(("file", "reason"), [("directory", "Is a directory"), ("damaged.py", "byte 0 is not UTF-8")])
+@pytest.mark.parametrize(
+    ("file", "reason"), [("directory", "it is a directory"), ("damaged.py", "byte 0 is not UTF-8")]
+)
 def test_a_file_that_cannot_be_read_is_not_one_of_an_unknown_format(
     command: str, file: str, reason: str, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,7 +45,7 @@ def clip_grad_norm_(
         backend, parameters = backend.resolve(parameters)
     arguments = process_group, ownership, check_numel, check_replicas
     if plain_calls.is_plain(max_norm, norm_type, arguments) and error_if_nonfinite is False:
-        if type(parameters) is not list:
+        if type(parameters) is not list and backend.writable:
             parameters = listed(parameters)
         plain = backend.plain_gradients(parameters)
         if plain is not None and plain.tensors:

@@ -195,6 +195,10 @@ class Parameters(ABC):
         """Return whether a value is a parameter, trainable or frozen."""
 
     @abstractmethod
+    def records_derivative(self, value: Any) -> bool:
+        """Return whether a value is a parameter that is trained, or computed from one."""
+
+    @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
         """Return None if a gradient needs more checks than this method makes, for example because it is sparse."""
 

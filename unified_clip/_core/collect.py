@@ -182,7 +182,10 @@ def _gradients_of_parameters(
     gradients = [Leaf(on_parameters.gradient_of(leaf.tensor), *leaf[1:]) for leaf in once]
     present = [leaf for leaf in gradients if leaf.tensor is not None]
     without = [leaf for leaf, own in zip(once, gradients, strict=True) if own.tensor is None]
-    if wrong := [leaf for leaf in without if not on_parameters.can_have_gradient(leaf.parameter)]:
+    wrong = [leaf for leaf in without if not on_parameters.can_have_gradient(leaf.parameter)]
+    if len(wrong) < len(once):  # intermediate results beside parameters are left out in silence
+        wrong = [leaf for leaf in wrong if not on_parameters.records_derivative(leaf.parameter)]
+    if wrong:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         validation.warn(
             f"{function} takes parameters, but the tensor at {wrong[0].place}{more} cannot have a gradient, and was "

@@ -7,12 +7,10 @@ import itertools
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .types import Leaf
-
-Namer = Callable[["Leaf"], str | None]
+Namer = Callable[[Any], str | None]
+"""Returns the name of a `Leaf`, or None. The type is not imported, because `types.py` imports this module."""
 
 FINDERS: list[Callable[[Any], str | None]] = []
 """Functions that return the name of a parameter. A recording adds them."""
@@ -119,7 +117,7 @@ class ByParameter:
         self.names = names  # keeps the parameters alive, so that their ids stay unique
         self._by_id = {id(parameter): name for name, parameter in names.items()}
 
-    def __call__(self, leaf: Leaf) -> str | None:
+    def __call__(self, leaf: Any) -> str | None:
         return self._by_id.get(id(leaf.parameter), leaf.name)
 
     def name_of(self, parameter: Any) -> str | None:

@@ -112,8 +112,8 @@ def test_the_json_has_every_clip_with_its_result(run: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("clip.toml", "gone"), "gone: no such file or directory"),
-        (("gone.toml", "."), "cannot read gone.toml"),
+        (("clip.toml", "gone"), "gone cannot be read: No such file or directory"),
+        (("gone.toml", "."), "gone.toml cannot be read"),
         (("a.yaml", "."), "there is no such key"),
     ],
 )

@@ -148,8 +148,8 @@ def test_the_command_reads_no_header_beyond_the_limit(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["absent.toml"], "cannot read absent.toml"),
-        (["a.toml", "absent.json"], "cannot read absent.json"),
+        (["absent.toml"], "absent.toml cannot be read"),
+        (["a.toml", "absent.json"], "absent.json cannot be read"),
         (["a.toml", "--gradients", "a.toml"], "a.toml: cannot read gradients: File is not a zip file"),
         (
             ["a.toml", "--gradients", "none.npz"],
@@ -232,6 +232,6 @@ def test_a_recorded_run_needs_one_threshold_for_the_total_norm(
 
 def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0')
-    for name, message in (("missing.jsonl", "cannot be read"), ("clip.toml", "is not a complete recording")):
+    for name, message in (("missing.jsonl", "no such file"), ("clip.toml", "is not a complete recording")):
         assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pytest
 from support.parity.baselines import torch_report, write_baseline
 from support.parity.reports import clip_result, known, native, one_case, report
 
+from unified_clip._files import FileError
 from unified_clip.parity.report import baseline, build, change_rows
 from unified_clip.parity.results import FrameworkResult, UnifiedClipResult
 from unified_clip.parity.suite.schema import SuiteError
@@ -77,7 +78,7 @@ def test_a_baseline_of_other_cases_or_frameworks_is_rejected(tmp_path: Path) -> 
         baseline.read(path, ["another"], ["torch"])
     with pytest.raises(SuiteError, match="has no results of jax, paddle"):
         baseline.read(path, ["one"], ["jax", "paddle"])
-    with pytest.raises(SuiteError, match="cannot be read: No such file"):
+    with pytest.raises(FileError, match="cannot be read: No such file"):
         baseline.read(tmp_path / "absent", ["one"], ["torch"])
 
 

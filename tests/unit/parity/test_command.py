@@ -79,7 +79,7 @@ def test_a_run_without_a_report_removes_the_earlier_report(
     Path("report/parity.xml").mkdir()
     capsys.readouterr()
     assert cli.main(["parity", "--suite", "nowhere"]) == 2
-    assert "error UC205: report cannot be written: Is a directory" in capsys.readouterr().err
+    assert "error UC205: report/parity.xml cannot be written: Is a directory" in capsys.readouterr().err
 
 
 def test_equal_bits_are_reported_only_if_two_frameworks_were_compared() -> None:

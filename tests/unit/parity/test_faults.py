@@ -224,7 +224,7 @@ def test_a_report_that_cannot_be_written_is_no_difference(
 ) -> None:
     (tmp_path / "out" / "parity.md").mkdir(parents=True)
     assert cli.main(arguments) == 2
-    assert "out cannot be written: Is a directory. Pass another directory to --out." in capsys.readouterr().err
+    assert "parity.md cannot be written: Is a directory." in capsys.readouterr().err
 
 
 def test_a_closed_stdout_is_no_difference(arguments: list[str]) -> None:

@@ -286,7 +286,7 @@ WRONG_TABLES = [
         "{}/clip.py has no function 'normalized'. Use one of total, clip, off, in_place, each.",
     ),
     ("clip_by_norm = 'empty.py:clap'", "", "{}/empty.py has no function 'clap'. Correct the name, or the path"),
-    ("clip_by_norm = 'cases.py:clip'", "", "cases.py is not valid Python: line 2: "),
+    ("clip_by_norm = 'cases.py:clip'", "", "cases.py: Line 2 is not valid Python: "),
     ("clip_by_value = 'clip.py:clip'", "", "no case calls clip_by_value in the mode native on numpy. Remove this"),
 ]
 

@@ -88,5 +88,5 @@ def test_a_configuration_without_an_equivalent_call_is_rejected(tmp_path: Path, 
         suites.read(suite(tmp_path, CONFIG_CASES + "configs = ['clip.toml']"))
     assert message in str(error.value)
     (tmp_path / "clip.toml").unlink()
-    with pytest.raises(SuiteError, match=r"cannot read .*clip\.toml"):
+    with pytest.raises(SuiteError, match=r"clip\.toml cannot be read"):
         suites.read(tmp_path)

@@ -186,8 +186,8 @@ def test_a_notebook_is_rejected_with_the_command_that_converts_it(run: Run) -> N
     ("arguments", "message"),
     [
         ([], "Pass the files or directories to port"),
-        (["nowhere"], "nowhere: no such file or directory"),
-        (["a.py", "nowhere", "--write", "--force"], "nowhere: no such file or directory"),
+        (["nowhere"], "nowhere cannot be read: No such file or directory"),
+        (["a.py", "nowhere", "--write", "--force"], "nowhere cannot be read: No such file or directory"),
         (["a.py", "--native", "--to", "drop-in"], "--native requires --to torch"),
         (["a.py", "--native", "--check"], "--native requires --to torch. Remove --native, or use --to torch."),
     ],

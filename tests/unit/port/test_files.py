@@ -13,6 +13,7 @@ import pytest
 from support.port import faults as port_faults
 
 from unified_clip import _files, cli
+from unified_clip._coded_error import CodedError
 from unified_clip._parse import TOO_DEEP
 from unified_clip.port import port_files
 from unified_clip.port.port_files import PortError
@@ -53,10 +54,10 @@ def test_a_passed_file_is_read_with_any_suffix(project: Path) -> None:
     assert port_files.sources(project / "notes.txt") == [project / "notes.txt"]
 
 
-@pytest.mark.parametrize(("name", "message"), [("none", "no such file"), ("empty", "there are no Python files")])
+@pytest.mark.parametrize(("name", "message"), [("none", "No such file"), ("empty", "there are no Python files")])
 def test_a_missing_path_is_rejected(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PortError, match=message):
+    with pytest.raises(CodedError, match=message):
         port_files.sources(tmp_path / name)
 
 
@@ -69,7 +70,7 @@ def test_an_unreadable_file_is_reported_and_other_files_are_ported(project: Path
     assert [each.path.name for each in ported if each.sites] == ["net.py", "train.py"]
     reasons = {each.path.name: each.reason for each in unread}
     assert reasons["old.py"].startswith("Line 2 is not valid in Python 3, and the file seems to be Python 2. C")
-    assert "The file cannot be read: No such file" in reasons["gone.py"]
+    assert "gone.py cannot be read: No such file" in reasons["gone.py"]
     for name in ("bytes.py", "coding.py"):
         assert "cannot be decoded" in reasons[name]
         assert reasons[name].endswith("remove a comment such as `# coding: latin-1` from its first two lines.")
@@ -381,7 +382,7 @@ def test_files_without_a_clip_keep_no_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["port", "."], ["config", "check", "clip.toml", "."]], ids=lambda words: words[0])
-def test_a_directory_that_cannot_be_read_is_an_error(
+def test_a_directory_that_cannot_be_read_is_reported(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     def scandir(path: str) -> object:
@@ -393,5 +394,6 @@ def test_a_directory_that_cannot_be_read_is_an_error(
     monkeypatch.chdir(project)
     scan = os.scandir
     monkeypatch.setattr(os, "scandir", scandir)
-    assert cli.main(command) == 2
-    assert "models is not accessible: Permission denied" in capsys.readouterr().err
+    assert cli.main(command) == 1
+    printed = capsys.readouterr().out
+    assert "models" in printed, "and the command reads the other files"

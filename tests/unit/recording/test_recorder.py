@@ -174,7 +174,7 @@ def test_names_are_unique_and_passed_by_position(path: Path) -> None:
         uc.clip_by_global_norm({"a": arrays[0], "b": [("a", arrays[1]), ("a", arrays[2])]}, 1.0)
     with unified_clip.record(path.with_name("other.jsonl"), norms=True):
         uc.GradientClipByNorm(1.0)([("a", arrays[0]), ("a", arrays[1])])
-    assert [list(line["parameters"]) for line in read_lines(path)[1:]] == [["a", "b", "2"], ["a", "b", "2"]]
+    assert [list(line["parameters"]) for line in read_lines(path)[1:]] == [["a", "b", "2"], ["a", "b", "b.a"]]
     assert list(read_lines(path.with_name("other.jsonl"))[1]["parameters"]) == ["a", "a#2"]
 
 

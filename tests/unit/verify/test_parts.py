@@ -43,7 +43,7 @@ def step_with_norm_distance(step: int, ulps: float) -> StepComparison:
 def write_recording(path: Path, **changes: Any) -> Path:
     line = {
         "step": 1, "call": "clip", "framework": "numpy", "rule": "global", "threshold": 1.0, "norm_type": 2.0,
-        "eps": 0.0, "dtype": "float32", "norm": 2.0, "coef": 0.5, "clipped": True,
+        "eps": 0.0, "dtype": "float32", "norm": 2.0, "coef": 0.5, "clipped": True, "count": 1, "nan": 0, "inf": 0,
     }  # fmt: skip
     header = {"unified_clip": "1", "schema": 1, "started": "now", "norms": False}
     path.write_text(f"{json.dumps(header)}\n{json.dumps(line | changes)}\n", encoding="utf-8")

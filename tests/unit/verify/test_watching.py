@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.recordings import complete
 
 import unified_clip
 from unified_clip._core.guard import Hook
@@ -337,7 +338,7 @@ def write_recording(path: Path, **changes: Any) -> Path:
     fields = {"framework": "torch", "rule": "global", "norm_type": 2.0, "dtype": "float32", "clipped": True}
     line = {"step": 1, "call": "clip", "threshold": 1.0, "eps": 0.0, "norm": 13.0, "coef": 1 / 13, **fields, **changes}
     header = {"unified_clip": "1", "schema": 1, "started": "now", "norms": False}
-    path.write_text(f"{json.dumps(header)}\n{json.dumps(line)}\n", encoding="utf-8")
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(complete(line))}\n", encoding="utf-8")
     return path
 
 

@@ -130,6 +130,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         """The result does not depend on `stop_gradient`, which is also False for some gradients."""
         return isinstance(parameter, PARAMETER)
 
+    def records_derivative(self, value: Any) -> bool:
+        return isinstance(value, paddle.Tensor) and not value.stop_gradient and not value.is_leaf
+
     def check_hook(self, gradient: Any) -> None:
         if isinstance(gradient, paddle.pir.Value):
             raise TypeError(

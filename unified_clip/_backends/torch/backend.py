@@ -87,6 +87,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return False
         return parameter.requires_grad or isinstance(parameter, torch.nn.Parameter)
 
+    def records_derivative(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.requires_grad
+
     def unsupported(self, gradient: Any) -> str | None:
         if torch.compiler.is_compiling() or not isinstance(gradient, torch.Tensor):
             return None

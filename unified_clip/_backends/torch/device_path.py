@@ -39,7 +39,10 @@ class TorchPrimitives(DevicePrimitives):
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         total = self.constant(0.0, tensors)
         for tensor in tensors:
-            total = total + sharded.full_tensor(arithmetic.powers(tensor, p, divisor).sum()).to(total.device)
+            power = arithmetic.powers(tensor, p, divisor).sum()
+            # The derivative of a gathered DTensor does not accept the gradients of DTensors.
+            power = power if power.requires_grad else sharded.full_tensor(power)
+            total = total + power.to(total.device)
         return total
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:

@@ -62,7 +62,7 @@ def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
 
 
 def read_current(out: Path) -> list[int]:
-    with suppress(FileNotFoundError, ValueError):
+    with suppress(OSError, ValueError):
         *_, last = _files.read_text(out / "current.jsonl", None).splitlines()
         numbers: list[int] = json.loads(last)
         return numbers

@@ -86,7 +86,7 @@ def left_out_clip(
         return Cause("clip by hand", sentence)
     steps = [each for each in run.optimizer_steps if step in (None, each.step)]
     if early := [each for each in steps if each.empty_clips]:
-        is_used_up = any("with no items left" in warning for warning in run.warnings)
+        is_used_up = any("empty or used up" in warning for warning in run.warnings)
         problem, advice = EMPTY["no parameters" if is_used_up else early[0].empty_because]
         place = f"before step {early[0].step} of the optimizer"
         sentence = f"{run.name} makes a clip call {place}, but {problem}. {clips}. {advice}"
