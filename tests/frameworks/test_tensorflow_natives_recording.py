@@ -160,7 +160,7 @@ def test_an_optimizer_of_keras_is_recorded_in_fit_with_equal_weights(
     assert [line["step"] for line in result] == [1, 2, 3, 4]
     assert {(line["call"], line["rule"]) for line in result} == {(f"keras.optimizers.SGD({setting}=)", rule)}
     assert result[0]["threshold"] == threshold
-    assert {name.rpartition("/")[2] for name in result[0]["parameters"]} == {"kernel", "bias"}
+    assert {name.rpartition(".")[2] for name in result[0]["parameters"]} == {"kernel", "bias"}
 
 
 def test_eager_operations_are_as_before_after_the_recording(tmp_path: Path) -> None:

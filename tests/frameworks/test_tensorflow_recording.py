@@ -43,8 +43,8 @@ def test_a_function_is_recorded_with_the_names_and_norms_of_its_variables(
     result = lines(tmp_path / "run.jsonl")
     assert [(line["step"], line["norm"], line["coef"]) for line in result] == [(1, 13.0, 1 / 13), (2, 13.0, 1 / 13)]
     assert result[0]["parameters"] == {
-        "w:0": {"shape": [2, 1], "norm": 5.0, "weight": 1.0},
-        "b:0": {"shape": [1], "norm": 12.0, "weight": 2.0},
+        "w": {"shape": [2, 1], "norm": 5.0, "weight": 1.0},
+        "b": {"shape": [1], "norm": 12.0, "weight": 2.0},
     }
 
 

@@ -118,7 +118,8 @@ class ByParameter:
         self._by_id = {id(parameter): name for name, parameter in names.items()}
 
     def __call__(self, leaf: Any) -> str | None:
-        return self._by_id.get(id(leaf.parameter), leaf.name)
+        own: str | None = leaf.name
+        return self._by_id.get(id(leaf.parameter), own)
 
     def name_of(self, parameter: Any) -> str | None:
         return self._by_id.get(id(parameter))
