@@ -169,7 +169,7 @@ def test_a_page_that_cannot_be_written_is_an_error_before_anything_is_compared(
 ) -> None:
     out = tmp_path / "no" / "report.html"
     assert cli.main(["compare", "missing.jsonl", "missing.jsonl", "--html", str(out)]) == 2
-    message = f"{out} cannot be written: No such file or directory. Pass another file to --html."
+    message = f"{out} cannot be written: No such file or directory. Correct the path, or pass another path."
     assert capsys.readouterr().err == f"unified-clip: error UC205: {message}\n"
 
 
