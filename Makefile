@@ -203,7 +203,8 @@ kernels-thread: OPERATORS += $(if $(NIGHTLY),,-k "not test_torch_operators and n
 kernels-baseline: OPERATORS += $(if $(NIGHTLY),,-k "not test_torch_operators or bits or half_way")
 kernels-%: export UNIFIED_CLIP_NATIVE = 1
 kernels-%:
-	@CXX=g++ $(RUN) $@ "compile with $(OPTIMIZATION) $(FLAGS), vectors $(VECTORS)" $(BIN)/pip install -q --no-cache-dir --no-deps --no-build-isolation --upgrade --target build/$@/site \
+	@CXX=g++ $(RUN) $@ "compile with $(OPTIMIZATION) $(FLAGS), vectors $(VECTORS)" \
+		$(BIN)/pip install -q --no-cache-dir --no-deps --no-build-isolation --upgrade --target build/$@/site \
 		-C build-dir=build/$@/cmake -C install.strip=false $(UNITY) -C cmake.define.CMAKE_CXX_FLAGS="$(FLAGS)" \
 		-C cmake.define.CMAKE_CXX_FLAGS_RELEASE="$(OPTIMIZATION) -DNDEBUG" \
 		-C cmake.define.CLIP_VECTORS="$(VECTORS)" .
@@ -289,12 +290,14 @@ $(VENV)/package: $(VENV)/requirements $(VENV)/wheel
 # nanobind's files are compiled as one, which takes a third of the processor time.
 UNITY = -C cmake.define.CMAKE_UNITY_BUILD=ON -C cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=0
 
-# `make test` builds the wheel while it installs the frameworks. AVX-512 is left out if the processor has only AVX2.
+# `make test` builds the wheel while it installs the frameworks. An interrupted build leaves no wheel behind. AVX-512 is left
+# out if the processor has only AVX2.
 AVX2_ONLY = $(if $(shell grep -m 1 -w avx2 /proc/cpuinfo 2> /dev/null | grep -v avx512bw),-C cmake.define.CLIP_VECTORS=AVX2)
 $(VENV)/wheel: $(VENV)/tools $(SOURCES)
-	@rm -rf $@
-	@UNIFIED_CLIP_NATIVE=1 $(RUN) kernels "compile unified_clip" $(BIN)/pip wheel -q --no-deps --no-build-isolation --wheel-dir $@ $(UNITY) $(AVX2_ONLY) .
-	@touch $@
+	@rm -rf $@ $@.part
+	@UNIFIED_CLIP_NATIVE=1 $(RUN) kernels "compile unified_clip" \
+		$(BIN)/pip wheel -q --no-deps --no-build-isolation --wheel-dir $@.part $(UNITY) $(AVX2_ONLY) .
+	@mv $@.part $@
 
 $(VENV)/requirements: $(VENV)/tools $(REQUIREMENTS) $(wildcard requirements/*.txt)
 	@$(RUN) install "$(SIZE)" $(UV_INSTALL) $(WANTED)

@@ -1,4 +1,4 @@
-"""Draw the plot in docs/performance.md, from benchmarks/results/bench.json: GPT-2 in float32, eager and compiled.
+"""Draw a plot in docs/performance.md from benchmarks/results/bench.json: GPT-2's gradients, eager and compiled.
 
 `python benchmarks/speed_plot.py` writes benchmarks/results/speed.svg.
 """

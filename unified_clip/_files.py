@@ -32,6 +32,7 @@ REMEDIES = {
     errno.EDQUOT: "Free disk space, or pass another path",
     errno.EINVAL: "Save the data in a file, and pass this file",
     errno.EFBIG: "Pass a smaller file",
+    errno.EILSEQ: "Save the file as UTF-8",
 }
 
 
@@ -67,6 +68,7 @@ def check_regular(path: Path) -> None:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
+            os.scandir(path).close()  # whether it can be read at all
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file")

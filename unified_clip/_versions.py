@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import unified_clip
 
-from ._backends import OLDEST, is_too_old
+from . import _backends
 from ._compute import cuda
 from ._native import KERNELS
 
@@ -40,6 +40,8 @@ def _version(framework: str) -> str:
             version = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-        is_old = framework in OLDEST and is_too_old(framework, version)
-        return f"{version} (older than {OLDEST[framework]}, the oldest supported release)" if is_old else version
+        is_old = framework in _backends.OLDEST and _backends.is_too_old(framework, version)
+        return (
+            f"{version} (older than {_backends.OLDEST[framework]}, the oldest supported release)" if is_old else version
+        )
     return "installed, in an unknown version"

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ._core.guard import Hook
+from ._guard import Hook
 from .errors import NothingClippedError
 
 Log = Callable[[dict[str, float], int], object]

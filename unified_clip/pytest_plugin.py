@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ._core.guard import Hook
+from ._guard import Hook
 
 FRAMEWORKS = "the frameworks that the fixture clip_parity compares (default: all installed frameworks)"
 INTERPRETERS = "a Python interpreter to use for a framework instead of pytest's. Example: paddle=PATH"

@@ -71,7 +71,7 @@ def test_functions_that_cannot_be_imported_fail_the_run_and_leave_the_list_of_kn
         "'chex_that_is_missing'. Install optax and its dependencies. "
     )
     text = (out / "parity.md").read_text(encoding="utf-8")
-    assert "Compared with exact arithmetic: unified_clip.\n" in text
+    assert "Compared with exact arithmetic in 2 cases on jax: unified_clip.\n" in text
 
 
 def test_an_optax_that_is_too_old_is_named_with_the_needed_version(with_optax: Callable[[str], Path]) -> None:
@@ -94,6 +94,6 @@ def test_functions_that_cannot_be_imported_may_be_missing_if_the_suite_allows_it
     assert {result.verdict for _, result in report.results()} == {"equal"}
     allowed = build.with_changes(report.model_copy(update={"may_be_missing": ["jax"]}), None)
     assert allowed.exit_code == 0
-    assert allowed.verdict.endswith("2 results of unified_clip are exact, some results of jax are missing.")
+    assert allowed.verdict.endswith("2 results of unified_clip are exact. Some results of jax are missing.")
     assert allowed.known == []  # not judged, so not stale
     assert [row[1] for row in markdown.rows(allowed, markdown.native)] == ["missing", markdown.NOTHING]

@@ -21,8 +21,6 @@ from unified_clip import ClipConfig
 from unified_clip._backends.torch import list_operations
 from unified_clip._backends.torch.backend import BACKEND
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # forward derivatives
-
 
 @pytest.fixture(autouse=True)
 def _only_on_the_host_path(kit: Kit) -> None:

@@ -170,7 +170,6 @@ TRANSFORMATIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # forward derivatives
 @pytest.mark.filterwarnings("ignore:.*torch._prims_common.check.*:FutureWarning")  # from Inductor
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", quick(TRANSFORMATIONS, "vmap of grad", "hessian"))

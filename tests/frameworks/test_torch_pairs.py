@@ -387,7 +387,6 @@ def test_derivatives_are_right_to_float32_accuracy_at_every_scale(scale: float) 
     torch.testing.assert_close(derivative(torch.float32), derivative(torch.float64).float(), rtol=2e-6, atol=1e-7)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 @pytest.mark.parametrize("p", [1, 2, 3, math.inf])
 def test_so_are_second_derivatives(p: float) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:

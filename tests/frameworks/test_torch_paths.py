@@ -99,7 +99,6 @@ def test_under_functorch() -> None:
     torch.testing.assert_close(rows, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_under_forward_differentiation() -> None:
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 0.0]))
@@ -108,7 +107,7 @@ def test_under_forward_differentiation() -> None:
 
 
 def test_under_jit_trace() -> None:
-    with pytest.warns(DeprecationWarning, match="torch.jit.trace"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match="torch.jit.trace"):
         traced = torch.jit.trace(lambda x: uc.clip_by_norm(x, 1.0), torch.tensor([3.0, 4.0]), check_trace=False)
     torch.testing.assert_close(traced(torch.tensor([0.3, 0.4])), torch.tensor([0.3, 0.4]))
 

@@ -307,13 +307,13 @@ class OfAnotherFramework:
     [
         (
             OfAnotherFramework(),
-            r"^'weight' in `names` has the type numpy\.ndarray, which is not a parameter",
+            r"^'weight' in `names` is a numpy\.ndarray, not a parameter",
         ),
-        ({"weight": np.ones(2)}, "^'weight' in `names` has the type numpy.ndarray, which is not a parameter of Paddle"),
-        ({"weight": "linear_0.w_0"}, "'weight' in `names` has the type str, which is not a parameter of Paddle"),
+        ({"weight": np.ones(2)}, "^'weight' in `names` is a numpy.ndarray, not a parameter of Paddle"),
+        ({"weight": "linear_0.w_0"}, "'weight' in `names` is a str, not a parameter of Paddle"),
         (
             {"weight": paddle.ones([2])},
-            "'weight' in `names` has the type paddle.Tensor, which is not a parameter of Paddle",
+            "'weight' in `names` is a paddle.Tensor, not a parameter of Paddle",
         ),
     ],
 )

@@ -83,3 +83,16 @@ def test_files_are_read_and_written_in_one_place() -> None:
 )  # fmt: skip
 def test_a_direct_access_is_found(code: str) -> None:
     assert direct_accesses([*ast.walk(ast.parse(code))])
+
+
+def slow_patterns(nodes: list[ast.AST]) -> list[str]:
+    """Return the patterns that read the same blank lines again from each line."""
+    calls = [node for node in nodes if isinstance(node, ast.Call) and "re.MULTILINE" in ast.unparse(node)]
+    constants = [node.value for call in calls for node in ast.walk(call) if isinstance(node, ast.Constant)]
+    return [f"{text!r}" for text in constants if isinstance(text, str | bytes) and "^\\s*" in str(text)]
+
+
+def test_no_pattern_takes_quadratic_time_for_blank_lines() -> None:
+    assert slow_patterns([*ast.walk(ast.parse(r"re.compile(r'^\s*a', re.MULTILINE)"))])
+    found = {path.name: patterns for path in PACKAGE.rglob("*.py") if (patterns := slow_patterns(syntax.nodes(path)))}
+    assert not found, r"write ^[ \t]*, because \s also matches line breaks"

@@ -154,6 +154,11 @@ def test_an_old_python_is_an_error_before_anything_is_installed(tmp_path: Path) 
     assert not (tmp_path / "venv").exists()
 
 
+def test_a_build_that_was_interrupted_is_not_taken_for_a_wheel() -> None:
+    folders = re.findall(r"--wheel-dir (\S+)", commands_of(".venv/wheel"))
+    assert folders == [".venv/wheel.part"]
+
+
 @pytest.mark.parametrize(
     ("suite", "path", "native"),
     [

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unified_clip import ClipConfig, monitor
+from unified_clip import ClipConfig, ClipWarning, monitor
 from unified_clip.integrations import steps
 
 NAMES = ["train/grad_norm", "train/grad_norm_clipped", "train/clip_coef", "train/clip_rate"]
@@ -85,3 +85,28 @@ def test_nothing_is_logged_before_the_first_step_of_a_handle_that_keeps_the_outc
 def test_how_often_is_a_whole_number(every: Any) -> None:
     with pytest.raises(ValueError, match="every is"):
         monitor.Monitor(ClipConfig(rule="none"), print, every=every)
+
+
+def test_metrics_that_cannot_be_read_do_not_end_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clip:
+        rate = None
+
+        @property
+        def last(self) -> Any:
+            raise RuntimeError("the device is lost")
+
+    monkeypatch.setattr(monitor.HOOK, "_is_reported", False)
+    logged: list[Any] = []
+    watch = monitor.Monitor(Clip(), lambda *numbers: logged.append(numbers))
+    with pytest.warns(ClipWarning, match="The metrics of a clip are not logged: RuntimeError: the device is lost"):
+        watch(0)
+    watch(1)  # without another warning
+    assert logged == []
+
+
+def test_an_error_of_the_users_logger_reaches_the_user() -> None:
+    def log(numbers: dict[str, float], step: int) -> None:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        trained(lambda clip: monitor.Monitor(clip, log))

@@ -6,13 +6,17 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
 
 import unified_clip
-from unified_clip import _versions
+from unified_clip import _backends, _versions
+from unified_clip._backends import OLDEST
 
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-P", "-m", "unified_clip", "--version"]
 
 
@@ -49,3 +53,32 @@ def test_a_package_without_metadata_a_directory_and_nothing(tmp_path: Path, monk
 def test_the_compiled_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_versions, "KERNELS", object())
     assert "kernels      compiled" in list(_versions.lines())
+
+
+def test_pyproject_requires_the_oldest_supported_releases() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    requirements = [*project["dependencies"], *(each for name in OLDEST for each in extras.get(name, ()))]
+    for framework, oldest in OLDEST.items():
+        names = _versions.PACKAGES[framework]
+        bounds = [each for each in requirements if re.match(r"[\w-]+", each)[0].partition("[")[0] in names]
+        assert bounds
+        assert all(f">={oldest}" in each for each in bounds), framework
+
+
+@pytest.mark.parametrize(
+    ("version", "is_old"),
+    [("2.6.0+cu124", True), ("2.12.9", True), ("2.13.0", False), ("2.13.0a0+git1", False), ("2.14.1+cu130", False),
+     ("3", False), ("0.0.0", False), ("unknown", False)],
+)  # fmt: skip
+def test_only_an_old_release_warns_and_the_warning_names_both(version: str, is_old: bool) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _backends.check_release("torch", version)
+    assert [version in str(each.message) and OLDEST["torch"] in str(each.message) for each in caught] == [True] * is_old
+
+
+def test_an_old_release_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_backends, "OLDEST", OLDEST | {"numpy": "999"})
+    (line,) = (each for each in _versions.lines() if each.startswith("numpy"))
+    assert line.endswith("(older than 999, the oldest supported release)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 
-from .._core import guard
+from .. import _guard as guard
 from ..errors import ClipWarning
 
 OLDEST = {"torch": "2.13", "tensorflow": "2.18", "paddle": "3.3", "jax": "0.9.1", "mlx": "0.32.4", "numpy": "2.0"}
@@ -14,8 +14,8 @@ OLDEST = {"torch": "2.13", "tensorflow": "2.18", "paddle": "3.3", "jax": "0.9.1"
 
 def is_too_old(framework: str, version: str) -> bool:
     """Return False for a version such as 0.0.0, which some builds from source have."""
-    found, oldest = (tuple(map(int, re.findall(r"\d+", text)[:3])) for text in (version, OLDEST[framework]))
-    return any(found) and found < oldest
+    installed, oldest = (tuple(map(int, re.findall(r"\d+", text)[:3])) for text in (version, OLDEST[framework]))
+    return any(installed) and installed < oldest
 
 
 def check_release(framework: str, version: str) -> None:

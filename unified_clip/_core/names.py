@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any
 
 Namer = Callable[[Any], str | None]
-"""Returns the name of a `Leaf`, or None. The type is not imported, because `types.py` imports this module."""
+"""Takes a `Leaf`."""
 
 FINDERS: list[Callable[[Any], str | None]] = []
 """Functions that return the name of a parameter. A recording adds them."""
@@ -81,19 +81,6 @@ def names_in(names: Any) -> list[str]:
     return [] if isinstance(names, FunctionType) else list(with_parameters(names) or ())
 
 
-def checked_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -> Any:
-    names = as_mapping(names)
-    parameters = with_parameters(names)
-    for name, parameter in parameters.items() if isinstance(parameters, Mapping) else ():
-        if not is_parameter(parameter):
-            kind = f"{type(parameter).__module__}.{type(parameter).__qualname__}".removeprefix("builtins.")
-            raise TypeError(
-                f"{name!r} in `names` has the type {kind}, which is not a parameter of {title}. "
-                "Pass the model that the optimizer trains, or a dict of name to parameter."
-            )
-    return names
-
-
 def make_namer(names: Any) -> Namer:
     """Pass the `names` of `record`, or a function that returns the name of a `Leaf`."""
     names = with_parameters(names)
@@ -118,8 +105,8 @@ class ByParameter:
         self._by_id = {id(parameter): name for name, parameter in names.items()}
 
     def __call__(self, leaf: Any) -> str | None:
-        own: str | None = leaf.name
-        return self._by_id.get(id(leaf.parameter), own)
+        name: str | None = self._by_id.get(id(leaf.parameter), leaf.name)
+        return name
 
     def name_of(self, parameter: Any) -> str | None:
         return self._by_id.get(id(parameter))

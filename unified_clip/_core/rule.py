@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from . import observer, validation
-from .changes import Clamped, OrZero, Scaled, Unchanged
 from .gradients import GradientList
 from .path import Change, Path, Scalars
 from .types import Scalar, Tensor
+from .writers import Clamped, OrZero, Scaled, Unchanged
 
 
 class ClipConvention(NamedTuple):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import PartlyClippedError
 from . import containers
 from .backend import Backend
 from .path import Change, Path
-from .types import Leaf, Tensor, Write
+from .types import Leaf, Scalar, Tensor, Write
 
 
 class Changed(Protocol):
@@ -194,3 +194,58 @@ def _undo(undo: Callable[[], object]) -> bool:
     except Exception:
         return False
     return True
+
+
+# -- changes: a product, a clamp or zeros
+
+
+class Unchanged(NamedTuple):
+    def is_identity(self, path: Path) -> bool:
+        return True
+
+    def results(self, path: Path) -> list[Tensor]:
+        return path.unchanged()
+
+    def writes(self, path: Path) -> list[Write]:
+        return []
+
+
+class Scaled(NamedTuple):
+    coef: Scalar
+
+    def is_identity(self, path: Path) -> bool:
+        return path.is_one(self.coef)
+
+    def results(self, path: Path) -> list[Tensor]:
+        return path.scale(self.coef)
+
+    def writes(self, path: Path) -> list[Write]:
+        return path.prepare_scale(self.coef)
+
+
+class Clamped(NamedTuple):
+    low: Any
+    high: Any
+
+    def is_identity(self, path: Path) -> bool:
+        return False
+
+    def results(self, path: Path) -> list[Tensor]:
+        return path.clamp(self.low, self.high)
+
+    def writes(self, path: Path) -> list[Write]:
+        return path.prepare_clamp(self.low, self.high)
+
+
+class OrZero(NamedTuple):
+    change: Change
+    condition: Scalar
+
+    def is_identity(self, path: Path) -> bool:
+        return False
+
+    def results(self, path: Path) -> list[Tensor]:
+        return path.zeroed(self.change.results(path), self.condition)
+
+    def writes(self, path: Path) -> list[Write]:
+        return path.prepare_zeroed(self.change, self.condition)

@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
+from .. import _guard
+
 PACKAGE_PARENT = Path(__file__).parents[2]
 
 
@@ -45,13 +47,13 @@ def _warn_in_clone() -> None:
         return
     installed = _installed_kernels()
     if installed is not None:
-        warnings.warn(
+        _guard.warn(
             f"unified_clip is imported from the clone {PACKAGE_PARENT}, which has no compiled kernels. The copy "
             f"installed in {installed} has them. Without kernels, results have the same bits, but clips of long "
             f"lists are several times slower. Start Python outside {PACKAGE_PARENT}, or install the clone in editable "
             f"mode: pip install --no-deps -e {PACKAGE_PARENT}. Set UNIFIED_CLIP_NATIVE=0 to use NumPy without this "
             "warning.",
-            stacklevel=2,
+            lambda message: warnings.warn(message, stacklevel=3),
         )
 
 

@@ -81,7 +81,7 @@ CONFIG = re.compile(r"\s--config[=\s]\s*[\"']?([^\s\"']+\.ya?ml)\b")
 CONFIGURATION = re.compile(r"^\s+\S+\.(?:json|ya?ml)\b|\s--config[=\s]")
 
 MEGATRON = re.compile(r"\b(pretrain_\w+\.py)((?:\\\n|[^\n])*)")
-SOURCED = re.compile(r"^[^\S\n]*(?:source|\.)\s+\S", re.MULTILINE)  # `^\s*` takes quadratic time
+SOURCED = re.compile(r"^[ \t]*(?:source|\.)\s+\S", re.MULTILINE)
 OPTIONS = re.compile(r"(?<!\S)(--[\w-]+\s+)?[\"']?\$\{?([A-Za-z_]\w*)(?:\[@\])?\}?[\"']?(?!\S)")
 """Matches a shell variable that is a whole word. An option before the variable is part of the match."""
 

@@ -14,9 +14,10 @@ import numpy as np
 from keras import ops
 
 from .._core import validation
-from .._core.names import checked_names, make_namer
+from .._core.names import make_namer
 from .._core.types import Leaf, with_article
 from ..config.clipper import WINDOW
+from ..config.optimizer_integrations import checked_names
 from ..config.schema import Settings
 from . import steps
 from .steps import UNKNOWN, LastStep, OutcomeArrays

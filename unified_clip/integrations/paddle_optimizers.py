@@ -12,9 +12,10 @@ from .._api.param_grads import ParamGrads
 from .._backends.paddle.backend import BACKEND
 from .._backends.paddle.classes import OptimizerClip
 from .._backends.paddle.conditions import in_static_mode, in_to_static_mode
-from .._core.names import Namer, checked_names, with_parameters
+from .._core.names import Namer, with_parameters
 from .._core.types import Leaf, with_article
 from ..config.clipper import Clipper
+from ..config.optimizer_integrations import checked_names
 from ..config.outcome import OutcomeProperties
 from ..config.schema import Settings
 

@@ -14,10 +14,11 @@ import torch
 from .._backends.torch import sharded
 from .._core import validation
 from .._core.distributed import INFERRED, DistributedSpec
-from .._core.names import checked_names, make_namer
+from .._core.names import make_namer
 from .._core.types import Leaf, with_article
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
+from ..config.optimizer_integrations import checked_names
 from ..config.outcome import OutcomeProperties
 from . import torch_scaling
 from .steps import NO_STATE

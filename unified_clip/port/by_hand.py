@@ -56,12 +56,12 @@ def _between_clip_and_step(module: Module, clip: FoundClip) -> Iterator[str]:
     if clip.kind not in ("in place", "functional", "any tensor") or not clip.function.rule:
         return
     line = module.end(clip.call or clip.node)
-    found: list[str] = []
+    lines: list[str] = []
     for statement in (node for node in module.nodes if isinstance(node, cst.SimpleStatementLine)):
         place = module.position(statement)[0]
         if place > line and module.enclosing(statement, cst.FunctionDef) is function:
             code = module.code(statement)
-            found += [text.format(place, module.position(clip.node)[0]) for name, text in BETWEEN if name.search(code)]
+            lines += [text.format(place, module.position(clip.node)[0]) for name, text in BETWEEN if name.search(code)]
             if STEP.search(code):
-                yield from found
+                yield from lines
                 return

@@ -92,14 +92,15 @@ def imported_clips(paths: Sequence[Path]) -> list[UnreadableFile]:
 
     In the `__init__.py` of an imported package, only follow the imports of the names that the importing file uses.
     """
+    local_imports.searched_folders.cache_clear()
     passed = set(map(os.path.realpath, paths))
     importers: dict[Path, Path] = {}
     seen: set[tuple[str, str | None]] = set()
     waiting: list[tuple[Path, str | None]] = [(path, None) for path in paths]
     while waiting:
-        importer, wanted = waiting.pop()
+        importer, object_name = waiting.pop()
         with suppress(OSError):
-            for file, name in local_imports.imported_files(importer, _files.read_bytes(importer), wanted):
+            for file, name in local_imports.imported_files(importer, _files.read_bytes(importer), object_name):
                 path = file if importer.is_absolute() else Path(os.path.relpath(file))
                 real, follow = os.path.realpath(file), name if file.name == "__init__.py" else None
                 if (real, follow) not in seen:
@@ -108,12 +109,12 @@ def imported_clips(paths: Sequence[Path]) -> list[UnreadableFile]:
                     if real not in passed:
                         importers.setdefault(path, importer)
     ported, unread = port_all(sorted(importers), edit=False)
-    for each in ported:
-        if lines := [str(site.line) for site in each.sites if site.verdict != "left"]:
+    for result in ported:
+        if lines := [str(site.line) for site in result.sites if site.verdict != "left"]:
             place = f"line{'s' * (len(lines) > 1)} {', '.join(lines)}"
-            reason = f"{importers[each.path]} imports this file, which may clip in {place}. Pass this file, too."
-            unread.append(UnreadableFile(each.path, reason))
-    return sorted(unread, key=lambda file: file.path)
+            reason = f"{importers[result.path]} imports this file, which may clip in {place}. Pass this file, too."
+            unread.append(UnreadableFile(result.path, reason))
+    return sorted(unread, key=lambda each: each.path)
 
 
 def _without_clip(path: Path, read: Read) -> Result | None:

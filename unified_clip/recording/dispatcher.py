@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from .._core import observer
-from .._core.guard import Call, Hook
 from .._core.observer import Clip
+from .._guard import Call, Hook
 from .natives.hooks import HOOKS, RecordingHook
 
 Recording = Any

@@ -11,8 +11,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
+from .. import _guard as guard
 from .. import _safetensors
-from .._core import guard, validation
+from .._core import validation
 from .._core.names import ByParameter, make_namer
 from .._core.observer import Clip
 from .clip_event import ClipEvent, copy_gradients, merge_groups, name_gradients

@@ -53,7 +53,7 @@ def test_bounds_that_are_infinite_clip_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("import optax\nopt = optax.chain(", "line 2: this is not Python"),
+        ("import optax\nopt = optax.chain(", "Line 2 is not valid Python"),
         ("from optax import *\nclip(1.0)", "line 1: cannot infer the names that * imports from optax"),
         ("import optax\ngetattr(optax, 'clip')(1.0)", "line 2: getattr(optax, 'clip') is only known at run time"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from errno import ENOSPC
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -268,3 +269,19 @@ def test_an_existing_file_is_not_overwritten(
         assert f"UC206: {existing} exists. Pass another file to --out." in capsys.readouterr().err
     assert path.read_text(encoding="utf-8") == "max_grad_norm: 0.3\n"
     assert not out.exists()
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "hf.yaml"
+    path.write_text("max_grad_norm: 0.3\n", encoding="utf-8")
+
+    def write_the_beginning(file: Path, content: bytes) -> None:
+        file.write_text(content[:5].decode())
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write_the_beginning)
+    assert main(["config", "export", str(path), "--from", "hf", "--to", "hf", "--out", str(tmp_path / "new.yaml")]) == 2
+    assert "new.yaml cannot be written: No space left on device. Free disk space" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == [path]

@@ -134,15 +134,20 @@ def test_init_prints_a_note_on_gradients_that_show_no_threshold(
     assert [line[: len(note)] for line in notes] == [note] if note else notes == []
 
 
-@pytest.mark.parametrize("interrupted", ["unified_clip.parity.suite.new_suite._text", "unified_clip._files._encoded"])
+@pytest.mark.parametrize("interrupted", ["unified_clip.parity.suite.new_suite._text", "pathlib.Path.write_bytes"])
 def test_init_leaves_no_suite_when_it_is_interrupted(
     interrupted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def write_half(path: Path, content: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(content[:100])
+        raise KeyboardInterrupt
+
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(interrupted, interrupt)
+    monkeypatch.setattr(interrupted, write_half if interrupted.endswith("write_bytes") else interrupt)
     assert cli.main(["parity", "init"]) == 130
     assert capsys.readouterr().err == "unified-clip: interrupted\n"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

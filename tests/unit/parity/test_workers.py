@@ -379,7 +379,7 @@ Scaled.results = lambda self, path: [{} for v in path._tensors]"""
 def test_functional_names_do_not_change_their_input(clip_case: Case, code: str, detail: str) -> None:
     """Results of functions share no memory with the input. Classes return the same object or a new object."""
     lines = "from unified_clip._compute.host import HostPath\nscale = HostPath.scale\n"
-    lines += "from unified_clip._core.changes import Scaled\n"
+    lines += "from unified_clip._core.writers import Scaled\n"
     outcome = run_worker.run_worker(worker_command(lines + code), [WorkItem(HOST, clip_case)], 60.0).by_case[
         HOST, clip_case.name
     ]

@@ -52,10 +52,10 @@ def test_numbers_in_another_order_are_paired_as_names(compare_runs: Any) -> None
 def test_recordings_of_version_01_have_no_list_indices_and_keep_the_prefixes_of_wrappers(compare_runs: Any) -> None:
     old_names = {"a": "layers.w", "b": "layers.w#2", "c": "module.head/kernel:0"}
     new_names = {"a": "layers.0.w", "b": "layers.1.w", "c": "head.kernel"}
-    shared = {"shared": 5.0}
-    norms = {"a": 3.0, "b": 4.0, "c": 12.0, **shared}
-    old, new = (rename_parameters(clip_line(1, norms, norm=194**0.5), names | {"shared": "shared"})
-                for names in (old_names, new_names))  # fmt: skip
+    norms = {"a": 3.0, "b": 4.0, "c": 12.0, "shared": 5.0, "only old": 1.0}  # the shapes alone pair nothing
+    old = rename_parameters(clip_line(1, norms), {**{name: name for name in norms}, **old_names})
+    norms.pop("only old")
+    new = rename_parameters(clip_line(1, norms), {**{name: name for name in norms}, **new_names})
     pairs = {old_names[key]: name for key, name in new_names.items()} | {"shared": "shared"}
     assert compare_runs([old], [new]).pairs[0].names == pairs
     assert compare_runs([new], [old]).pairs[0].names == {name: other for other, name in pairs.items()}

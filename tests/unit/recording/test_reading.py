@@ -96,7 +96,7 @@ def test_missing_and_binary_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(runs.RunError, match="cannot be read: No such file"):
         runs.read(tmp_path / "run.jsonl")
     (tmp_path / "run.jsonl").write_bytes(b"\xff\n")
-    with pytest.raises(runs.RunError, match="UTF-8"):
+    with pytest.raises(runs.RunError, match="cannot be read: byte 0 is not UTF-8"):
         runs.read(tmp_path / "run.jsonl")
 
 

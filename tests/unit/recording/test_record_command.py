@@ -325,7 +325,7 @@ def test_a_file_in_a_directory_that_the_user_cannot_read_is_an_error(
     for name in ("stat", "lstat", "mkdir"):  # root may read every directory
         monkeypatch.setattr(os, name, partial(denied, getattr(os, name)))
     assert cli.main(["record", str(tmp_path / "run.jsonl"), "--", "true"]) == 2
-    assert "run.jsonl cannot be written: Permission denied. Pass another file" in capsys.readouterr().err
+    assert "run.jsonl cannot be written: Permission denied. Pass another path" in capsys.readouterr().err
 
 
 def test_warnings_of_a_process_are_printed_by_the_command(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_an_invalid_training_function_is_rejected(
         (["--max-ulp", "-1"], "--max-ulp is -1.0. Pass 0 or more"),
         (["--timeout", "0"], "--timeout is 0.0. Pass a number of seconds above 0"),
         (["--weights", "none.npz"], "--weights none.npz: the file does not exist"),
-        (["--batches", "none.npz"], "--batches none.npz cannot be read"),
+        (["--batches", "none.npz"], "none.npz cannot be read"),
         (["--batches", "cut.npz"], "cut.npz cannot be read: File is not a zip file. Save arrays with np.savez."),
         (["--map", "names.toml"], "--map has 'v'"),
         (

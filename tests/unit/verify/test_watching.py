@@ -17,7 +17,7 @@ import pytest
 from support.recordings import complete
 
 import unified_clip
-from unified_clip._core.guard import Hook
+from unified_clip._guard import Hook
 from unified_clip._safetensors import write
 from unified_clip.recording import compare, runs
 from unified_clip.recording.natives.native_call import (
@@ -344,7 +344,7 @@ def write_recording(path: Path, **changes: Any) -> Path:
 
 def compare_calls(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     comparison = compare.compare(
-        write_recording(tmp_path / "old.jsonl", **old), write_recording(tmp_path / "new.jsonl", **new)
+        write_recording(tmp_path / "old.jsonl", **old), write_recording(tmp_path / "new.jsonl", **new), max_ulp=0
     )
     assert comparison.first is not None
     return [each.kind for each in comparison.findings]
@@ -355,7 +355,7 @@ OFF = {"watched": True, "call": "framework.clip", "coef": float(np.nextafter(np.
 
 def test_rounding_is_reported_with_the_name_of_the_function(tmp_path: Path) -> None:
     assert compare_calls(tmp_path, OFF, {}) == ["rounding"]
-    (finding,) = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl").findings
+    (finding,) = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl", max_ulp=0).findings
     assert "the rounding of framework.clip of old.jsonl. To allow this difference" in finding.sentence
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -16,8 +17,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ..._compute import kernels, processor
-from ..._core.guard import Hook
 from ..._core.types import Scalar, Tensor
+from ..._guard import Hook
 from ..._native import KERNELS
 
 TARGET, SCALE_TARGET = "unified_clip_norm", "unified_clip_scale"
@@ -126,13 +127,12 @@ HOOK = Hook(
 @functools.cache
 def register() -> bool:
     """Return whether XLA accepts the kernels."""
-    return KERNELS is not None and HOOK.run(_register_kernels) is True
+    return KERNELS is not None and HOOK.run(_register_kernels, KERNELS) is True
 
 
-def _register_kernels() -> bool:
-    assert KERNELS is not None
-    jax.ffi.register_ffi_target(TARGET, KERNELS.xla_norm, platform="cpu")
-    jax.ffi.register_ffi_target(SCALE_TARGET, KERNELS.xla_scale, platform="cpu")
+def _register_kernels(kernels: ModuleType) -> bool:
+    jax.ffi.register_ffi_target(TARGET, kernels.xla_norm, platform="cpu")
+    jax.ffi.register_ffi_target(SCALE_TARGET, kernels.xla_scale, platform="cpu")
     return True
 
 

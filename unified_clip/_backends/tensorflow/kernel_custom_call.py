@@ -16,8 +16,8 @@ from tensorflow.python.framework import kernels as registered_kernels
 from tensorflow.python.framework import op_def_library
 
 from ..._compute import kernels
-from ..._core.guard import Hook
 from ..._core.types import Scalar, Tensor
+from ..._guard import Hook
 from ..._native import KERNELS
 
 NAME, TARGET = "XlaCustomCallV2", "unified_clip_norm"

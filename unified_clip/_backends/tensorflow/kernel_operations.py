@@ -18,8 +18,8 @@ from tensorflow.python.framework import op_def_library, op_def_registry
 from tensorflow.python.ops.parallel_for import pfor
 
 from ..._compute import host, kernels, processor
-from ..._core.guard import Hook
 from ..._core.types import Scalar, Tensor
+from ..._guard import Hook
 from ..._native import KERNELS
 from . import kernel_custom_call
 from .arithmetic import computed_once, is_for_xla, product

@@ -244,12 +244,12 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return int(torch.get_num_threads())
 
     def bump_versions(self, tensors: Sequence[Tensor]) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return  # in a graph, operations write
         try:
-            torch.autograd.graph.increment_version(tensors)
+            torch._C._increment_version(tensors)
         except RuntimeError:  # tensors made in inference mode have no version
-            torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+            torch._C._increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
     def has_values(self, vector: Tensor) -> bool:
         return not conditions.is_watched() and conditions.is_plain(vector)

@@ -57,7 +57,7 @@ def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: Distribute
 
 def are_flat(parameters: Sequence[Any]) -> bool:
     """Return whether several ranks share an FSDP1 flat parameter, which has no placements."""
-    if "torch.distributed.fsdp._flat_param" not in sys.modules or not torch.distributed.is_initialized():
+    if "torch.distributed.fsdp._flat_param" not in sys.modules or torch.distributed.group.WORLD is None:
         return False
     return torch.distributed.get_world_size() > 1 and any(hasattr(p, "_fsdp_flattened") for p in parameters)
 

@@ -51,9 +51,9 @@ def _belong_together(path: Path, other: Path, near: Sequence[Path]) -> bool:
 def _imports(path: Path, other: Path, near: Sequence[Path]) -> bool:
     """Return whether `path` imports `other`. If the import names no folder, the closest module of that name counts."""
     text, module = python_source(path).decode("utf-8", "replace"), re.escape(other.stem)
-    if re.search(rf"^\s*(from|import)\b.*\b{re.escape(other.parent.name)}\b.*\b{module}\b", text, re.MULTILINE):
+    if re.search(rf"^[ \t]*(from|import)\b.*\b{re.escape(other.parent.name)}\b.*\b{module}\b", text, re.MULTILINE):
         return True
-    if re.search(rf"^\s*(from|import)\b.*\b{module}\b", text, re.MULTILINE) is None:
+    if re.search(rf"^[ \t]*(from|import)\b.*\b{module}\b", text, re.MULTILINE) is None:
         return False
     shared = {each: len(os.path.commonpath((path, each))) for each in near if each.stem == other.stem}
     return {path, other} <= {*near} and shared[other] == max(shared.values())
@@ -80,7 +80,7 @@ def _goes_to_library(source: Source, setting: ast.expr, near: Sequence[Path]) ->
 
 
 def _is_defined(name: str, near: Sequence[Path]) -> bool:
-    pattern = re.compile(rf"^\s*(class|def)\s+{re.escape(name)}\b".encode(), re.MULTILINE)
+    pattern = re.compile(rf"^[ \t]*(class|def)\s+{re.escape(name)}\b".encode(), re.MULTILINE)
     return any(pattern.search(python_source(path)) for path in near)
 
 

@@ -54,7 +54,7 @@ def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
         if "missing" in data:
             return Failure("missing", str(data["missing"]))
         versions.update(data["versions"])
-    except (ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         return Failure(
             "unreadable", f"the file {path.name} of the framework's process cannot be read: {error}. {RETRY_ADVICE}"
         )

@@ -44,7 +44,7 @@ ONE_NUMBER = (
     "Check that the loss is a single number. TensorFlow's tape adds up a loss of several numbers, but PyTorch's "
     "backward() raises an error."
 )
-AXES = "Check axes=. The weights of PyTorch's layers have another order of axes: for example, Linear's are transposed."
+AXES = "Check axes=. PyTorch's layers have another order of axes: for example, the weights of Linear are transposed."
 IN_PLACE = (
     "The new code clips gradients in place. TensorFlow's optimizer keeps the gradients unchanged. Check code that "
     "reads gradients after the step."

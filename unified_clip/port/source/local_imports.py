@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..catalog import FRAMEWORKS
@@ -17,17 +19,17 @@ IMPORT = re.compile(
 )
 
 
-def imported_files(path: Path, content: bytes, wanted: str | None = None) -> Iterator[tuple[Path, str]]:
+def imported_files(path: Path, content: bytes, object_name: str | None = None) -> Iterator[tuple[Path, str]]:
     """Yield (file, imported name). The name is empty for a module.
 
-    wanted: Only follow imports that may bind this name. None follows all imports.
+    object_name: Only follow imports that may bind this name. None follows all imports.
     """
     for match in IMPORT.finditer(content):
         for name, bound in _names(*(part or b"" for part in match.groups())):
-            if wanted is None or (wanted and bound in (wanted, "*")):
+            if object_name is None or (object_name and bound in (object_name, "*")):
                 file, rest = file_of(name, path)
                 if file is not None:
-                    yield file, wanted or "*" if rest == "*" else rest
+                    yield file, object_name or "*" if rest == "*" else rest
 
 
 def _names(package: bytes, objects: bytes, modules: bytes) -> Iterator[tuple[str, str]]:
@@ -46,10 +48,13 @@ def file_of(name: str, path: Path) -> tuple[Path | None, str]:
     """
     dots = len(name) - len(name.lstrip("."))
     *package, last = name.lstrip(".").split(".")
-    if not dots and [*package, last][0] in FRAMEWORKS:
+    first = (*package, last)[0]
+    if not dots and first in FRAMEWORKS:
         return None, ""
-    folders = list(path.absolute().parents)[:PROJECT_DEPTH]
-    for folder in folders[dots - 1 : dots] if dots else folders:
+    folders = searched_folders(path.absolute().parent)
+    for folder, names in folders[dots - 1 : dots] if dots else folders:
+        if not dots and not names & {first, f"{first}.py"}:
+            continue
         module, owner = folder.joinpath(*package, last), folder.joinpath(*package)
         files = [(module.with_name(f"{last}.py"), ""), (module / "__init__.py", "")]
         files += [(owner.with_name(f"{owner.name}.py"), last)] if package else []
@@ -57,6 +62,16 @@ def file_of(name: str, path: Path) -> tuple[Path | None, str]:
         for file, rest in files:
             if file != path.absolute() and file.is_file():
                 return file, rest
-        if (folder / ".git").exists():
-            break
     return None, ""
+
+
+@functools.cache
+def searched_folders(folder: Path) -> Sequence[tuple[Path, frozenset[str]]]:
+    """Return the folders to search for modules, with the names in each folder: up to the root of the repository."""
+    folders = []
+    for outer in [folder, *folder.parents][:PROJECT_DEPTH]:
+        names = frozenset(file.name for file in outer.iterdir()) if os.access(outer, os.R_OK) else frozenset[str]()
+        folders.append((outer, names))
+        if ".git" in names:
+            break
+    return folders

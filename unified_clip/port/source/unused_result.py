@@ -33,7 +33,7 @@ PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript
 def check(source: Source, call: ast.Call) -> None:
     """Raise ConfigError if no code uses the result of a clip, or if code replaces the result before it is read.
 
-    An unused variable of the module is no error, because other files can import it. Nobody imports `_`.
+    An unused variable of the module is no error, because other files can import it. The variable `_` is an exception.
     """
     node: ast.AST = call
     if isinstance(source.parents[node], ast.Expr):

@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ..._core.guard import Hook, Observer
+from ..._guard import Hook, Observer
 
 WATCHED = {
     "torch": ("torch", "install"),

@@ -11,8 +11,8 @@ import keras
 from keras.optimizers import LossScaleOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-from ..._core.guard import Call
 from ..._core.observer import Rule
+from ..._guard import Call
 from .hooks import HOOKS
 from .native_call import NativeCall
 from .observer import OBSERVER, RunningNativeCall, without_none

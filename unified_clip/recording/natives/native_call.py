@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._core.names import unique_name
+from ..._core.names import canonical, unique_names
 from ..._core.observer import Rule
 from ...causes import scaling
 from ...numpy import get_total_norm
@@ -147,11 +147,8 @@ def _multiplied(observed: ObservedTensors) -> tuple[list[Dense], list[Dense]]:
 
 
 def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Dense]:
-    names = observed.names or [str(index) for index in range(len(tensors))]
-    named: dict[str, Dense] = {}
-    for name, tensor in zip(names, tensors, strict=True):
-        named[unique_name(name, named)] = tensor
-    return named
+    names = unique_names(map(canonical, observed.names or map(str, range(len(tensors)))))
+    return dict(zip(names, tensors, strict=True))
 
 
 def stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._core.guard import Call, Observer
 from ..._dispatch import adapter_of, resolve
+from ..._guard import Call, Observer
 from ...tensors.types import Dense
 from ..dispatcher import DISPATCHER
 from .native_call import NativeCall, ObservedTensors, line_fields, norm_of_rows, read, stored

@@ -13,7 +13,7 @@ import optax
 from optax._src import alias
 
 from ..._backends.jax.backend import path_name
-from ..._core.guard import Call
+from ..._guard import Call
 from .hooks import HOOKS, RecordingHook
 from .native_call import NativeCall
 from .observer import OBSERVER

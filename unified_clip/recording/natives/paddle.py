@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 from paddle.amp.grad_scaler import AmpScaler
 
-from ..._core.guard import Call
+from ..._guard import Call
 from ...tensors.types import Dense, from_numpy
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors

@@ -15,7 +15,7 @@ from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import clip_ops, gradients_util
 
 from ..._backends.tensorflow.arithmetic import is_for_xla
-from ..._core.guard import Call
+from ..._guard import Call
 from ...tensors.types import from_numpy
 from .hooks import HOOKS, RecordingHook
 from .native_call import NativeCall, ObservedTensors
@@ -71,7 +71,7 @@ def _mark(position: int, call: Call) -> Iterator[None]:
     """Mark the results as gradients. If a gradient tape computes them, also record the loss."""
     report = None
     if isinstance(call.args[0], tf.GradientTape):
-        named = dict(zip(("target", "sources", "output_gradients"), call.args[1:], strict=False)) | dict(call.kwargs)
+        named = dict(zip(("target", "sources", "output_gradients"), call.args[1:], strict=False)) | {**call.kwargs}
         report = _add_loss(**named)
     yield
     _watch_operations()
@@ -170,7 +170,7 @@ def from_tape(tensor: Any) -> bool | None:
 
 def clip_by_global_norm(call: Call) -> Iterator[None]:
     yield
-    t_list, clip_norm, use_norm = call.arguments["t_list"], call.arguments["clip_norm"], call.arguments.get("use_norm")
+    t_list, clip_norm, use_norm = _arguments(call, "t_list", "clip_norm", "use_norm")
     clipped, norm = call.result
     thresholds = [clip_norm] if use_norm is None else [clip_norm, use_norm]
     describe, returned = _describe("tf.clip_by_global_norm", "global"), norm if use_norm is None else None
@@ -179,7 +179,7 @@ def clip_by_global_norm(call: Call) -> Iterator[None]:
 
 def clip_by_norm(call: Call) -> Iterator[None]:
     yield
-    t, clip_norm, axes = map(call.arguments.get, ("t", "clip_norm", "axes"))
+    t, clip_norm, axes = _arguments(call, "t", "clip_norm", "axes")
     if axes is None:
         describe = _describe("tf.clip_by_norm", "each")
         (call.result,) = report_call(describe, [clip_norm], [t], [call.result], is_gradient=partial(from_tape, t))
@@ -187,10 +187,15 @@ def clip_by_norm(call: Call) -> Iterator[None]:
 
 def clip_by_value(call: Call) -> Iterator[None]:
     yield
-    t, *thresholds = map(call.arguments.get, ("t", "clip_value_min", "clip_value_max"))
+    t, *thresholds = _arguments(call, "t", "clip_value_min", "clip_value_max")
     if getattr(call.result, "dtype", tf.int32).is_floating:
         describe = _describe("tf.clip_by_value", "value")
         (call.result,) = report_call(describe, thresholds, [t], [call.result], is_gradient=partial(from_tape, t))
+
+
+def _arguments(call: Call, *names: str) -> list[Any]:
+    arguments = call.arguments
+    return [arguments.get(name) for name in names]
 
 
 def _describe(name: str, rule: Any) -> Describe:

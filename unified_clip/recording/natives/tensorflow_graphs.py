@@ -10,7 +10,7 @@ from weakref import WeakSet
 import tensorflow as tf
 
 from ..._backends.tensorflow.arithmetic import is_for_xla
-from ..._core.guard import Call
+from ..._guard import Call
 from .hooks import HOOKS, RecordingHook
 from .optimizer_steps import STEP, record_step
 

@@ -11,8 +11,8 @@ from weakref import ref
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ..._core.guard import Call
 from ..._core.names import FINDERS
+from ..._guard import Call
 from ..dispatcher import DISPATCHER
 from ..optimizers.names import SETTINGS
 from .hooks import HOOKS, RecordingHook

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ..._core.guard import Call
+from ..._guard import Call
 
 
 class ShardedNorm:

@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _wait_for_a_framework(settings: dict[str, object]) -> None:
-    spec = importlib.util.spec_from_file_location("unified_clip_guard", HERE.parents[1] / "_core" / "guard.py")
+    spec = importlib.util.spec_from_file_location("unified_clip_guard", HERE.parents[1] / "_guard.py")
     assert spec is not None
     assert spec.loader is not None
     guard = importlib.util.module_from_spec(spec)

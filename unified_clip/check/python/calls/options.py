@@ -126,7 +126,9 @@ def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipU
     texts = {path: _files.read_text(path, errors="replace") for path in sources} if readers else {}
     for use in uses:
         for path, text in texts.items() if use in readers else ():
-            is_imported = re.search(rf"^\s*(from|import)\b.*\b{re.escape(path.stem)}\b", texts[use.path], re.MULTILINE)
+            is_imported = re.search(
+                rf"^[ \t]*(from|import)\b.*\b{re.escape(path.stem)}\b", texts[use.path], re.MULTILINE
+            )
             if is_imported and re.search(rf"(?<!self)\.{use.option}\s*=(?!=)", text):
                 why = f"{shown(path)} sets {use.option}, so the threshold is only known at run time."
                 name = use.clip.partition(" by default:")[0]

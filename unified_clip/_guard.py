@@ -70,7 +70,7 @@ class Hook:
     def report(self, error: Exception) -> None:
         if not self._is_reported:
             self._is_reported = True
-            from ..errors import ClipWarning
+            from .errors import ClipWarning
 
             warn(self.message(error), lambda message: warnings.warn(message, ClipWarning, stacklevel=5))
 
