@@ -235,18 +235,17 @@ oldest: oldest-numpy oldest-torch oldest-tensorflow oldest-paddle oldest-jax old
 oldest-%: ENV = build/$@
 oldest-%: EXTRAS = $* cli
 oldest-numpy: EXTRAS = cli
-oldest-jax: EXTRAS = jax bench
+oldest-jax: EXTRAS = optax cli
+oldest-%: OLDEST_PYTHON = $(or $(shell command -v python3.10),$(PYTHON))
+oldest-%: CONTRACT = $(ENV)/bin/pytest -q -p no:cacheprovider tests/contract --framework $*
 oldest-%:
 	rm -rf $(ENV)
-	python3 -m venv $(ENV)
+	$(OLDEST_PYTHON) -m venv $(ENV)
 	$(ENV)/bin/pip install -q uv
 	UNIFIED_CLIP_NATIVE=1 $(ENV)/bin/uv pip install -q --python $(ENV) --resolution lowest-direct \
 		--group test -r pyproject.toml $(EXTRAS:%=--extra %) .
-	@echo "== $*, host path"
-	UNIFIED_CLIP_NATIVE=1 $(ENV)/bin/pytest -q -p no:cacheprovider tests/contract --framework $*
-	@[ $* = numpy ] || echo "== $*, device path"
-	[ $* = numpy ] || UNIFIED_CLIP_PATH=framework $(ENV)/bin/pytest -q -p no:cacheprovider tests/contract --framework $*
-	$(ENV)/bin/unified-clip parity --frameworks $* --out $(ENV)/report
+	@$(RUN) $@ "the contract with the oldest releases, host path" env UNIFIED_CLIP_NATIVE=1 $(CONTRACT)
+	@[ $* = numpy ] || $(RUN) $@ "the same, device path" env UNIFIED_CLIP_PATH=framework $(CONTRACT)
 
 # The site, in build/site. A warning, such as of a broken link, is an error. So is a public name without a signature,
 # parameters, errors or an example. The browser runs the notebook on a wheel without kernels.

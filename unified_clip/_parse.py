@@ -1,14 +1,20 @@
-"""Parse Python source. Its code is never run."""
+"""Parse TOML, and Python source, whose code is never run."""
 
 from __future__ import annotations
 
 import ast
 import platform
 import re
+import sys
 import tokenize
 import warnings
 from io import BytesIO
 from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib as tomllib
+else:
+    import tomli as tomllib  # noqa: F401
 
 MAX_DEPTH = 200
 """CPython allows the same number of nested parentheses. Deeper trees would exceed Python's limit of 1,000 calls in
@@ -36,7 +42,8 @@ def parse_expression(code: str) -> ast.expr:
 def parsed_nodes(source: str | bytes, mode: str = "exec") -> list[ast.AST]:
     """Return all nodes of Python source, in the order of ast.walk. The first node is the whole tree."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # such as invalid escapes
+        with warnings.catch_warnings():  # such as of invalid escapes
+            warnings.simplefilter("ignore")
             level: list[ast.AST] = [ast.parse(source, mode=mode)]
     except (RecursionError, MemoryError):
         raise UnreadableSourceError(TOO_DEEP) from None

@@ -21,9 +21,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING
 
 from ._scratch import Scratch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PACKAGE = Path(__file__).parent
 

@@ -257,7 +257,8 @@ def test_patterns_may_match_any_name_of_the_clipper(kit: Kit) -> None:
     config = ClipConfig(rule="value", threshold=1.0, exclude=["decoder.bias"])
     for names in (parameters, list(NUMBERS)):
         clip = config.clipper(names)
-        with warnings.catch_warnings(action="error"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
             param_grads = clip.pairs([(parameters["encoder.weight"], kit.tensor([3.0]))])
         assert kit.array(param_grads[0][1])[0] == 1.0
     wrong = config.model_copy(update={"exclude": ["decoder.bia"]}).clipper(parameters)

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from support import observed_training
 from support.kits import Kit, in_a_new_process
+from support.processes.warm import SAFE_PATH
 
 import unified_clip
 from unified_clip import _guard as guard
 from unified_clip._guard import REGISTRY, Call, Hook
 
-COMMAND = [sys.executable, "-P", "-m", "unified_clip", "record"]
+COMMAND = [sys.executable, *SAFE_PATH, "-m", "unified_clip", "record"]
 PRINT_INSTEAD = guard.print_instead
 SUPPORT = Path(observed_training.__file__)
 

@@ -160,8 +160,8 @@ def test_a_gradient_in_main_grad_only_is_an_error(kit: Kit, with_others: bool) -
     if not kit.on_parameters:
         return
     for function in every_name(kit):
-        first, second = kit.in_place([kit.tensor([3.0]), kit.tensor([4.0])])
-        second.grad, second.main_grad = None, kit.tensor([4.0])
+        (first,), second = kit.in_place([kit.tensor([3.0])]), kit.parameter()
+        second.main_grad = kit.tensor([4.0])
         with pytest.raises(ValueError, match=r"position \d .*has a gradient in main_grad, and \.grad is None"):
             function([first, second] if with_others else [second])
         assert values(kit, [first]) == [[3.0]]
@@ -171,16 +171,16 @@ def test_main_grad_of_a_parameter_that_takes_no_part_is_ignored(kit: Kit) -> Non
     if not kit.on_parameters:
         return
     for function in names(kit):
-        first, left_out, frozen = kit.in_place([kit.tensor([3.0, 4.0]), kit.tensor([1.0]), kit.tensor([1.0])])
+        (first,), left_out, frozen = kit.in_place([kit.tensor([3.0, 4.0])]), kit.parameter(), kit.parameter()
         left_out.need_clip = False
         frozen.stop_gradient, frozen.requires_grad = True, False
         for each in (left_out, frozen):
-            each.grad, each.main_grad = None, kit.tensor([100.0])
+            each.main_grad = kit.tensor([100.0])
         first.main_grad = kit.tensor([100.0])  # beside `.grad`
         function([first, left_out, frozen])
         assert values(kit, [first]) == [[0.6, 0.8]]
-    first, excluded = kit.in_place([kit.tensor([3.0, 4.0]), kit.tensor([1.0])])
-    excluded.grad, excluded.main_grad = None, kit.tensor([100.0])
+    (first,), excluded = kit.in_place([kit.tensor([3.0, 4.0])]), kit.parameter()
+    excluded.main_grad = kit.tensor([100.0])
     config = unified_clip.ClipConfig(rule="global_norm", threshold=1.0, exclude=["b"], family="tensorflow")
     for clip in (config.clip_, config.clipper(details=True).clip_):
         first.grad = kit.tensor([3.0, 4.0])

@@ -51,7 +51,7 @@ MUTATIONS = {
         "contract/test_norms.py", "random_lists",
     ),
     "the exact fall-back removed": Mutation(
-        "_core/exact.py", "return None if slack else", "return low if slack else",
+        "_core/exact.py", "return low if low == high else None", "return low",
         "contract/test_norms.py", "boundary or half_way",
     ),
     "the coefficient rounded to float16": Mutation(
@@ -60,8 +60,8 @@ MUTATIONS = {
         "contract/test_clipping.py", "not_rounded_to_the_gradients_dtype",
     ),
     "a generator read twice": Mutation(
-        "_core/containers.py", "        container = list(container)\n        used_up",
-        "        list(container)\n        container = list(container)\n        used_up",
+        "_core/collect.py", "    return list(container) or iter(())",
+        "    list(container)\n    return list(container) or iter(())",
         "contract/test_containers.py", "generator_is_read_once",
     ),
     "the same gradient scaled twice": Mutation(
@@ -90,7 +90,7 @@ MUTATIONS = {
         "contract/test_derivatives.py", "clipping_by_the_norm", "tensorflow",
     ),
     "a raw write that autograd does not hear of": Mutation(
-        "_backends/torch/backend.py", "torch.autograd.graph.increment_version(tensors)", "pass",
+        "_backends/torch/backend.py", "torch._C._increment_version(tensors)", "pass",
         "frameworks/test_torch_paths.py", "autograd_notices", "torch",
     ),
 }  # fmt: skip

@@ -11,7 +11,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 from support import reference
+from support.tiers import why_no_graphs
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
@@ -41,6 +43,15 @@ class Kit:
     has_sparse = False
     has_coo = False
     differentiates = False
+
+    @property
+    def is_collected(self) -> bool:
+        """Whether the compiled kernels can read lists of tensors of this release of the framework."""
+        return not self.on_parameters or hasattr(type(self.tensor([1.0])), "__dlpack_c_exchange_api__")
+
+    def lacks(self, native: str) -> bool:
+        """Return whether this release of the framework lacks a function of its newest releases."""
+        return False
 
     @property
     def namespace(self) -> ModuleType:
@@ -119,6 +130,11 @@ class TorchKit(Kit):
     has_sparse = True
     has_coo = True
     differentiates = True
+
+    def lacks(self, native: str) -> bool:
+        import torch
+
+        return native.startswith("torch.nn.utils.") and not hasattr(torch.nn.utils, native.rpartition(".")[2])
 
     def from_array(self, array: np.ndarray) -> Any:
         import torch
@@ -384,14 +400,23 @@ class JaxKit(Kit):
     def parameter(self, name: str = "weight") -> Any:
         return self.tensor([0.0, 0.0])
 
+    def _need_graphs(self) -> None:
+        import jax
+
+        reason = "" if jax.config.jax_enable_x64 else why_no_graphs("jax")
+        if reason:
+            pytest.skip(reason)
+
     def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
         import jax
 
+        self._need_graphs()
         return self.array(jax.jit(jax.grad(lambda x: function(x).sum()))(at))
 
     def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
         import jax
 
+        self._need_graphs()
         first = jax.grad(lambda x: function(x).sum())
         return self.array(jax.jit(jax.grad(lambda x: (first(x) * along).sum()))(at))
 

@@ -101,7 +101,7 @@ def _nearest(dtype: str, guess: np.floating, compare: object) -> float:
         top = Fraction(2) ** LARGEST[dtype].numerator.bit_length()
         middle = (Fraction(float(low)) + (top if np.isinf(high) else Fraction(float(high)))) / 2
         side = compare(middle)  # type: ignore[operator]
-        even = low if low.view(f"u{low.itemsize}") % 2 == 0 else high
+        even = low if int(low.view(f"u{low.itemsize}")) % 2 == 0 else high  # NumPy 1 divides in float64
         if side < 0 or (side == 0 and even == low):
             return float(low)
         if side == 0:

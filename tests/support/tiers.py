@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -11,6 +13,31 @@ from zlib import crc32
 import pytest
 
 CHANGE_TIER = "not nightly"
+
+FULL_TIER = {"torch": "2.9", "tensorflow": "2.18", "paddle": "3.3", "jax": "0.7"}
+"""The oldest release of each framework whose graphs are supported."""
+
+
+def is_at_least(framework: str, release: str) -> bool:
+    return _numbers(importlib.import_module(framework).__version__) >= _numbers(release)
+
+
+def _numbers(version: str) -> list[int]:
+    return list(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def why_no_graphs(framework: str) -> str:
+    """Return '' if graphs are supported."""
+    oldest = FULL_TIER.get(framework)
+    return "" if oldest is None or is_at_least(framework, oldest) else f"graphs need {framework} >= {oldest}"
+
+
+def skip_graphs(items: Iterable[pytest.Item], framework: str) -> None:
+    """Skip the tests of graphs with releases below the full tier."""
+    reason = why_no_graphs(framework)
+    for item in items if reason else ():
+        if item.get_closest_marker("graphs"):
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def copies_workers(config: pytest.Config) -> bool:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -98,17 +99,13 @@ def test_the_directory_of_a_killed_process_is_kept_while_its_worker_lives(direct
 
 
 def _sleeping(path: Path) -> list[int]:
-    lock = (path / _scratch.LOCK).stat()
-    result = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                files = [descriptor.stat() for descriptor in (entry / "fd").iterdir()]
-            except OSError:
-                continue
-            if any((each.st_dev, each.st_ino) == (lock.st_dev, lock.st_ino) for each in files):
-                result.append(int(entry.name))
-    return result
+    lock = path / _scratch.LOCK
+    result = set()
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # a process that starts opens and closes files
+            if descriptor.samefile(lock):
+                result.add(int(descriptor.parts[2]))
+    return [*result - {os.getpid()}]
 
 
 def test_other_directories_are_kept(directory: Path) -> None:

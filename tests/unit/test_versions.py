@@ -68,7 +68,7 @@ def test_pyproject_requires_the_oldest_supported_releases() -> None:
 
 @pytest.mark.parametrize(
     ("version", "is_old"),
-    [("2.6.0+cu124", True), ("2.12.9", True), ("2.13.0", False), ("2.13.0a0+git1", False), ("2.14.1+cu130", False),
+    [("2.2.2+cu121", True), ("2.3.9", True), ("2.4.0", False), ("2.4.0a0+git1", False), ("2.14.1+cu130", False),
      ("3", False), ("0.0.0", False), ("unknown", False)],
 )  # fmt: skip
 def test_only_an_old_release_warns_and_the_warning_names_both(version: str, is_old: bool) -> None:

@@ -162,7 +162,7 @@ def clip_by_global_norm(
             if known_norm is None:
                 prepare_rejection_for(backend, t_list, spec, "total", in_place=False)
             raise
-        plain = isinstance(threshold, float) and isinstance(known_norm, float | None)
+        plain = isinstance(threshold, float) and isinstance(known_norm, (float, type(None)))
         gradients, writer = collect(
             backend,
             t_list,

@@ -121,7 +121,7 @@ def _must_match(
         + "".join(f", {name} {value}" for name, value in clip_rule.convention.arguments.items())
         + (
             f", {clip_rule.threshold.describe()}"
-            if isinstance(clip_rule.threshold, AdaptiveThreshold | OwnThresholds)
+            if isinstance(clip_rule.threshold, (AdaptiveThreshold, OwnThresholds))
             else ""
         )
         for clip_rule in rules

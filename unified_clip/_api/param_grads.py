@@ -16,7 +16,7 @@ def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[in
     """Return (gradients, index of the parameter in each tuple)."""
     if (
         backend.is_tensor(params_grads)
-        or isinstance(params_grads, dict | str)
+        or isinstance(params_grads, (dict, str))
         or not isinstance(params_grads, Iterable)
     ):
         raise TypeError(
@@ -27,7 +27,7 @@ def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[in
     if isinstance(params_grads, Iterator) and not pairs:
         validation.warn("params_grads has no pairs: the iterator was empty or used up. Pass a list")
     for position, pair in enumerate(pairs):
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(
                 f"position {position} of params_grads is not a tuple of two. Pass (parameter, gradient) tuples"
             )

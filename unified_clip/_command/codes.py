@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import textwrap
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from .. import _files
 from .._display import BOLD, paint
+from .._parse import tomllib
 
 PATH = Path(__file__).with_name("errors.toml")
 

@@ -221,7 +221,7 @@ class DevicePath:
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
         """Round numbers directly to the dtype. Frameworks would round first to float32 and then to 16 bits."""
         dtype = self._backend.dtype(tensor)
-        rounded = [nearest(b, dtype) if dtype in FORMATS and isinstance(b, int | float) else b for b in bounds]
+        rounded = [nearest(b, dtype) if dtype in FORMATS and isinstance(b, (int, float)) else b for b in bounds]
         return [self._backend.bound(bound, tensor) for bound in rounded]
 
     def _divisor(self, max_abs: Scalar) -> Scalar:

@@ -119,7 +119,7 @@ class HostPath:
         return not bool(np.all(self._bound(low, dtype) <= self._bound(high, dtype)))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        if isinstance(low, int | float) and isinstance(high, int | float) and self._are_floats:
+        if isinstance(low, (int, float)) and isinstance(high, (int, float)) and self._are_floats:
             return self._new(partial(self._list.clamp, kernels.bounds(low), kernels.bounds(high), self._threads))
         return self._new_arrays(partial(self._clamp_each, low, high))
 

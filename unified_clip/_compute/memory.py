@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .kernels import Array
+from .releases import byte_bounds
 
 
 def view_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> Array:
@@ -60,7 +61,7 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
 
 def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
     """Yield groups of arrays that might overlap. Arrays in different groups never overlap."""
-    bounds = {index: np.lib.array_utils.byte_bounds(view) for index, view in views.items()}
+    bounds = {index: byte_bounds(view) for index, view in views.items()}
     for group in _connected(bounds):
         yield from _interleaved({index: views[index] for index in group}) if len(group) > 2 else [group]
 
@@ -69,7 +70,7 @@ def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
     """Split a group further: columns of a matrix interleave in memory, but do not overlap."""
     layouts = {index: _parts(view) for index, view in views.items()}
     step = math.gcd(*(step for _, step in layouts.values()))
-    lows = {index: np.lib.array_utils.byte_bounds(view)[0] for index, view in views.items()}
+    lows = {index: byte_bounds(view)[0] for index, view in views.items()}
     least = min(lows.values())
     places = {index: (lows[index] - least) % step if step else 0 for index in views}
     ranges = {index: (place, place + layouts[index][0]) for index, place in places.items()}
@@ -118,9 +119,9 @@ def expanded(subject: str) -> ValueError:
 
 
 def _same_memory(a: Array, b: Array) -> bool:
-    if a.dtype != b.dtype or np.lib.array_utils.byte_bounds(a) != np.lib.array_utils.byte_bounds(b):
+    if a.dtype != b.dtype or byte_bounds(a) != byte_bounds(b):
         return False
-    dense = [view.nbytes == np.subtract(*np.lib.array_utils.byte_bounds(view)[::-1]) for view in (a, b)]
+    dense = [view.nbytes == np.subtract(*byte_bounds(view)[::-1]) for view in (a, b)]
     return all(dense) or _steps(a) == _steps(b)
 
 
@@ -139,7 +140,7 @@ def _overlaps_itself(view: Array) -> bool:
     if view.flags.c_contiguous or view.flags.f_contiguous or view.size == 0:
         return False
     steps = _steps(view)
-    low, high = np.lib.array_utils.byte_bounds(view)
+    low, high = byte_bounds(view)
     places = 1 + (high - low - view.itemsize) // (math.gcd(*(stride for stride, _ in steps)) or 1)
     if places < view.size:  # an expanded view, or sliding windows
         return True

@@ -48,7 +48,7 @@ def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) ->
 
 
 def _walk_other_entries(backend: Backend, container: Any, leaves: list[Leaf]) -> None:
-    if isinstance(container, Mapping | list | tuple):
+    if isinstance(container, (Mapping, list, tuple)):
         leaves.clear()
         for entry in container.values() if isinstance(container, Mapping) else container:
             with suppress(TypeError):
@@ -82,7 +82,7 @@ def _walk(
         by_key = {key: _walk(backend, value, leaves, path, str(key)) for key, value in entries.items()}
         kept = [*entries, *entries.values(), *(leaf.tensor for leaf in leaves[first:])]
         return lambda results: like_mapping(node, {key: rebuild(results) for key, rebuild in by_key.items()}, kept)
-    if isinstance(node, str | bytes) or not isinstance(node, Iterable) or _is_array_like(node):
+    if isinstance(node, (str, bytes)) or not isinstance(node, Iterable) or _is_array_like(node):
         raise not_a_tensor(backend, node, Leaf(node, len(leaves), name))
     try:
         items = list(node)

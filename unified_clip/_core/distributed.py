@@ -35,7 +35,7 @@ class DistributedSpec:
                     "takes a parameter. Or pass a dict with one of these values for each name pattern, as in "
                     "{'*.experts.*': 'distinct'}"
                 )
-        if not isinstance(self.check_numel, int | None):
+        if not isinstance(self.check_numel, (int, type(None))):
             raise TypeError(f"check_numel is {self.check_numel!r}. Pass a bool, a whole number, or None")
         if not isinstance(self.check_replicas, bool):
             raise TypeError(f"check_replicas is {self.check_replicas!r}. Pass True or False")

@@ -65,7 +65,7 @@ def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
 def as_mapping(names: Any) -> Any:
     if isinstance(names, Iterator):
         names = list(names)
-    if isinstance(names, list | tuple) and names:
+    if isinstance(names, (list, tuple)) and names:
         are_tuples = (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) for item in names)
         return dict(names) if all(are_tuples) else names
     return names
@@ -88,7 +88,7 @@ def make_namer(names: Any) -> Namer:
         return lambda leaf: leaf.name or next(filter(None, (find(leaf.parameter) for find in FINDERS)), None)
     if isinstance(names, FunctionType):  # an integration passes such a function
         return names
-    if not isinstance(names, list | tuple | Mapping):
+    if not isinstance(names, (list, tuple, Mapping)):
         raise TypeError(
             f"names= has the type {type(names).__name__}. Pass a list of names, a dict of name to parameter, or a "
             "model with named_parameters()."

@@ -89,8 +89,7 @@ class ClipRule(NamedTuple):
     given_norm: Scalar | None = None
     """The total norm that the caller passed, or None."""
 
-    @property
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:  # PyTorch 2.9 traces methods of named tuples, but not their properties
         return _tensors(self.threshold, self.given_norm, *(self.bounds or ()))
 
 
@@ -120,7 +119,7 @@ def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = Fal
         total = _clip_at_once(gradients, rule)
         if total is not None:
             return total
-    norms = measure(gradients, everything, rule, rule.tensors)
+    norms = measure(gradients, everything, rule, rule.tensors())
     if error_if_nonfinite:
         check_finite(gradients, norms[0], rule.p)
     apply(gradients, rule, norms)
@@ -209,7 +208,7 @@ def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
         coef = path.xp.asarray(0.0)  # the passed norm is 0, but gradients may differ from 0
     else:
         # A tensor with one element can have any shape and dtype.
-        known = threshold if isinstance(threshold, int | float) else path.xp.asarray(threshold)
+        known = threshold if isinstance(threshold, (int, float)) else path.xp.asarray(threshold)
         coef = coefficient(path.xp, n, known, rule.convention)
     return Norm(group, path, n, threshold, coef, total, state)
 
@@ -238,7 +237,7 @@ def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConve
     For an array of norms, return an array of coefficients. If all of them are 1, the host path returns the number 1.
     Neither the result nor its derivative divides by zero.
     """
-    unchanged, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
+    unchanged, is_known = xp.asarray(1.0), isinstance(threshold, (int, float))
     threshold = xp.asarray(threshold) if is_known else threshold
     denominator = n + xp.asarray(convention.eps)
     is_within = denominator <= threshold
@@ -268,7 +267,7 @@ def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequ
 
 
 def _tensors(*scalars: Scalar | None) -> list[Tensor]:
-    return [scalar for scalar in scalars if scalar is not None and not isinstance(scalar, int | float)]
+    return [scalar for scalar in scalars if scalar is not None and not isinstance(scalar, (int, float))]
 
 
 # -- gradient

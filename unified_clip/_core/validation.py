@@ -161,12 +161,12 @@ def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[An
     """Return the checked bounds of `clip_by_value`. For integers, clamp the bounds to the range of the dtype."""
     dtype, shape = backend.dtype(tensor), backend.shape(tensor)
     for value, name in ((low, "clip_value_min"), (high, "clip_value_max")):
-        if not isinstance(value, int | float):
+        if not isinstance(value, (int, float)):
             _broadcasts_to(backend.shape(value), shape, name)
     if dtype in INTEGER_RANGES:
         low = _integer_bound(backend, low, dtype, "clip_value_min")
         high = _integer_bound(backend, high, dtype, "clip_value_max")
-    if isinstance(low, int | float) and isinstance(high, int | float):
+    if isinstance(low, (int, float)) and isinstance(high, (int, float)):
         ordered(low > high, low, high)
     if dtype in INTEGER_RANGES:
         return _into_range(low, high, dtype)
@@ -174,7 +174,7 @@ def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[An
 
 
 def _integer_bound(backend: Backend, value: Any, dtype: str, name: str) -> Any:
-    if not isinstance(value, int | float):
+    if not isinstance(value, (int, float)):
         if backend.dtype(value) != dtype:
             raise TypeError(
                 f"{name} is a tensor of {backend.dtype(value)} and t is {dtype}. Pass both with the same dtype"
@@ -187,20 +187,20 @@ def _integer_bound(backend: Backend, value: Any, dtype: str, name: str) -> Any:
 
 def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
     smallest, largest = INTEGER_RANGES[dtype]
-    if (isinstance(low, int | float) and low > largest) or (isinstance(high, int | float) and high < smallest):
+    if (isinstance(low, (int, float)) and low > largest) or (isinstance(high, (int, float)) and high < smallest):
         raise ValueError(
             f"no value of {dtype} is within the bounds {low} and {high}. Pass bounds that include a number from "
             f"{smallest} to {largest}"
         )
 
     def clamped(value: Any) -> Any:
-        return int(max(smallest, min(largest, value))) if isinstance(value, int | float) else value
+        return int(max(smallest, min(largest, value))) if isinstance(value, (int, float)) else value
 
     return clamped(low), clamped(high)
 
 
 def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
-    if not (isinstance(low, int | float) and isinstance(high, int | float)):
+    if not (isinstance(low, (int, float)) and isinstance(high, (int, float))):
         raise ValueError(
             f"{leaf.place} is sparse, and a bound is a tensor. Pass numbers as bounds, or make the gradient dense"
         )
@@ -213,7 +213,7 @@ def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
 
 def ordered(bounds_inverted: bool | None, low: Any, high: Any) -> None:
     if bounds_inverted:
-        known = isinstance(low, int | float) and isinstance(high, int | float)
+        known = isinstance(low, (int, float)) and isinstance(high, (int, float))
         if known:
             raise ValueError(f"the lower bound ({low}) is above the upper bound ({high}). Swap them")
         raise ValueError(
@@ -223,7 +223,7 @@ def ordered(bounds_inverted: bool | None, low: Any, high: Any) -> None:
 
 
 def _broadcasts_to(shape: Sequence[int | None] | None, target: Sequence[int | None] | None, name: str) -> None:
-    if shape is None or target is None:
+    if not shape or target is None:  # a number broadcasts. PyTorch 2.9 cannot trace `zip` of an empty tuple
         return
     lengths = zip(reversed(shape), reversed(target), strict=False)
     if len(shape) > len(target) or any(a not in (1, b) and None not in (a, b) for a, b in lengths):
@@ -240,7 +240,7 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
         raise TypeError(f"{function} received {reason}")
     if framework := other_framework(backend, value):
         raise TypeError(f"{function} received {describe_other(backend, framework)}")
-    several = isinstance(value, list | tuple | Mapping)
+    several = isinstance(value, (list, tuple, Mapping))
     remedy = f"Call {function} once for each tensor" if several else f"Pass a dense tensor of {backend.name}"
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     raise TypeError(f"{function} takes one tensor and received {with_article(kind)}. {remedy}")
@@ -251,7 +251,7 @@ def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
     rank = None if shape is None else len(shape)
     items = value.tolist() if hasattr(value, "tolist") else value
     normalized = []
-    for axis in items if isinstance(items, list | tuple) else [items]:
+    for axis in items if isinstance(items, (list, tuple)) else [items]:
         if isinstance(axis, bool) or not hasattr(type(axis), "__index__"):
             raise TypeError(f"axes is {value!r}. Pass an int, or a list of ints")
         axis = operator.index(axis)
@@ -327,7 +327,7 @@ def _known(scalar: Scalar, name: str) -> float:
 
 
 def parameter_list(backend: Backend, param_list: Any) -> list[Any]:
-    if isinstance(param_list, str | Mapping) or backend.is_tensor(param_list) or not isinstance(param_list, Iterable):
+    if isinstance(param_list, (str, Mapping)) or backend.is_tensor(param_list) or not isinstance(param_list, Iterable):
         raise TypeError(f"param_list is {reprlib.repr(param_list)}. Pass a list of parameters")
     parameters = list(param_list)
     for position, parameter in enumerate(parameters):

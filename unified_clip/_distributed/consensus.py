@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import struct
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -182,7 +183,7 @@ class Consensus:
             with waiting.logged(waiting.PATIENCE, logging.WARNING, lambda: self._waiting("waits")):
                 return collective()
         except Exception as error:
-            error.add_note(f"{self._waiting('waited')} No gradient was changed.")
+            _add_note(error, f"{self._waiting('waited')} No gradient was changed.")
             raise
 
     def _waiting(self, waits: str) -> str:
@@ -282,4 +283,11 @@ def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessG
             for group in groups:
                 Consensus(group, Call()).reject(error)
     except Exception as failure:  # the error of the call matters more
-        error.add_note(f"Sending this error to the other ranks failed: {type(failure).__name__}: {failure}")
+        _add_note(error, f"Sending this error to the other ranks failed: {type(failure).__name__}: {failure}")
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+    else:
+        error.args = ("\n".join([*map(str, error.args), note]),)

@@ -43,7 +43,7 @@ def _warn_in_clone() -> None:
 
     With `PYTHONSAFEPATH`, do not warn: Python ignores the current directory, so the clone is imported on purpose.
     """
-    if sys.flags.safe_path or not (PACKAGE_PARENT / "pyproject.toml").is_file():
+    if getattr(sys.flags, "safe_path", False) or not (PACKAGE_PARENT / "pyproject.toml").is_file():
         return
     installed = _installed_kernels()
     if installed is not None:

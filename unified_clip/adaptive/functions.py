@@ -49,7 +49,7 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
     numbers = states.initial(adaptive) if data is None else states.from_data(adaptive, data)
     if isinstance(adaptive, AdaGC):
         numbers = tensor_thresholds.resize(numbers, len(containers.flatten(backend, like).leaves))
-    tensor = like[0] if isinstance(like, list | tuple) and like else like
+    tensor = like[0] if isinstance(like, (list, tuple)) and like else like
     state = backend.from_state(states.flatten(adaptive, numbers), tensor if backend.is_tensor(tensor) else None)
     backend_of(state)  # so that torch.compile can trace it
     return state

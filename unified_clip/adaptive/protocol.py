@@ -293,11 +293,10 @@ def _check(rule: Any, **ranges: tuple[float, float]) -> None:
     for name, (low, high) in ranges.items():
         value = getattr(rule, name)
         is_integer = kinds[name].startswith("int")
-        if isinstance(value, bool) or not isinstance(
-            value, int | np.integer if is_integer else int | float | np.number
-        ):
+        numbers = (int, np.integer) if is_integer else (int, float, np.number)
+        if isinstance(value, bool) or not isinstance(value, numbers):
             raise TypeError(f"{name} is {value!r}. Pass {'a whole number' if is_integer else 'a number'}.")
-        if not isinstance(value, int | float):  # a NumPy number
+        if not isinstance(value, (int, float)):  # a NumPy number
             object.__setattr__(rule, name, int(value) if is_integer else float(value))
         if not low <= value <= high or not math.isfinite(value):
             least = "above 0" if (low, high) == TINY else f"of {low} or more"

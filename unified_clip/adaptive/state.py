@@ -90,7 +90,7 @@ def _kind(data: Any) -> str:
 
 
 def _is_number(value: Any, low: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= sys.float_info.max
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= sys.float_info.max
 
 
 class RuleThreshold(AdaptiveThreshold):

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import wraps
-from typing import Annotated, Any, Literal, Self, Union, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_type_hints
 
 from pydantic import Field, create_model, model_validator
+from typing_extensions import Self
 
 from .._core.backend import Backend, Parameters
 from .._core.gradients import GradientList

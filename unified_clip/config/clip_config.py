@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import PrivateAttr, ValidationError
+from typing_extensions import Self
 
 from .. import _files
 from .._api import param_grads
@@ -34,8 +35,7 @@ class ClipConfig(OutcomeProperties, Settings):
         threshold: The largest allowed norm. For the rule "value", the largest allowed magnitude of an element. Pass a
             table with a schedule, or a number that is not negative. A threshold of inf clips nothing.
         adaptive: A table with a rule that computes the threshold, such as {"rule": "zclip"} for "global_norm" and
-            {"rule": "agc"} for "norm". With `adaptive`, you can omit `threshold`, or set it as the maximum of
-            the computed threshold. docs/adaptive.md describes the rules.
+            {"rule": "agc"} for "norm" (docs/adaptive.md). `threshold` is then its maximum, and can be omitted.
         min, max: The bounds for the rule "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.
         family: The framework whose formula is used: "pytorch" (default), "tensorflow" or "paddle". The formulas differ

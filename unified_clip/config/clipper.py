@@ -131,7 +131,7 @@ class Clipper:
         backend, grads = self._resolve(grads)
         step = resolve_step(backend, step, self._step)
         needs_leaves = self.settings.uses_names or self._needs_order or self.spec.is_given
-        items = None if needs_leaves or not (self._is_simple and step.is_known) else containers.plain_items(grads)
+        items = None if needs_leaves or not (self._is_simple and step.is_known()) else containers.plain_items(grads)
         whole = backend.collect_tensors(items[0], differentiable=True, in_place=False) if items else None
         if items is not None and whole is not None:
             plain, writer = from_path(whole, Functional(*items, reuse_unchanged=True))
@@ -215,7 +215,7 @@ class Clipper:
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None
-        if not (self._is_simple and step.is_known):
+        if not (self._is_simple and step.is_known()):
             return None
         if not self.settings.uses_names:
             gradients, writer = collect_in_place(backend, parameters, "clip_", INSTEAD, plain=True, **self._options)
@@ -282,7 +282,7 @@ class Clipper:
         parts = list(zip(ranges, rules, strict=True))
         gradients.function = "ClipConfig"
         groups.check_order(backend, gradients, parts)
-        known, inputs = (step.value, ()) if step.is_known else (None, (step.value,))
+        known, inputs = (step.value, ()) if step.is_known() else (None, (step.value,))
         options: dict[str, Any] = {"details": self.details, "patterns": self._selection.patterns, "step": known}
         outcome = groups.clip(gradients, parts, settings.nonfinite, inputs=inputs, **options)
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
@@ -303,7 +303,7 @@ class Clipper:
         names = [leaf._replace(name=self._selection.name(leaf)).title for leaf in gradients.leaves]
         dtypes = [{backend.dtype(gradients.values[index]) for index in group} for group, _ in parts]
         self._last = ClipOutcome(outcome, known, settings, parts, names, dtypes)
-        if step.is_known and not in_graph:
+        if step.is_known() and not in_graph:
             with self._counting:
                 self._recent.append(self._last)
                 self._step = (self._step if step.is_counted else step.value) + 1

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ModelWrapValidatorHandler, WithJsonSchema, field_validator, model_validator
 from pydantic.json_schema import GenerateJsonSchema, SkipJsonSchema
+from typing_extensions import Self
 
 from .._api.groups import Nonfinite
 from .._core import rule as formula

@@ -22,8 +22,7 @@ class Step(NamedTuple):
     is_counted: bool
     """False if the caller passed the step."""
 
-    @property
-    def is_known(self) -> bool:
+    def is_known(self) -> bool:  # PyTorch 2.9 traces methods of named tuples, but not their properties
         return isinstance(self.value, int)
 
 

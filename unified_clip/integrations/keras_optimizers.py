@@ -11,6 +11,13 @@ from typing import Any
 
 import keras
 import numpy as np
+
+from .._keras_releases import IS_KERAS_2, needs_keras_3
+
+if IS_KERAS_2:  # `ClipConfig.attach_to` imports this module
+    raise TypeError(needs_keras_3("ClipConfig.attach_to for optimizers of Keras"))
+
+# Keras 2 lacks the names that follow
 from keras import ops
 
 from .._core import validation

@@ -8,7 +8,7 @@ another meaning, SCHEMA needs a new number. To update the schema in the document
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any, Final, Literal, cast
 
 from pydantic import Field, InstanceOf, create_model
@@ -329,7 +329,7 @@ class ParityReport(ReportModel):
     chosen_cases: bool = Field(default=False, exclude=True)
     """Whether the run has the option `--case`."""
 
-    started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
+    started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=timezone.utc), exclude=True)
 
     def safe(self) -> ParityReport:
         """Return a copy that is safe to print. Fields that are not in parity.json get default values."""

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, get_args
 
@@ -59,7 +59,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
             lambda count: progress(name, count),
         )
 
-    started = datetime.now(UTC)
+    started = datetime.now(timezone.utc)
     results = _run_workers(suite, expected, work)
     notes = _notes_on_run(suite, results)
     by_case = {name: each.by_case for name, each in results.items()}

@@ -6,7 +6,6 @@ import functools
 import inspect
 import itertools
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from .. import _any_framework, _files
 from .._dispatch import ADAPTERS
+from .._parse import tomllib
 
 Kind = Literal["", "in place", "functional", "any tensor", "class", "program", "unknown"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from io import FileIO
 from typing import Any
 
@@ -43,7 +43,7 @@ def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]
     return {
         "unified_clip": sys.modules["unified_clip"].__version__,
         "schema": SCHEMA,
-        "started": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "norms": norms,
         "gradients_every": gradients_every,
     }

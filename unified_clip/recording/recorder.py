@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from .. import _guard as guard
 from .. import _safetensors
@@ -20,6 +20,9 @@ from .clip_event import ClipEvent, copy_gradients, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
 from .lines import NO_CALLS, header, write_line
 from .natives.hooks import RecordingHook
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 END = RecordingHook("end of a recording", "the end of the training")
 GRAPH = RecordingHook("a clip of a graph", "a clip in a graph")

@@ -132,8 +132,9 @@ def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
     places: Counter[tuple[Any, ...]] = Counter()
     for line in lines:
         call = line.call, tuple((name, each.shape) for name, each in line.parameters.items())
-        groups[*call, places[line.step, *call]].append(line)
-        places[line.step, *call] += 1
+        place = (line.step, *call)
+        groups[(*call, places[place])].append(line)
+        places[place] += 1
     return {id(line): group for group in groups.values() for line in group}
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
+
+from unified_clip._parse import tomllib
 
 Write = Callable[[str, str], Path]
 

@@ -19,7 +19,8 @@ def functions_of(framework: str) -> list[tuple[str, ClipFunction]]:
 
 
 def find_installed(name: str) -> Any:
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
         return _find(*(f"torch.{name}" if name.startswith("Tensor.") else name).split("."))
 
 

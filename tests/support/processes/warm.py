@@ -31,6 +31,7 @@ that start threads.
 """
 
 PYTHON = sys.executable
+SAFE_PATH = ["-P"] if sys.version_info >= (3, 11) else []
 FAULTHANDLER = ["-X", "faulthandler"]
 
 Start = Callable[..., Any]
@@ -80,7 +81,7 @@ def origin_of_copies(*modules: str) -> Iterator[Start]:
         search = os.pathsep.join([str(_workers.PACKAGE.parent), str(Path(__file__).parents[2])])
         with closing(server_end):  # so that a request to a server that has ended fails, and does not wait
             server = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(server_end.fileno()), *modules],
+                [sys.executable, *SAFE_PATH, "-m", __name__, str(server_end.fileno()), *modules],
                 env={**os.environ, **_workers.CPU_ONLY, "PYTHONPATH": search},
                 pass_fds=[server_end.fileno()],
             )

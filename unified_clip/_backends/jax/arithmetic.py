@@ -13,6 +13,7 @@ from jax.experimental.sparse import BCOO
 
 from ..._compute.device import relative_powers
 from ..._core.types import Scalar, Tensor
+from .releases import enable_x64
 
 SMALL = 4096
 
@@ -63,7 +64,7 @@ def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
         fill_value=outside,
         return_inverse=True,
     )
-    with jax.enable_x64(True):
+    with enable_x64(True):
         shape = (-1, *[1] * (gradient.data.ndim - 1))
         rows = jnp.where(inside.reshape(shape), wide(gradient.data), 0.0)
         sums = jax.ops.segment_sum(rows, inverse.reshape(-1), num_segments=gradient.nse)
@@ -115,7 +116,7 @@ def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
 @maximum.defjvp  # type: ignore[untyped-decorator]
 def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
     (values,), (tangent,) = primals, tangents
-    with jax.enable_x64(True):
+    with enable_x64(True):
         fixed = jax.lax.stop_gradient(values)
         largest = maximum(fixed, axes)
         is_largest = (fixed == largest) & (fixed > 0)

@@ -8,7 +8,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,10 @@ from .device_path import JaxPath
 from .exchange import Exporter, beside, is_concrete, put
 from .norms_over_devices import computed_once
 from .process_group import declared_axes
+from .releases import check_graph, enable_x64
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def path_name(path: Any) -> str:
@@ -135,6 +139,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
             return host.HostPath(self, tensors)
         if self._are_multi_device(tensors, extra_inputs):
             return sharded.MultiDevicePath(self, tensors)
+        check_graph(tensors)
         return JaxPath(self, tensors, differentiable)
 
     def _are_multi_device(self, tensors: Sequence[Tensor], extra_inputs: Sequence[Any]) -> bool:
@@ -336,7 +341,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jnp.sum(jnp.isnan(tensor), dtype=jnp.float64), jnp.sum(jnp.isinf(tensor), dtype=jnp.float64)
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = jax.enable_x64(True)
+        scope: AbstractContextManager[Any] = enable_x64(True)
         return scope
 
     def kernel_norm(self, tensors: Sequence[Tensor], norm: kernel_custom_call.Norm) -> Scalar:
@@ -360,7 +365,7 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
     def receive_bits(*bits: Any) -> None:
         receive([np.asarray(words).view(np.float64)[..., 0].tolist() for words in bits])
 
-    with jax.enable_x64(True):
+    with enable_x64(True):
         # Pass bits, because without x64 a callback receives float32.
         wide = [jnp.asarray(scalar, jnp.float64) for scalar in scalars]
         jax.debug.callback(receive_bits, *(jax.lax.bitcast_convert_type(number, jnp.uint32) for number in wide))

@@ -62,7 +62,7 @@ class JaxPath(DevicePath):
             return self._rounded([[tensor] for tensor in self._tensors], int(p))
         if self._is_per_tensor:
             return jnp.stack([JaxPath(self._backend, [tensor], True).norm_by_operations(p) for tensor in self._tensors])
-        return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
+        return self._rounded([self._tensors], int(p)).reshape(()) if self.is_certain(p) else super().norm(p)
 
     def is_certain(self, p: float) -> bool:
         """Return whether to compute exact sums. Return False on one device, where compilation would take too long."""

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ..._compute import kernels
 from ..._core.types import Tensor
 from . import sharded
+from .releases import enable_x64
 
 SMALL = 1 << 16
 """Up to this number of bytes, compiled code copies an array faster than `jax.device_put` does."""
@@ -47,7 +48,7 @@ def put(arrays: list[kernels.Array]) -> list[Tensor]:
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True
     # Arrays with elements of 64 bits may exist although the process has no x64.
-    with jax.enable_x64(True) if structure.dtypes & WIDE else nullcontext():
+    with enable_x64(True) if structure.dtypes & WIDE else nullcontext():
         if not (structure.small and is_repeated and may_compile()):
             return list(jax.device_put(arrays, may_alias=True))
         with jax.transfer_guard_host_to_device("allow"):  # as for `device_put`, an explicit transfer
@@ -78,7 +79,7 @@ def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         return result
     devices = {device for home in homes for device in home.device_set}
     meshes = {getattr(home, "mesh", None) for home in homes}
-    with jax.enable_x64(True):
+    with enable_x64(True):
         if len(tensors) == len(homes) == 1 and result.shape == tensors[0].shape:
             return sharded.put_replicated(result, homes.pop())
         if len(devices) == 1:

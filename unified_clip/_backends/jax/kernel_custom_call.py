@@ -20,6 +20,7 @@ from ..._compute import kernels, processor
 from ..._core.types import Scalar, Tensor
 from ..._guard import Hook
 from ..._native import KERNELS
+from .releases import enable_x64
 
 TARGET, SCALE_TARGET = "unified_clip_norm", "unified_clip_scale"
 
@@ -58,7 +59,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
         compute = functools.partial(_from_arguments, by_operations, norm)
         for _ in range(batches):
             compute = jax.vmap(compute)
-        with jax.enable_x64(True):  # JAX also calls this outside of the scope
+        with enable_x64(True):  # JAX also calls this outside of the scope
             return compute(*tensors)
 
     @functools.cache
@@ -68,7 +69,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
 
     def implementation(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
         """In eager calls, run a compiled function, even under `jax.disable_jit`."""
-        with jax.enable_x64(True), jax.disable_jit(False):
+        with enable_x64(True), jax.disable_jit(False):
             return compiled(norm, batches)(*tensors)
 
     def abstract(*types: Any, norm: Norm, batches: int) -> Any:
@@ -77,13 +78,13 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
 
     def jvp(primals: Any, tangents: Any, **parameters: Any) -> tuple[Scalar, Scalar]:
         directions = tuple(map(ad.instantiate_zeros, tangents))
-        with jax.enable_x64(True):
+        with enable_x64(True):
             derivative = jax.jvp(functools.partial(operations, **parameters), tuple(primals), directions)[1]
             return bind(*primals, **parameters), derivative
 
     def batch(tensors: Any, axes: Any, *, norm: Norm, batches: int) -> tuple[Scalar, int]:
         size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
-        with jax.enable_x64(True):
+        with enable_x64(True):
             moved = [
                 jnp.broadcast_to(tensor, (size, *tensor.shape)) if axis is None else jnp.moveaxis(tensor, axis, 0)
                 for tensor, axis in zip(tensors, axes, strict=True)

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ..._core.types import Tensor
 from ..._distributed.groups import ProcessGroup
 from ..._distributed.ranks import Ranks
+from .releases import enable_x64
 
 
 class JaxGroup(ProcessGroup):
@@ -55,7 +56,7 @@ def _mesh_of(ranks: tuple[int, ...], job: Job) -> Mesh:
 def all_reduce(ranks: tuple[int, ...], numbers: Sequence[int], reduce: Callable[..., Tensor]) -> list[int]:
     job = _job()
     mesh = _mesh_of(ranks, job)
-    with jax.enable_x64(True), jax.set_mesh(mesh):  # replaces a mesh that the caller has set
+    with enable_x64(True), jax.set_mesh(mesh):  # replaces a mesh that the caller has set
         own = np.asarray(numbers, np.int64)[None]
         rows = jax.make_array_from_callback(
             (mesh.size, own.size), NamedSharding(mesh, PartitionSpec("process")), lambda _: own

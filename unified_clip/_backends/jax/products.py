@@ -10,6 +10,7 @@ import numpy as np
 from ..._compute import kernels, processor
 from ..._core.types import Tensor
 from . import exchange, kernel_custom_call
+from .releases import enable_x64
 
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
@@ -25,7 +26,7 @@ def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] 
     is_repeated, structure.was_scaled = structure.was_scaled, True
     if not (is_repeated and exchange.may_compile() and kernel_custom_call.register()):
         return None
-    with jax.ensure_compile_time_eval(), jax.enable_x64(True), jax.transfer_guard_host_to_device("allow"):
+    with jax.ensure_compile_time_eval(), enable_x64(True), jax.transfer_guard_host_to_device("allow"):
         return list(_scaled(list(tensors), np.array(coefs, np.float64)))
 
 

@@ -19,6 +19,7 @@ from ..._distributed.owners import declared_owner, ownership_unknown
 from ..._distributed.replicas import Replica
 from . import mesh_axes
 from .process_group import JaxGroup, declared_group, group_of
+from .releases import enable_x64
 
 
 def is_multi_device(tensor: Any) -> bool:
@@ -85,7 +86,7 @@ def _join(like: Any, shards: dict[Any, Tensor]) -> Tensor:
         return like
     if not is_multi_device(like):
         return shards[()]
-    with jax.enable_x64(True):
+    with enable_x64(True):
         placed = [jax.device_put(shards[_key(shard.index)], shard.device) for shard in like.addressable_shards]
         return jax.make_array_from_single_device_arrays(like.shape, like.sharding, placed)
 

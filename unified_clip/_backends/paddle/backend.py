@@ -31,7 +31,7 @@ from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor, Write
-from . import kernel_operators, sharded
+from . import kernel_operators, releases, sharded
 from .conditions import (
     DTYPES,
     NAMES,
@@ -118,7 +118,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
 
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
         if gradient is None:
-            parameter.grad = None
+            releases.remove_gradient(parameter)
         else:
             parameter.grad_ = gradient  # `grad =` would copy
 

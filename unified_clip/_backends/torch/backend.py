@@ -16,7 +16,7 @@ from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import INFERRED, DistributedSpec, PartialSums, Shards, declared
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor
-from . import arithmetic, conditions, kernel_operators, local_sums, sharded, traced_bodies
+from . import arithmetic, conditions, kernel_operators, local_sums, releases, sharded, traced_bodies
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .device_path import (
     LIST_PRIMITIVES,
@@ -247,9 +247,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if torch.compiler.is_dynamo_compiling():
             return  # in a graph, operations write
         try:
-            torch._C._increment_version(tensors)
+            releases.increment_versions(tensors)
         except RuntimeError:  # tensors made in inference mode have no version
-            torch._C._increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+            releases.increment_versions([tensor for tensor in tensors if not tensor.is_inference()])
 
     def has_values(self, vector: Tensor) -> bool:
         return not conditions.is_watched() and conditions.is_plain(vector)

@@ -13,7 +13,7 @@ from ..._compute import host, kernels, memory
 from ..._compute.device import DevicePath, inverse, round_once
 from ..._core.path import Change, DevicePrimitives, Path
 from ..._core.types import Deferred, Scalar, Tensor, Write
-from . import arithmetic, conditions, kernel_operators, list_operations, sharded
+from . import arithmetic, conditions, kernel_operators, list_operations, releases, sharded
 from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
 from .gpu import lists as gpu_lists
 from .gpu.lists import GpuLists
@@ -82,7 +82,7 @@ class TorchPrimitives(DevicePrimitives):
         return scalar.detach()
 
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
-        return tensor.to(DTYPES[dtype])
+        return releases.rounded_in_graph(tensor.to(DTYPES[dtype]))
 
     def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
         return tensor.view(DTYPES[dtype])
@@ -310,7 +310,7 @@ class TorchPath(DevicePath):
         return bool(coef.dim() == self._is_per_tensor)
 
     def _launch(self, launch: Callable[[], None]) -> list[Write]:
-        bump = functools.partial(torch.autograd.graph.increment_version, self._tensors)
+        bump = functools.partial(releases.increment_versions, self._tensors)
         return [Write(bump, lambda: None), Write(launch)]
 
     _rounded: tuple[Scalar, Tensor] | None = None

@@ -20,6 +20,7 @@ from ..._core.path import Path
 from ..._core.types import Scalar, Tensor
 from ..._guard import Hook
 from ..._native import KERNELS
+from . import releases
 from .conditions import is_complex, is_real
 from .gpu import lists as gpu_lists
 
@@ -36,13 +37,10 @@ SCHEMAS = (
 HOOK = Hook("kernels in PyTorch", "graphs of torch.compile do not call the kernels of unified_clip")
 IS_REGISTERED = ENABLED = False
 
-is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-"""In PyTorch 2.6, this function counts every compilation as an export, so graphs do not call the kernels."""
-
 
 def supports(tensors: Sequence[Tensor]) -> bool:
     """Programs of `torch.export` are not supported, because they can run in a process without unified_clip."""
-    if not (IS_REGISTERED and torch.compiler.is_compiling()) or is_exporting():
+    if not (IS_REGISTERED and torch.compiler.is_compiling()) or releases.is_exporting():
         return False
     devices = {tensor.device.type for tensor in tensors}
     if devices == {"cuda"} and gpu_lists.may_launch():

@@ -20,7 +20,7 @@ from ..._distributed.owners import Terminology
 from ..._distributed.placements import DistributedGradients
 from ..._distributed.ranks import KeptByIdentity, Ranks, has_first_copy
 from ..._distributed.replicas import ReplicaSet
-from . import partial_placements
+from . import partial_placements, releases
 from .gpu import lists as gpu_lists
 from .mesh_groups import group_of_mesh, groups_of_shards
 from .partial_placements import Bucket
@@ -28,8 +28,8 @@ from .process_group import TorchGroup, ranks_of
 
 
 def dtensor_types() -> tuple[Any, ...]:
-    """Return () if `torch.distributed.tensor` is not imported yet."""
-    module = sys.modules.get("torch.distributed.tensor")
+    """Return () if the module of DTensors is not imported yet."""
+    module = releases.loaded_dtensor()
     return () if module is None else (module.DTensor,)
 
 
@@ -57,7 +57,9 @@ def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: Distribute
 
 def are_flat(parameters: Sequence[Any]) -> bool:
     """Return whether several ranks share an FSDP1 flat parameter, which has no placements."""
-    if "torch.distributed.fsdp._flat_param" not in sys.modules or torch.distributed.group.WORLD is None:
+    if "torch.distributed.fsdp._flat_param" not in sys.modules:
+        return False
+    if not torch.distributed.is_initialized() if releases.CANNOT_TRACE_WORLD else torch.distributed.group.WORLD is None:
         return False
     return torch.distributed.get_world_size() > 1 and any(hasattr(p, "_fsdp_flattened") for p in parameters)
 
@@ -220,17 +222,18 @@ class TorchShards(DistributedGradients):
         if index in self._sums:
             return self._sums[index]
         self._check_terms(index)
-        replicated = sys.modules["torch.distributed.tensor"].Replicate()
+        replicated = releases.dtensor().Replicate()
         with torch.no_grad():
             placements = [replicated if placement.is_partial() else placement for placement in gradient.placements]
             return _local(gradient.redistribute(placements=placements))
 
     def _check_terms(self, index: int) -> None:
-        from torch.distributed.tensor import Partial  # loaded, because the gradient is a DTensor
-
+        sum_type = releases.dtensor().Partial
         for placement in self._gradients[index].placements:
             # a subclass of Partial may add up in another way. `_NormPartial`, for example, adds up norms
-            if placement.is_partial() and (type(placement) is not Partial or placement.reduce_op not in ("sum", "avg")):
+            if placement.is_partial() and (
+                type(placement) is not sum_type or placement.reduce_op not in ("sum", "avg")
+            ):
                 raise ValueError(
                     f"the gradient at {self._leaves[index].place} has the placement {placement}, which is not "
                     "supported. Call gradient.redistribute first"

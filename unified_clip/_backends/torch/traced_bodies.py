@@ -5,16 +5,13 @@ PyTorch traces the body, or breaks the graph and runs the body eagerly.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..._core import entry, observer
-
-TAKES_REASON = "reason" in inspect.signature(torch.compiler.disable).parameters  # not before PyTorch 2.8
-REASON = {"reason": "unified_clip cannot be part of this graph"} if TAKES_REASON else {}
+from . import releases
 
 
 def break_graph(message: str) -> None:
@@ -66,7 +63,11 @@ def register() -> None:
     """`_compilers` calls this function after the compiler is imported."""
     global report_graph
     report_graph = torch.compiler.assume_constant_result(_report_graph)
-    run = torch.compiler.disable(entry.run_eagerly, **REASON)
+    run = torch.compiler.disable(entry.run_eagerly, **releases.DISABLE_OPTIONS)
+    if not releases.TRACES:
+        run.__qualname__ = releases.REASON  # older releases print this name in the error of `fullgraph=True`
+        entry.register_compiler(run, entry.break_nothing)
+        return
     torch.compiler.substitute_in_graph(run)(_traced)
     torch.compiler.substitute_in_graph(observer.emit, skip_signature_check=True)(_emit_nothing)
     torch.compiler.substitute_in_graph(observer.needs_leaves)(_needs_no_leaves)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import tomlkit
 import tomlkit.exceptions
 import tomlkit.items
 
+from ..._parse import tomllib
 from .keys import Duplicate, Key
 from .parse_error import NOT_VALID, ParseError, too_long
 

@@ -136,7 +136,8 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
     clipper, gradients = Clipper(config), dict(example.gradients)
     parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
-    with warnings.catch_warnings(action="ignore", category=ClipWarning):  # examples have names of their own
+    with warnings.catch_warnings():  # examples have names of their own
+        warnings.simplefilter("ignore", ClipWarning)
         try:
             results = clipper(gradients, step=example.step, parameters=parameters)
         except NonFiniteNormError:

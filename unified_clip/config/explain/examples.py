@@ -182,7 +182,8 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
 
 def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
     # The example names cause warnings about patterns that match no name.
-    with warnings.catch_warnings(action="ignore", category=ClipWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ClipWarning)
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []
     return {name: index for index, part in enumerate(parts[:-1]) for name in part}  # the last part is excluded
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.experimental import sparse
 
+from ..._backends.jax.releases import enable_x64
 from ...adaptive.protocol import AGC
 from ...tensors.frameworks.jax import Converter
 from ..call_outcome import LEARNING_RATE
@@ -39,7 +40,7 @@ class FrameworkAdapter(Converter, base.Adapter):
     families = ("tensorflow",)
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = jax.enable_x64(bool({"float64", "complex128", "int64"} & dtypes))
+        scope: AbstractContextManager[Any] = enable_x64(bool({"float64", "complex128", "int64"} & dtypes))
         return scope
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:

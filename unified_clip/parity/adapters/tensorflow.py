@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ..._keras_releases import IS_KERAS_2
 from ...tensors.frameworks.tensorflow import Converter
 from ..call_outcome import LEARNING_RATE
 from ..modes import COMPILED
@@ -19,10 +20,12 @@ class FrameworkAdapter(Converter, base.Adapter):
     families = ("tensorflow",)
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        weights = [None if g is None else keras.Variable(tf.ones(g.shape, g.dtype), dtype=g.dtype) for g in gradients]
+        ones = [None if g is None else tf.ones(g.shape, g.dtype) for g in gradients]
+        variable = tf.Variable if IS_KERAS_2 else keras.Variable
+        weights = [None if each is None else variable(each, dtype=each.dtype) for each in ones]
         pairs = [(g, weight) for g, weight in zip(gradients, weights, strict=True) if weight is not None]
         keras.optimizers.SGD(LEARNING_RATE).apply_gradients(pairs)
-        return [None if weight is None else weight.value for weight in weights]
+        return [None if weight is None else tf.convert_to_tensor(weight) for weight in weights]
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         return [tf.Variable(0.0) for _ in tensors]

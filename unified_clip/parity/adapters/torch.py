@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.optim.sgd import sgd
 
+from ..._backends.torch import releases
 from ...tensors.frameworks.torch import Converter
 from ..call_outcome import LEARNING_RATE
 from ..modes import COMPILED
@@ -66,6 +67,8 @@ class FrameworkAdapter(Converter, base.OnParameters):
         return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)(tensors)
 
     def native_norm(self, invocation: Invocation, p: float) -> Returned | None:
+        if not releases.HAS_TOTAL_NORM:
+            return None
         invocation.native = "torch.nn.utils.get_total_norm"
         tensors = invocation.container
         if isinstance(tensors, list | tuple):
@@ -73,6 +76,8 @@ class FrameworkAdapter(Converter, base.OnParameters):
         return Returned(torch.nn.utils.get_total_norm(tensors, p, invocation.is_strict))
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
+        if norm is not None and not releases.HAS_TOTAL_NORM:
+            return None
         if norm is not None:
             return self.call_utils("clip_grads_with_norm_", invocation, threshold, torch.tensor(norm))
         return self.call_utils("clip_grad_norm_", invocation, threshold, p, invocation.is_strict)

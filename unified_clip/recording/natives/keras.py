@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 import keras
-from keras.optimizers import LossScaleOptimizer
-from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from ..._core.observer import Rule
 from ..._guard import Call
+from ..._keras_releases import IS_KERAS_2, needs_keras_3
 from .hooks import HOOKS
 from .native_call import NativeCall
 from .observer import OBSERVER, RunningNativeCall, without_none
@@ -23,6 +22,13 @@ CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "c
 
 
 def install() -> None:
+    if IS_KERAS_2:
+        for kind in (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer):
+            HOOKS.wrap([(kind, "apply_gradients")], STEP, _step_of_keras_2)
+        return
+    from keras.optimizers import LossScaleOptimizer
+    from keras.src.optimizers.base_optimizer import BaseOptimizer
+
     HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], "a clip of a Keras optimizer", OBSERVER.around(_clip_gradients))
     HOOKS.wrap([(BaseOptimizer, "apply")], STEP, _step)
     is_recorded = keras.backend.backend() in ("tensorflow", "torch")  # a tracer of JAX takes no attribute
@@ -93,6 +99,12 @@ def _step(call: Call) -> Iterator[None]:
     numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, call.arguments["grads"])]
     yield
     _record_step(optimizer, numbers)
+
+
+def _step_of_keras_2(call: Call) -> Iterator[None]:
+    if IS_KERAS_2:
+        raise TypeError(needs_keras_3("a recording of Keras's optimizers"))
+    yield
 
 
 def _mark_scaled(call: Call) -> Iterator[None]:

@@ -31,9 +31,9 @@ class ShardedNorm:
         yield
         norm = call.result
         if getattr(self._thread, "is_clipping", False) and hasattr(norm, "redistribute"):
-            from torch.distributed.tensor import Replicate
+            from ..._backends.torch import releases
 
-            whole = norm.redistribute(placements=[Replicate()] * norm.device_mesh.ndim)
+            whole = norm.redistribute(placements=[releases.dtensor().Replicate()] * norm.device_mesh.ndim)
             self._thread.norms, call.result = (norm, whole), whole
 
     def value_of(self, norm: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from ... import _files
 from ..._core.names import canonical, without_indices
 from ..._files import FileError
+from ..._parse import tomllib
 from ...tensors.arithmetic import Float64s
 from ..recorded_run import Parameter, RecordedCall, RecordedRun
 from ..rounding import is_near

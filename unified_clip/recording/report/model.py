@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import PlainSerializer
+from typing_extensions import Self
 
 from ... import _json
 from ..._display import safe

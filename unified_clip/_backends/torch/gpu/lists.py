@@ -13,6 +13,7 @@ from ...._compute.kernels import CODES
 from ...._core.exact import nearest
 from ...._core.types import Scalar, Tensor
 from ...._native import KERNELS
+from .. import releases
 from ..conditions import COMPLEX, NAMES, PLAIN, REAL, is_dense, is_watched
 
 ORDERS = {1: 1, 2: 2, math.inf: 0}
@@ -95,7 +96,7 @@ class GpuLists:
             part.list, ORDERS[p], threshold, eps, infinite_norm_gives_nan,
             sums.data_ptr(), rounded.data_ptr(), (), part.stream,
         )  # fmt: skip
-        torch.autograd.graph.increment_version(self._tensors)
+        releases.increment_versions(self._tensors)
         return rounded
 
     def scale(self, coef: Scalar, results: Sequence[Tensor] | None = None) -> None:
