@@ -23,7 +23,7 @@ from support.kits import Kit, in_a_new_process
 
 import unified_clip
 import unified_clip.jax as uc
-from unified_clip._backends.jax import exchange, products
+from unified_clip._backends.jax import exchange, products, releases
 from unified_clip._backends.jax.backend import BACKEND
 from unified_clip._backends.jax.exchange import SMALL
 
@@ -485,3 +485,14 @@ def test_integers_of_64_bits_keep_their_values_without_x64(dtype: str) -> None:
         got = uc.clip_by_value(array, 7, 2**50)
         assert got.dtype == dtype
         assert np.asarray(got).tolist() == [2**40, 7]
+
+
+def test_a_clip_in_a_graph_names_the_release_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases, "LACKS_FLOAT64_IN_GRAPHS", True)
+    gradient = jnp.array([3.0, 4.0])
+    for function in (jax.jit(uc.global_norm), jax.grad(uc.global_norm)):
+        with pytest.raises(RuntimeError, match=r"jax\.jit or jax\.grad needs JAX 0\.7"):
+            function([gradient])
+    assert uc.global_norm([gradient]) == 5.0
+    with releases.enable_x64(True):
+        assert jax.jit(uc.global_norm)([gradient]) == 5.0

@@ -17,6 +17,7 @@ from support.paddle_programs import tensor
 
 import unified_clip
 import unified_clip.paddle as uc
+from unified_clip._backends.paddle import releases
 from unified_clip._backends.paddle.backend import BACKEND
 from unified_clip._compute import memory
 
@@ -558,3 +559,13 @@ def test_functions_leave_out_parameters_that_need_no_clip(value: object) -> None
     uc.clip_grad_value_(parameters, 0.01)
     assert parameters[0].grad.item() == float(np.float32(0.01))
     assert parameters[1].grad.item() == 3.0
+
+
+@pytest.mark.parametrize("rejects_none", [False, True], ids=["newest", "before 3.3"])
+def test_a_removed_gradient_is_none_and_can_come_back(rejects_none: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases, "REJECTS_NONE", rejects_none)
+    parameter = after_backward([3.0, 4.0])
+    releases.remove_gradient(parameter)
+    assert parameter.grad is None
+    (parameter * tensor([1.0, 2.0])).sum().backward()
+    assert parameter.grad.tolist() == [1.0, 2.0]

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from support.tiers import FULL_TIER
 
 import unified_clip
 from unified_clip import _backends, _versions
@@ -64,6 +65,14 @@ def test_pyproject_requires_the_oldest_supported_releases() -> None:
         bounds = [each for each in requirements if re.match(r"[\w-]+", each)[0].partition("[")[0] in names]
         assert bounds
         assert all(f">={oldest}" in each for each in bounds), framework
+
+
+def test_the_page_has_the_oldest_releases_of_both_tiers() -> None:
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    names = {"NumPy": "numpy", "PyTorch": "torch", "TensorFlow": "tensorflow", "Paddle": "paddle", "JAX": "jax"}
+    rows = re.findall(rf"^\| ({'|'.join(names)}) \| ([\d.]+) \| ([\d.]*) ?\|", page, re.MULTILINE)
+    assert {names[row[0]]: row[1] for row in rows} == {name: OLDEST[name] for name in names.values()}
+    assert {names[row[0]]: row[2] for row in rows if row[2]} == FULL_TIER
 
 
 @pytest.mark.parametrize(

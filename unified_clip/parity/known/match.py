@@ -124,9 +124,9 @@ def in_words(deviation: Deviation, size: float, *, is_largest: bool = False) -> 
     has_structure = kind not in SIZED
     numbers = "" if has_structure and not (size or deviation.not_finite) else text
     if has_structure and numbers:
-        numbers = "numbers differ, too,"
+        numbers = "numbers differ, too"
     if size:
-        numbers += f" by {'up to ' if is_largest else ''}{size_in_words(size)}"
+        numbers += f"{',' if has_structure else ''} by {'up to ' if is_largest else ''}{size_in_words(size)}"
     if deviation.not_finite:
         numbers += f", with inf or NaN in the {deviation.not_finite}"
     unknown = f"the cause is unknown{deviation.contradiction and f' ({deviation.contradiction})'}"
