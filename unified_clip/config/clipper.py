@@ -187,7 +187,8 @@ class Clipper:
         if self._last is None:
             raise NothingClippedError(
                 "nothing has been clipped yet, so this object's `last` has no outcome. Clip first. If you clip with "
-                "an object that attach_to(), clipper() or as_paddle() returned, read `last` of that object."
+                "an object that attach_to(), clipper() or as_paddle() returned, read `last` of that object. With "
+                "as_optax(), call `last(state)` of unified_clip.integrations.optax_transforms."
             )
         return self._last
 
