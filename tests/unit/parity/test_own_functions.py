@@ -184,6 +184,10 @@ def test_a_function_that_always_raises_fails_the_run_and_is_not_accepted(
     where = write_suite(tmp_path, "clip_by_global_norm = 'clip.py:raising'", CLIP + RAISING, cases=cases)
     out = tmp_path / "out"
     command = ["parity", "--suite", str(where), "--out", str(out)]
+    assert cli.main(command) == 1
+    verdict = capsys.readouterr().out.splitlines()[0]
+    assert "results of your functions" in verdict
+    assert "was compared" not in verdict  # the error itself is the finding
     assert cli.main([*command, "--accept"]) == (0 if is_compared else 1)
     known = where / "known.toml"
     assert ("RuntimeError" in known.read_text(encoding="utf-8")) == is_compared

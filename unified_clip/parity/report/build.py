@@ -146,7 +146,7 @@ def _problems(report: ParityReport) -> list[Problem]:
         for each in baseline.losses(report)
     ]
     stale = [_stale(report, known, suffix) for known, suffix in baseline.numbered(report.known) if known.problem]
-    names = always_raising(report)
+    names = _raising_as_listed(report)
     raising = [Problem(what=f"no result of {', '.join(names)} was compared", detail=ALWAYS_RAISES)] if names else []
     return [*untested, *raising, *problems, *_joined(losses), *stale]
 
@@ -313,13 +313,19 @@ def _first(places: Sequence[str]) -> str:
 
 def _failures(report: ParityReport) -> Iterator[str]:
     results, natives = report.results(), report.natives()
-    lost = [name for name, each in [*results, *natives] if each.is_failure and is_problem(report, name, each)]
+    lost = [(name, each) for name, each in [*results, *natives] if each.is_failure and is_problem(report, name, each)]
+    own_lost = [f"{name}: {each.detail.partition('. ')[0]}" for name, each in lost if _is_own(each)]
+    others_lost = sorted({name for name, each in lost if not _is_own(each)})
     if wrong := [name for name, each in results if each.verdict == "different"]:
         of_all = f"{len(wrong)} of {counted(len(results), 'result')} of unified_clip"
         yield f"{of_all} {_are(len(wrong))} wrong ({_first(wrong)})"
     if differing := sum(bool(case.differing_stages) for case in report.cases):
         where = "results of unified_clip differ between frameworks on the host path"
         yield f"{counted(differing, 'case')} in which {where}"
+    if own_lost:
+        yield f"{counted(len(own_lost), 'result')} of {compared_functions.YOUR_FUNCTIONS} missing ({_first(own_lost)})"
+    if raising := _raising_as_listed(report):
+        yield f"no result of {', '.join(raising)} was compared"
     for whose, is_users in ((compared_functions.YOUR_FUNCTIONS, True), (compared_functions.THEIRS, False)):
         judged = [each for _, each in natives if each.is_users == is_users and not each.is_failure]
         if count := sum(bool(each.problem) for each in judged):
@@ -344,7 +350,16 @@ def _failures(report: ParityReport) -> Iterator[str]:
             yield f"{counted(len(losses), noun)} {what} the baseline ({_place(report, losses[0])}{why})"
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"
-    if raising := always_raising(report):
-        yield f"no result of {', '.join(raising)} was compared"
-    if lost:
-        yield f"{counted(len(lost), 'result')} missing ({', '.join(sorted(set(lost)))})"
+    if others_lost:
+        count = len(lost) - len(own_lost)
+        yield f"{counted(count, 'result')} missing ({', '.join(others_lost)})"
+
+
+def _raising_as_listed(report: ParityReport) -> list[str]:
+    """Return the functions that always raise an error, without those whose errors are a problem of their own."""
+    told = {f"{each.function} ({name})" for name, each in report.natives() if each.problem}
+    return [name for name in always_raising(report) if name not in told]
+
+
+def _is_own(result: Result) -> bool:
+    return isinstance(result, NativeResult) and result.is_users
