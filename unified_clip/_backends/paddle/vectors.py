@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,12 @@ class VectorPrimitives(DevicePrimitives):
     def indices(self, length: int, like: Sequence[Any]) -> Scalar:
         return paddle.arange(length, dtype="float64")
 
+    # Paddle 3.2 warns about its own sort, min and split.
     def sort(self, vector: Scalar) -> Scalar:
-        return paddle.sort(vector)
+        return paddle.gather(vector, paddle.argsort(vector))
+
+    def least(self, numbers: Scalar) -> Scalar:
+        return numbers.amin()
 
     def total(self, vector: Scalar) -> Scalar:
         return vector.sum()
@@ -32,5 +37,6 @@ class VectorPrimitives(DevicePrimitives):
         return paddle.concat([scalar.reshape([-1]) for scalar in scalars])
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Any]) -> list[Scalar]:
-        parts = paddle.split(packed, [length or 1 for length in lengths]) if len(lengths) > 1 else [packed]
-        return [part if length else part.reshape([]) for part, length in zip(parts, lengths, strict=True)]
+        ends = accumulate(length or 1 for length in lengths)
+        parts = [(packed[end - (length or 1) : end], length) for end, length in zip(ends, lengths, strict=True)]
+        return [part if length else part.reshape([]) for part, length in parts]
