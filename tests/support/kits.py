@@ -171,7 +171,8 @@ class TorchKit(Kit):
 
         stored = self.tensor(values, dtype)
         shape = (height, *stored.shape[1:])
-        return torch.sparse_coo_tensor(self.tensor([list(rows)], "int64"), stored, shape, check_invariants=True)
+        with torch.sparse.check_sparse_tensor_invariants():
+            return torch.sparse_coo_tensor(self.tensor([list(rows)], "int64"), stored, shape)
 
     def dense(self, sparse: Any) -> np.ndarray:
         assert sparse.is_sparse

@@ -120,9 +120,8 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             indices, values = torch.from_numpy(rows), self.from_host(array, dtype)
 
         def restore(new: Tensor) -> Tensor:
-            return torch.sparse_coo_tensor(
-                indices, new, gradient.shape, device=new.device, is_coalesced=True, check_invariants=False
-            )
+            # PyTorch 2.11 warns in torch.sparse_coo_tensor, also with check_invariants=False
+            return torch.ops.aten._sparse_coo_tensor_unsafe(indices, new, gradient.shape, is_coalesced=True)
 
         return CoalescedSparse(values, restore, gradient.sparse_dim(), indices)
 
