@@ -236,7 +236,7 @@ oldest-%: ENV = build/$@
 oldest-%: EXTRAS = $* cli
 oldest-numpy: EXTRAS = cli
 oldest-jax: EXTRAS = optax cli
-oldest-%: OLDEST_PYTHON = $(or $(shell command -v python3.10),$(PYTHON))
+oldest-%: OLDEST_PYTHON = $(or $(shell python3.10 -c "import sys; print(sys.executable)" 2> /dev/null),$(PYTHON))
 oldest-%: CONTRACT = $(ENV)/bin/pytest -q -p no:cacheprovider tests/contract --framework $*
 oldest-%:
 	rm -rf $(ENV)
