@@ -134,15 +134,14 @@ coverage: $(VENV)/package
 	@echo "== coverage"
 	rm -f .coverage .coverage.*
 	$(MAKE) --keep-going --no-print-directory suite-unit $(ALL_FRAMEWORKS:%=suite-%) gpu-torch device-torch \
-		pairs-torch without-numpy
+		without-numpy
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --fail-under=95
 	$(BIN)/coverage report --include='*/_core/*,*/_api/*,*/_distributed/*,*/_compute/device.py' --fail-under=100
 
-PATHS := device-torch device-jax device-tensorflow device-paddle device-mlx pairs-torch without-numpy without-torch
+PATHS := device-torch device-jax device-tensorflow device-paddle device-mlx without-numpy without-torch
 device-%: export UNIFIED_CLIP_PATH = framework
-pairs-%: export UNIFIED_CLIP_PATH = pairs
-device-% pairs-%: export UNIFIED_CLIP_NATIVE = 1
+device-%: export UNIFIED_CLIP_NATIVE = 1
 without-%: export UNIFIED_CLIP_NATIVE = 0
 $(PATHS): $(VENV)/package
 	@$(RUN) $@ "the contract on another path" $(PYTEST) tests/contract --framework $(lastword $(subst -, ,$@))

@@ -264,10 +264,9 @@ EXTRA_GRADIENTS: dict[str, Callable[[], list[torch.Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("path", ["framework", "pairs"])
+@pytest.mark.usefixtures("forced_device_path")
 @pytest.mark.parametrize("beside", EXTRA_GRADIENTS)
-def test_scaling_needs_little_memory(monkeypatch: pytest.MonkeyPatch, beside: str, path: str) -> None:
-    monkeypatch.setenv("UNIFIED_CLIP_PATH", path)
+def test_scaling_needs_little_memory(beside: str) -> None:
     params = parameters([torch.ones(100_000) for _ in range(20)] + EXTRA_GRADIENTS[beside]())
     gradient_size = 4 * 100_000
     factor = torch.tensor(0.5 / 5.0)

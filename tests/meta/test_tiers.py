@@ -167,7 +167,6 @@ def test_a_build_that_was_interrupted_is_not_taken_for_a_wheel() -> None:
         ("suite-jax-x64", None, "1"),
         ("device-torch", "framework", "1"),
         ("device-jax-x64", "framework", "1"),
-        ("pairs-torch", "pairs", "1"),
         ("without-numpy", None, "0"),
         ("without-torch", None, "0"),
     ],

@@ -236,5 +236,5 @@ class DevicePath:
         zero = total <= xp.asarray(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
         root = self._backend.root(xp.where(zero, xp.asarray(1.0), total), p)
         n = xp.where(zero, xp.asarray(0.0), root)
-        n = n if divisor is None else self._backend.times_divisor(n, divisor)
+        n = n if divisor is None else n * divisor
         return self._backend.rounded(n, self.norm_dtype)

@@ -187,10 +187,6 @@ class DevicePrimitives(Protocol):
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
 
-    def times_divisor(self, scalar: Scalar, divisor: Scalar) -> Scalar:
-        """Multiply the norm of g / divisor by the divisor."""
-        return scalar * divisor
-
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
 
     def stop_gradient(self, scalar: Scalar) -> Scalar: ...

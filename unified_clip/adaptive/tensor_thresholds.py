@@ -62,7 +62,7 @@ class TensorThresholds(OwnThresholds):
         if not total.path.on_host:
             if isinstance(current, dict):
                 with total.path.scope():
-                    current = states.pack(adagc, total.path.xp, current)  # raises an error on devices without float64
+                    current = states.pack(adagc, total.path.xp, current)  # raises an error on MLX
             inputs = [*inputs, total.n]  # so that all paths are on the device
         norms = [rule.measure_one(gradients, range(index, index + 1), plain, inputs) for index in group]
         slots = _slots(gradients, group)

@@ -20,8 +20,7 @@ def lacks_float64(tensor: Tensor) -> bool:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Convert to float64 or complex128. If the device lacks float64, return a tensor on the CPU."""
-    tensor = tensor.cpu() if lacks_float64(tensor) else tensor
+    """Convert to float64 or complex128."""
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 

@@ -17,7 +17,8 @@ from ..._core.distributed import INFERRED, DistributedSpec, PartialSums, Shards,
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor
 from . import arithmetic, conditions, kernel_operators, local_sums, releases, sharded, traced_bodies
-from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
+from .conditions import DTYPES, fit_list_operations, records_derivatives
+from .cpu_copies import CpuCopies, copied
 from .device_path import (
     LIST_PRIMITIVES,
     PER_TENSOR_PRIMITIVES,
@@ -26,7 +27,6 @@ from .device_path import (
     TorchPath,
     TorchPrimitives,
 )
-from .double_float32 import DoubleFloat32Path
 from .gpu import list_path
 
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
@@ -36,7 +36,10 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
     writable = True
 
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
-        return torch.tensor(values, device=None if like is None else like.device)
+        device = None if like is None else like.device
+        if like is not None and arithmetic.lacks_float64(like):
+            device = "cpu"
+        return torch.tensor(values, device=device)
 
     def kernels_in_graphs(self) -> bool:
         return kernel_operators.ENABLED
@@ -107,17 +110,19 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             raise TypeError(f"tensors of layout {gradient.layout} cannot be clipped. Convert them with to_dense()")
         if gradient.sparse_dim() == 0:
             raise TypeError("a sparse tensor without sparse dimensions cannot be clipped. Convert it with to_dense()")
+        device = gradient.device
+        gradient = gradient.cpu() if arithmetic.lacks_float64(gradient) else gradient
         recorded = differentiable and self.wants_derivative(gradient)
         if recorded or not self.takes_host([gradient._indices(), gradient._values()], differentiable=False):
             merged = arithmetic.widened(gradient).coalesce()  # rows are summed in float64 and rounded once
             indices, values = merged.indices(), merged.values().to(gradient.dtype)
-            indices, values = indices.to(gradient.device), values.to(gradient.device)
         else:
             dtype = self.dtype(gradient)
             rows, array = sparse_rows.merge_rows(
                 self.host_view(gradient._indices()), self.host_view(gradient._values()), dtype
             )
             indices, values = torch.from_numpy(rows), self.from_host(array, dtype)
+        indices, values = indices.to(device), values.to(device)
 
         def restore(new: Tensor) -> Tensor:
             # PyTorch 2.11 warns in torch.sparse_coo_tensor, also with check_invariants=False
@@ -162,10 +167,16 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return host.HostPath(self, tensors) if takes_host else local_sums.LocalSums(self, tensors)
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
+        inputs = [*tensors, *extra_inputs]
+        if not any(map(arithmetic.lacks_float64, inputs)):
+            return self._path(tensors, extra_inputs, differentiable)
+        copies = copied(inputs, differentiable=differentiable)
+        copies, extra_inputs = copies[: len(tensors)], copies[len(tensors) :]
+        return CpuCopies(tensors, copies, self._path(copies, extra_inputs, differentiable))
+
+    def _path(self, tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> Path:
         if self.takes_host([*tensors, *extra_inputs], differentiable=differentiable):
             return host.HostPath(self, tensors)
-        if needs_double_float32(tensors, extra_inputs):
-            return DoubleFloat32Path(tensors, differentiable)
         primitives: TorchPrimitives = self
         if fit_list_operations(tensors, extra_inputs, differentiable):
             primitives = LIST_PRIMITIVES
@@ -227,7 +238,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return _collect_in_graph(self, [gradient for _, gradient in param_grads], differentiable=False)
 
     def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool) -> bool:
-        if conditions.is_watched() or host.forced_path("pairs"):
+        if conditions.is_watched() or host.forced_path():
             return False
         recording = records_derivatives(differentiable)
         return not any(not conditions.is_plain(t) or (recording and t.requires_grad) for t in tensors)
@@ -277,11 +288,10 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
                 raise ValueError(
                     f"{describe(index)} has no memory, so it cannot be clipped in place. Replace it by its clone()"
                 )
-        forced = host.forced_path("pairs") == "pairs"
         buffers: dict[int, int] = {}
         views = [
             None if traced or not conditions.has_address(part)
-            else conditions.mps_view(part, buffers) if forced or arithmetic.lacks_float64(part)
+            else conditions.mps_view(part, buffers) if arithmetic.lacks_float64(part)
             else self.host_view(part)
             for _, part in inner
         ]  # fmt: skip
@@ -298,7 +308,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
 
 def _collect_on_device(tensors: Sequence[Any]) -> TorchPath | None:
-    if conditions.is_watched() or not conditions.are_plain_on_devices(tensors) or needs_double_float32(tensors):
+    if conditions.is_watched() or not conditions.are_plain_on_devices(tensors):
         return None
     return TorchPath(LIST_PRIMITIVES, tensors, differentiable=False)
 
@@ -309,7 +319,7 @@ def _collect_in_graph(backend: TorchBackend, items: Sequence[Any], *, differenti
     if (
         not tensors
         or not (in_lists or (differentiable and all(map(conditions.is_real, tensors))))
-        or needs_double_float32(tensors)
+        or any(map(arithmetic.lacks_float64, tensors))
     ):
         return None
     return TorchPath(LIST_PRIMITIVES if in_lists else backend, tensors, differentiable)

@@ -16,7 +16,6 @@ from ..._compute import host, kernels, memory
 from ..._core.collect import wants_clipping
 from ..._core.types import Tensor
 from ..._core.validation import MAX_AXES
-from . import arithmetic
 from .arithmetic import HALF
 
 DTYPES = {
@@ -106,23 +105,9 @@ def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
 
     On MPS, `data_ptr` does not return the address of the memory, so each buffer gets its own range of addresses.
     """
-    number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 1)
+    number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 8)  # above CPU memory
     address = (number << 44) + tensor.storage_offset() * tensor.itemsize
     return memory.view_at(address, tensor.shape, tensor.stride(), NAMES[tensor.dtype])
-
-
-def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tensor] = ()) -> bool:
-    """Return whether a device lacks float64, or UNIFIED_CLIP_PATH=pairs is set. For float64 tensors, return False."""
-    wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
-    if wide and any(map(arithmetic.lacks_float64, tensors)):
-        raise TypeError(
-            "float64 and complex128 gradients cannot be clipped together with gradients on a device without float64. "
-            "Convert float64 parameters to float32, and complex128 parameters to complex64. Or clip the gradients "
-            "of each device in a separate call, which computes a separate norm"
-        )
-    return not wide and (
-        any(map(arithmetic.lacks_float64, (*tensors, *extra_inputs))) or host.forced_path("pairs") == "pairs"
-    )
 
 
 def is_watched() -> bool:
@@ -209,7 +194,7 @@ def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
 
     The loop calls few functions, because it runs for every gradient of every step.
     """
-    devices, ends = ("cuda", "xpu", "cpu") if host.forced_path("pairs") else ("cuda", "xpu"), []
+    devices, ends = ("cuda", "xpu", "cpu") if host.forced_path() else ("cuda", "xpu"), []
     for tensor in tensors:
         if not (
             type(tensor) in PLAIN

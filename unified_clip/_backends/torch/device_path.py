@@ -31,7 +31,7 @@ class TorchPrimitives(DevicePrimitives):
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, torch.Tensor):
-            return value.reshape(()).to(device=device, dtype=torch.float64)
+            return value.reshape(()).to(device).to(torch.float64)  # the first device can lack float64
         if torch.compiler.is_compiling():  # `full` would make the graph valid for one number
             return torch.ones((), dtype=torch.float64, device=device) * value
         return torch.full((), float(value), dtype=torch.float64, device=device)
@@ -253,7 +253,7 @@ class TorchPath(DevicePath):
             return path if path._has_kernels_for_gpu else None
         if self._backend is not LIST_PRIMITIVES:
             return None
-        is_forced = conditions.is_traced() or host.forced_path("pairs")
+        is_forced = conditions.is_traced() or host.forced_path()
         if not is_forced and any(tensor.device.type == "cpu" for tensor in self._tensors):
             return None  # CPU tensors may take the host path
         return path
@@ -376,7 +376,7 @@ def _has_tensor(*scalars: Any) -> bool:
 
 
 def _write(tensor: Tensor, value: Tensor, in_inference: bool) -> None:
-    with torch.inference_mode() if in_inference else nullcontext():
+    with torch.inference_mode() if in_inference else torch.no_grad():
         tensor.copy_(value)
 
 

@@ -124,10 +124,7 @@ def register(*functions: Any) -> None:
     global IS_REGISTERED, ENABLED
     IS_REGISTERED = HOOK.run(_register, *functions) is True
     ENABLED = (
-        IS_REGISTERED
-        and KERNELS is not None
-        and host.kernels_in_graphs("pairs")
-        and HOOK.run(KERNELS.register_torch) is True
+        IS_REGISTERED and KERNELS is not None and host.kernels_in_graphs() and HOOK.run(KERNELS.register_torch) is True
     )
 
 

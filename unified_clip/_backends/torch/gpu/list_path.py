@@ -56,8 +56,7 @@ def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath |
 
 
 def _path(collect: Callable[[bool], Any]) -> GpuListPath | None:
-    forced = host.forced_path("pairs")
-    if COLLECTOR is None or forced == "pairs" or conditions.is_watched():
+    if COLLECTOR is None or conditions.is_watched():
         return None
-    device_list = collect(bool(forced))
+    device_list = collect(host.forced_path())
     return None if device_list is None or not device_list.tensors else GpuListPath(device_list)
