@@ -366,4 +366,4 @@ SCHEDULE = 'rule = "global_norm"\nthreshold = {schedule = "linear", start = 2.0,
 )
 def test_two_calls_in_one_step_count_as_two_steps(check: Check, clip: str, lines: list[str], is_repeated: bool) -> None:
     findings = check(step(OWN, *lines), clip).findings
-    assert [each.does.partition(" clips by")[0] for each in findings] == ["Line 8"] * is_repeated
+    assert [each.does.partition(" uses")[0] for each in findings] == ["Line 8"] * is_repeated
