@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ..config.families import family_difference
 from ..config.formats import FORMATS, convert, engines
 from ..errors import NotRepresentableError
 from . import patterns
-from .clip_use import ONE_PER_GROUP, THRESHOLD, ClipUse, shown
+from .clip_use import ARGUMENT_FORMATS, ONE_PER_GROUP, THRESHOLD, ClipUse, shown
 from .model import Difference
 from .notebooks.cells import source_of
 from .python.calls import parsed_arguments
@@ -48,12 +47,6 @@ ATTACH = {
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
 
-ARGUMENT_FORMATS = {
-    "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
-    "pytorch_lightning": "lightning", "timm": "timm", "transformers": "hf", "trl": "hf",
-}  # fmt: skip
-"""Maps a package to the trainer format whose keys are also Python arguments of the package."""
-
 REMOVE = (
     "Remove this clip, or remove the file from check.off. If the check reads the file in a wrong format, set the right "
     "format in check.formats."
@@ -69,10 +62,17 @@ WRITE_FILE = (
     "set"
 )
 
+NOT_VALID = re.compile(r"this is not (TOML|YAML|JSON)")
+UNPARSABLE = "Correct line {line} of {file}. The check can then read the file. If no program reads the file, add"
+
+NOT_EXPOSED = "{engine} does not expose the gradients of a step, so code cannot clip them."
+
 ONLY_OWN = (
-    "{engine} does not expose the gradients of a step, so code cannot clip them. Set the threshold in the "
-    "configuration of {engine} or of the trainer, as docs/integrations/engines.md describes."
+    f"{NOT_EXPOSED} Set the threshold in the configuration of {{engine}} or of the trainer, as "
+    "docs/integrations/engines.md describes."
 )
+
+REMOVE_SETTING = "Remove such settings from {file}, or add the clip to check.ignore with a reason."
 
 BESIDE_DEEPSPEED = (
     "DeepSpeed does not expose the gradients of a step, so code cannot clip them. Pass {arguments} to "
@@ -125,8 +125,9 @@ class Advisor:
     def __init__(self, config: ClipConfig, file: Path, *, nearest: bool) -> None:
         self._config, self._file, self._nearest = config, file, nearest
 
-    def edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
-        if use.config is not None and family_difference(use.config, self._config) is not None:
+    def edit(self, use: ClipUse, differences: Sequence[Difference], *, is_near: bool) -> str:
+        """is_near: Whether only the family or the eps differs."""
+        if is_near:
             return _lines(
                 f"To accept a difference of only the family or the eps, {PASS_NEAREST}", self._or_by_code(use)
             )
@@ -134,6 +135,9 @@ class Advisor:
             return self._settings_edit(use)
         if literal := self._literal(use):
             return _lines(literal, self._or_by_code(use))
+        name = "" if use.call else ARGUMENT_FORMATS.get(use.package, "")
+        if unsupported := self._unsupported(name):
+            return f"{unsupported} {self.advice_by_code(use)}"
         if [each.about for each in differences] == ["threshold"]:
             return f"Set the threshold to {differences[0].wanted}. {self.advice_by_code(use)}"
         return self.advice_by_code(use)
@@ -213,6 +217,8 @@ class Advisor:
     def _approval(self, use: ClipUse) -> str:
         correction = self._correction(use)
         advice = f"{'Or, to accept the file' if correction else 'Correct the file. Or, to accept it'} as it is, add"
+        if NOT_VALID.search(use.why_unknown):
+            advice = UNPARSABLE.format(line=use.line, file=shown(use.path))
         by_value, values_advice = self._approved_values(use)
         if by_value:
             advice = f"{'Or, if' if correction else 'If'} {values_advice}"
@@ -260,10 +266,23 @@ class Advisor:
             if self._is_same(use, keys):
                 return keys.text
             return _lines(keys.with_problem, "" if keys.problem else ACCEPT_NEAREST, self._or_by_code(use))
-        command = f"unified-clip config export {shlex.quote(shown(self._file))} --to {use.format}"
-        title = FORMATS[use.format].title
-        problem = f"{title} does not support a setting of {self._file.name}. To see this setting, type: {command}."
-        return f"{problem} {self._or_by_code(use) or f'Remove that setting: {self.advice_by_code(use)}'}"
+        instead = self._by_code(use, use.format, FORMATS[use.format].instead)
+        no_code = NOT_EXPOSED.format(engine=use.engine) if use.engine in engines.UNREACHABLE else ""
+        otherwise = f"{no_code} {REMOVE_SETTING.format(file=self._file.name)}".lstrip()
+        return f"{self._unsupported(use.format)} {instead or otherwise}"
+
+    def _unsupported(self, name: str) -> str:
+        """Return a sentence that names the settings that a format does not support, or ''."""
+        if name not in FORMATS:
+            return ""
+        try:
+            convert.write(self._config, name, nearest=True)
+        except NotRepresentableError as error:
+            problem = str(error).partition(": ")[2].partition(". ")[0]
+            if problem.startswith("it "):
+                return f"{FORMATS[name].title} {problem.removeprefix('it ')}."
+            return f"{problem[:1].upper()}{problem[1:]}."
+        return ""
 
     def _is_same(self, use: ClipUse, keys: TrainerKeys) -> bool:
         is_accepted = self._is_accepted(use.format) if keys.same is None else self._nearest or keys.same

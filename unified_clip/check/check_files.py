@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
-from ..config.explain import describe
+from ..config.explain import compare, describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
@@ -217,7 +217,7 @@ def _with_any_nonfinite(
 ) -> Iterator[ClipUse]:
     for use in uses:
         if not patterns.matches_use(rules.nonfinite, use, root):
-            yield use
+            yield use if use.config is None else replace(use, config=compare.with_own_action(use.config, config))
         elif use.config is not None and not is_off(use.config) and use.config.nonfinite != config.nonfinite:
             yield replace(use, config=ClipConfig(**{**use.config.data(), "nonfinite": config.nonfinite}))
         elif not use.changes_nonfinite:

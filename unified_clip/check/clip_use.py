@@ -18,6 +18,12 @@ ACCELERATE_CLIP = f"{OWN}.integrations.accelerate_clip.clip_"
 
 THRESHOLD = "__threshold__"
 
+ARGUMENT_FORMATS = {
+    "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
+    "pytorch_lightning": "lightning", "timm": "timm", "transformers": "hf", "trl": "hf",
+}  # fmt: skip
+"""Maps a package to the trainer format whose keys are also Python arguments of the package."""
+
 RUN_TIME_THRESHOLD = re.compile(r"The threshold, |\S+ sets \w+, so the threshold")
 """Matches the reason of a finding if only the threshold of the clip is unknown."""
 

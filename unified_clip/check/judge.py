@@ -18,8 +18,8 @@ from ..config.formats import FORMATS
 from ..config.formats.engines import UNREACHABLE
 from ..config.schema import DEFAULT_FAMILY, is_off
 from . import patterns, settings_from_files
-from .advice import ARGUMENT_FORMATS, Advisor, is_of_trainer
-from .clip_use import ClipUse, shown
+from .advice import Advisor, is_of_trainer
+from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
 from .model import Clip, Difference, Finding, Kind, Result
 from .python import clipped_twice
 
@@ -65,7 +65,7 @@ class Judge:
         self._callbacks = {path: clipped_twice.packages_of_callbacks(path) for path in dict.fromkeys(self._own)}
         self._near: dict[str, list[str]] = {}
         self._elsewhere: list[str] = []
-        self._not_finite: dict[tuple[str, str], list[str]] = {}
+        self._not_finite: dict[str, list[tuple[str, str]]] = {}
         self._text = " ".join(describe.sentences(config))
         self._comparisons: dict[str, compare.ConfigComparison] = {}
 
@@ -79,7 +79,7 @@ class Judge:
             use = use if is_drift else replace(use, config=None, why_unknown=use.rejected, rejected="")
         if use.must_be_off:
             return self._judge_off(use)
-        advisor = Advisor(self.config, self._file, nearest=nearest)
+        advisor = Advisor(self._exported(use), self._file, nearest=nearest)
         if use.twice:
             return "drift", self._twice(use)
         if use.unclipped:
@@ -98,7 +98,8 @@ class Judge:
             edit = self._with_advice_to_switch_off(use, advisor.settings(use), without_callback=False)
             return "missing", self._finding(use, "missing", NO_DEFAULT, edit)
         if use.config.not_finite:
-            self._not_finite.setdefault((use.clip, use.config.not_finite), []).append(f"{shown(use.path)}:{use.line}")
+            place = f"{shown(use.path)}:{use.line}"
+            self._not_finite.setdefault(use.config.not_finite, []).append((place, use.clip))
         if self._is_accepted(use.config, nearest=nearest) and (second := self._second_clip(use)):
             return "drift", second
         if family is not None and family.same:
@@ -107,6 +108,14 @@ class Judge:
             self._near.setdefault(family.sentence, []).append(f"{shown(use.path)}:{use.line} {use.clip}")
             return "near", None
         return "drift", self._drift(use, use.config, advisor)
+
+    def _exported(self, use: ClipUse) -> ClipConfig:
+        """Return the configuration without `nonfinite` if the trainer already acts so, but has no key for it."""
+        trainer = FORMATS.get(use.format or ARGUMENT_FORMATS.get(use.package, ""))
+        is_same = use.config is not None and use.config.nonfinite == self.config.nonfinite
+        if trainer is None or not is_same or self.config.nonfinite in trainer.nonfinite:
+            return self.config
+        return self.config.model_copy(update={"nonfinite": "family"})
 
     def _second_clip(self, use: ClipUse) -> Finding | None:
         """Return a finding if the optimizer clips again, at a global norm that the first clip allows."""
@@ -141,9 +150,9 @@ class Judge:
             settings = ", ".join(each.about for each in differences)
             effect = ANY_THRESHOLD.format(why=use.why_unknown, settings=settings)
         else:
-            effect = family.sentence if family is not None else self._effect(config, compared.compared)
+            effect = family.sentence if family is not None else self._effect(config, compared)
             effect = f"{effect}. {use.rejected}" if use.rejected else effect
-        edit = advisor.edit(replace(use, config=config), differences)
+        edit = advisor.edit(replace(use, config=config), differences, is_near=family is not None)
         edit = self._with_advice_to_switch_off(use, edit, without_callback=is_off(config))
         does = f"{why.format(file=self._file.name)} {does}" if why else does
         return self._finding(use, "drift", does, edit, differences, effect)
@@ -243,16 +252,17 @@ class Judge:
     @property
     def notes(self) -> list[str]:
         is_rule = self.config.nonfinite == "family"
-        rule = f"With {self._file.name}, these steps are clipped." if is_rule else describe.nonfinite(self.config)
+        name = self._file.name
+        rule = f"With {name}, these steps are clipped." if is_rule else f"{name}: {describe.nonfinite(self.config)}"
         notes = []
-        for (clip, text), places in self._not_finite.items():
-            others = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
-            notes.append(f"{places[0]}{others} {clip}: {text} {rule}")
+        for text, [(place, clip), *more] in self._not_finite.items():
+            others = f" (and {len(more)} more)" * bool(more)
+            notes.append(f"{place}{others} {clip}: {text} {rule}")
         near = []
         for sentence, places in self._near.items():
             count = len(places) - 1
-            more = f"and {count} more clip{'s' if count > 1 else ''} are" if count else "is"
-            near.append(f"{places[0]} {more} accepted with this difference: {sentence}")
+            are = f"and {count} more clip{'s' if count > 1 else ''} are" if count else "is"
+            near.append(f"{places[0]} {are} accepted with this difference: {sentence}")
         return [
             *near,
             *self._elsewhere,
@@ -265,8 +275,16 @@ class Judge:
     ) -> Finding:
         return make_finding(use, kind, does, edit, self._text, differences, effect)
 
-    def _effect(self, config: ClipConfig, rows: Sequence[compare.ComparedResults]) -> str:
-        row = max(reversed(rows), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
+    def _effect(self, config: ClipConfig, compared: compare.ConfigComparison) -> str:
+        if selections := compared.selections:
+            # a norm that includes other parameters would hide the difference of another setting
+            wanted = self.config.model_copy(update={"include": config.include, "exclude": config.exclude})
+            family = family_difference(config, wanted)
+            if family is not None and family.same:
+                return selections.removesuffix(".")
+            others = compare.compare(config, wanted, ("this clip", self._file.name))
+            return f"{selections} {family.sentence if family is not None else self._effect(config, others)}"
+        row = max(reversed(compared.compared), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
         parts = [part for each in (config, self.config) for part in each.parts]
         uses_names = config.uses_names or self.config.uses_names
         is_same_norm = not uses_names and all(part.norm_type in (None, 2) for part in parts)

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from .. import __version__
 from .._display import annotation, counted, safe
+from ..config.explain.compare import RESULT
 from .model import TITLES, CheckReport, Clip, Finding
 
 STYLES = {"drift": "bold red", "missing": "bold red", "unknown": "bold yellow", "unused": "bold yellow"}
@@ -49,10 +50,13 @@ def as_text(report: CheckReport, *, printed: bool = False) -> str:
     is_terminal = printed and sys.stdout is not None and sys.stdout.isatty()
     console = Console(file=file, highlight=False, force_terminal=is_terminal, no_color=None if is_terminal else True)
     report = _escaped(report)
+    said: dict[str, str] = {}
     for finding, *equal in _grouped(report.findings):
         title = Text.assemble((finding.place, "bold"), " ", (finding.kind, STYLES[finding.kind]), f" {finding.clip}")
         console.print(title, soft_wrap=True)
         for name, text in [*_fields(finding), *_also_at(equal)]:
+            if name == RESULT and (first := said.setdefault(text, finding.place)) != finding.place:
+                text = f"as in {first}"
             lines = f"{name}:\n{textwrap.indent(text, '  ')}" if "\n" in text else f"{name}: {text}"
             console.print(Text(textwrap.indent(lines, "  ")), soft_wrap=True)
     for line in [*_clip_lines(report), *_ignored_lines(report)]:
@@ -113,7 +117,7 @@ def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
     also = []
     for difference in finding.differences:
         if not has_rule or difference.about in ("rule", "threshold"):
-            yield difference.about, f"{difference.found}; wanted: {difference.wanted}"
+            yield difference.about, f"{difference.found.removesuffix('.')}; wanted: {difference.wanted}"
         else:
             also.append(difference.about)
     if also:

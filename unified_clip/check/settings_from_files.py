@@ -9,8 +9,8 @@ from pathlib import Path
 from ..config.formats import FORMATS
 from ..port.catalog import settings
 from . import patterns
-from .advice import ARGUMENT_FORMATS, is_of_trainer
-from .clip_use import ClipUse, shown
+from .advice import is_of_trainer
+from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
 from .notebooks.cells import source_of
 
 READS = "{function} reads {keyword} from a configuration file or the command line."

@@ -35,7 +35,7 @@ SOURCES = (PYTHON, NOTEBOOK)
 
 PYTHON_CONFIGURATION = re.compile(r"^(optim\w*|_base_)\s*=|read_base", re.MULTILINE)
 
-CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)")
+CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)|global[-_]?norm")
 
 CLIP_NAMES = [
     re.compile(pattern)  # single patterns with fixed case are ten times as fast as one large pattern

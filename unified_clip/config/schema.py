@@ -167,6 +167,8 @@ class Provenance(ConfigModel):
     notes: list[str] = []
     not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
     """Sentences about the trainer's action if the norm is inf or NaN, or '' if the trainer applies its clip rule."""
+    acts_as: SkipJsonSchema[Nonfinite] = Field(default="family", exclude=True)
+    """The value of `nonfinite` with the same action as the trainer, as in `Imported`."""
 
 
 class Settings(Clipping):
@@ -259,6 +261,10 @@ class Settings(Clipping):
     @property
     def not_finite(self) -> str:
         return self.provenance.not_finite if self.provenance else ""
+
+    @property
+    def acts_as(self) -> Nonfinite:
+        return self.provenance.acts_as if self.provenance else "family"
 
     @property
     def patterns(self) -> list[tuple[list[str], list[str]]]:

@@ -77,10 +77,8 @@ def test_no_edit_asks_for_nearest_where_the_edited_file_is_the_same(check: Check
 
 def test_the_edit_is_never_the_error_of_an_export(check: Check) -> None:
     finding = only_finding(check({"hf.json": HF}, CLIP_CONFIG + 'exclude = ["*.bias"]\n'))
-    problem, _, command = finding.edit.partition(". ")
-    assert problem == "Hugging Face's TrainingArguments does not support a setting of clip.toml"
-    assert command.startswith(
-        "To see this setting, type: unified-clip config export clip.toml --to hf. Or to clip by clip.toml, except "
+    assert finding.edit.startswith(
+        "Hugging Face's TrainingArguments does not support `exclude`. To clip by clip.toml, except under "
     )
     source = TORCH.format("clip_grad_norm_(model.parameters(), 5.0)")
     assert only_finding(
@@ -96,7 +94,52 @@ def test_an_unknown_file_is_to_be_corrected(check: Check) -> None:
         'path = "ds.json"\nreason = "..."',
     )  # fmt: skip
     finding = only_finding(check({"ds.json": '{"gradient_clipping": 1.0'}))
-    assert finding.edit.startswith("Correct the file. Or, to accept it as it is, add to clip.toml:\n[[check.ignore]]\n")
+    assert finding.edit.startswith("Correct line 1 of ds.json. The check can then read the file. If no program reads ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ('exclude = ["*.bias"]\nnonfinite = "raise"\n', '`exclude` or `nonfinite = "raise"`'),
+        ("norm_type = 3\n", "`norm_type = 3`"),
+        ('[adaptive]\nrule = "zclip"\n', "`adaptive`"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "trainer:\n  gradient_clip_val: 1.0\n  max_epochs: 1\n"),
+        ("a.py", "import lightning\n\ntrainer = lightning.Trainer(gradient_clip_val=1.0)\n"),
+    ],
+)
+def test_the_edit_names_the_settings_that_the_trainer_does_not_support(
+    check: Check, name: str, text: str, settings: str, names: str
+) -> None:
+    finding = only_finding(check({name: text}, CLIP_CONFIG + settings))
+    assert finding.edit.startswith(f"Lightning does not support {names}. To clip by clip.toml, except under DeepSpeed")
+
+
+def test_a_setting_that_neither_the_trainer_nor_code_supports_is_to_be_removed(check: Check) -> None:
+    finding = only_finding(check({"ds.json": DEEPSPEED % "1.0"}, CLIP_CONFIG + 'exclude = ["*.bias"]\n'))
+    assert finding.edit == (
+        "DeepSpeed does not support `exclude`. DeepSpeed does not expose the gradients of a step, so code cannot clip "
+        "them. Remove such settings from clip.toml, or add the clip to check.ignore with a reason."
+    )
+
+
+def test_a_threshold_with_another_meaning_is_named(check: Check) -> None:
+    clip = CLIP_CONFIG.replace("1.0", "0.0")
+    text = "trainer:\n  gradient_clip_val: 1.0\n  max_epochs: 1\n"
+    edit = only_finding(check({"a.yaml": text}, clip)).edit
+    assert edit.startswith("In Lightning, a threshold of 0 switches clipping off. To clip by clip.toml, ")
+
+
+@pytest.mark.parametrize("name", ["team.toml", "clip_team.toml"])
+def test_a_configuration_that_cannot_be_parsed_is_found(check: Check, name: str) -> None:
+    finding = only_finding(check({name: 'rule = "global_norm"\nthreshold = \n', "ds.json": DEEPSPEED % "1.0"}))
+    assert (finding.kind, finding.place) == ("unknown", f"{name}:2:1")
+    assert finding.does == f"{name}, line 2: this is not TOML: Invalid value. Correct it."
+    assert finding.edit.startswith(f"Correct line 2 of {name}. The check can then read the file. If no program reads ")
 
 
 @pytest.mark.parametrize(

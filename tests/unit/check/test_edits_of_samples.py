@@ -47,7 +47,7 @@ def keys_of(edit: str, kind: str) -> tuple[Any, list[str]] | None:
     end = next((index for index, line in enumerate(lines) if line.startswith(ADVICE)), len(lines))
     removed = [line for line in lines[:end] if line.startswith("Remove ")]
     text = "\n".join(line for line in lines[:end] if line not in removed)
-    if STILL_FAILS in edit or not text or "does not support a setting" in text:
+    if STILL_FAILS in edit or not text or "does not support" in text:
         return None
     try:
         return documents.parse(text, kind, "edit").data, [

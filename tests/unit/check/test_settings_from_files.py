@@ -8,7 +8,7 @@ import pytest
 from support.config.check_files import CLIP_CONFIG, DEEPSPEED, IGNORE, TORCH, Check, only_finding
 
 from unified_clip.check import check_files, files_to_check
-from unified_clip.check.advice import ARGUMENT_FORMATS
+from unified_clip.check.clip_use import ARGUMENT_FORMATS
 from unified_clip.check.model import CheckReport
 from unified_clip.port.catalog import settings
 

@@ -77,6 +77,7 @@ def test_there_are_enough_bad_configurations() -> None:
          "clip.toml, line 6, groups 2, name: two groups are named 'a'"),
         ("toml", "rule = 'norm'\nthreshold = " + "9" * 5000, "clip.toml, line 2: a number has 5000 characters"),
         ("json", '{"rule": "norm", "threshold": "-inf"}', "line 1, threshold: it is '-inf'. Give 0 or more"),
+        ("toml", "rule = 'norm'\nmax_norm = 1.0", "line 2, max_norm: there is no such key. Did you mean threshold?"),
         ("json", '{"rule": ', "clip.json, line 1: this is not JSON: Expecting value. Correct it."),
         ("json", "[" * 100_000, "clip.json: its lists or tables are nested too deep"),
         ("ini", "rule = norm", "the suffix is not one of .toml, .yaml, .yml, .json"),

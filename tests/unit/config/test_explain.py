@@ -401,3 +401,16 @@ def test_a_trainers_steps_that_are_not_finite_replace_the_sentence_about_the_rul
     assert [(each.a, each.b) for each in compared.differences] == [(skips, "clipped by the rule")]
     assert compare.compare(trainer, trainer, ["a", "b"]).same
     assert not ClipConfig.loads(trainer.dumps()).not_finite, "a clip by the saved configuration follows the rule"
+
+
+def test_a_loss_scaler_has_the_same_effect_as_a_configuration_that_skips(tmp_path: Path) -> None:
+    file = tmp_path / "args.json"
+    file.write_text('{"output_dir": "a", "max_grad_norm": 1.0, "fp16": true}')
+    trainer, skip = ClipConfig.import_from(file, "hf"), ClipConfig(**PLAIN | {"threshold": 1.0}, nonfinite="skip")
+    for a, b in ((trainer, skip), (skip, trainer)):
+        assert compare.compare(a, b, ["a", "b"]).same
+    assert not compare.compare(trainer, skip.model_copy(update={"nonfinite": "raise"}), ["a", "b"]).same
+    comparison = compare.compare(trainer, skip.model_copy(update={"nonfinite": "family"}), ["a", "b"])
+    scaled = "With fp16, the loss scaler skips a step if a gradient is not finite."
+    assert [(each.a, each.b) for each in comparison.differences] == [(scaled, "clipped by the rule")]
+    assert trainer.nonfinite == "family", "the file has no such setting"

@@ -235,3 +235,25 @@ def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, capsys: pytest.
     for name, message in (("missing.jsonl", "no such file"), ("clip.toml", "is not a complete recording")):
         assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_the_differences_follow_the_first_line_and_all_tables_have_the_same_examples(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("excluding.toml").write_text('rule = "global_norm"\nthreshold = 1.0\nexclude = ["*.bias"]\n', encoding="utf-8")
+    Path("plain.toml").write_text('rule = "global_norm"\nthreshold = 1.0\n', encoding="utf-8")
+    assert cli.main(["explain", "excluding.toml", "plain.toml"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith(
+        "The results differ in 4 of 8 examples. excluding.toml leaves *.bias unclipped, but plain.toml clips all "
+        "parameters. ┏"
+    )
+    assert printed.index("what differs") < printed.index("Parameters named *, except *.bias")
+    assert printed.count("If the norm is infinite, finite gradients become 0") == 1
+    assert cli.main(["explain", "excluding.toml", "plain.toml", "--format", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    examples = [[row["of"] for row in rows] for rows in (data["a"]["worked"], data["b"]["worked"], data["compared"])]
+    assert examples[0] == examples[1] == examples[2]
+    names = [[list(row["results"] or {}) for row in data[side]["worked"]] for side in "ab"]
+    assert names[0] == names[1]
+    assert data["summary"].startswith("excluding.toml leaves *.bias unclipped, but plain.toml clips all parameters; ")

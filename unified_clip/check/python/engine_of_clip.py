@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
-from ...config.formats import engines
+from ...config.formats import FORMATS, engines
 from ...config.formats.python_source import Source
+from ...errors import ConfigError
+from ..clip_use import ARGUMENT_FORMATS, ClipUse
 
 ARGUMENTS = {
     "deepspeed": engines.DEEPSPEED,
@@ -23,6 +28,21 @@ def of_site(source: Source, line: int, column: int) -> str:
     chosen = [_of_arguments(source, call) for call in calls_at(source, line, column)]
     wrapping = [_wrapping(source, call) for call in source.calls]
     return next(filter(None, chosen + wrapping), "")
+
+
+def with_loss_scaling(source: Source, use: ClipUse) -> ClipUse:
+    """Take other arguments of a trainer into account that change its action, such as fp16=True."""
+    trainer = FORMATS.get(ARGUMENT_FORMATS.get(use.package, ""))
+    if trainer is None or use.config is None:
+        return use
+    values: dict[str, Any] = {}
+    passed = [each for call in calls_at(source, use.line, use.column) for each in call.keywords]
+    for argument in (each for each in passed if each.arg in trainer.fp16):
+        with contextlib.suppress(ConfigError):  # a value that is only known at run time
+            values[str(argument.arg)] = source.constant(argument.value)
+    scaling = trainer.loss_scaling(values)
+    origin = {"provenance": {"format": trainer.name, **scaling}}
+    return replace(use, config=use.config.model_copy(update=origin)) if scaling else use
 
 
 def calls_at(source: Source, line: int, column: int) -> Iterator[ast.Call]:

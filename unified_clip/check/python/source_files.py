@@ -322,9 +322,9 @@ def _with_settings(
     if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
         trainer, _, argument = site.name.rstrip("=)").partition("(")
         default = replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
-        return _under_deepspeed(source, default)
+        return engine_of_clip.with_loss_scaling(source, _under_deepspeed(source, default))
     if call is None:  # an argument of a trainer
-        return _under_deepspeed(source, use(config))
+        return engine_of_clip.with_loss_scaling(source, _under_deepspeed(source, use(config)))
     _check_arguments(source, call, site.name)
     code = clipped_parameters.with_threshold_slot(call, function.parameters, function.limits) if function else ""
     return use(effect.of_call(source, call, config, effect.kind_of(function) if function else "in place"), call=code)

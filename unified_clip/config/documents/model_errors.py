@@ -108,9 +108,13 @@ def _remedy(error: Any) -> str:
     return str(error["msg"])
 
 
+OTHER_NAMES = dict.fromkeys(("max_norm", "max_grad_norm", "clip_norm", "clip_value"), "threshold")
+"""Names of other libraries, which are not similar to the name of the same key here."""
+
+
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
     """Return a message that suggests the most similar name, or lists all known names."""
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(OTHER_NAMES.get(name, name), known, n=1)
     names = f"Use one of {', '.join(known)}." if known else "Remove it."
     hint = f"Did you mean {close[0]}?" if close else names
     return f"there is no such {kind}. {hint}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,12 +126,13 @@ def _read_gradients(path: Path) -> Gradients:
     return gradients
 
 
-def _print_explanation(explanation: ExplainedConfig) -> None:
+def _print_explanation(explanation: ExplainedConfig, said: Collection[str] = ()) -> None:
+    """Print an explanation, without sentences that are `said` already."""
     from rich.console import Console
 
     console = Console()
     console.print(cell(explanation.name, style="bold"))
-    for sentence in explanation.sentences:
+    for sentence in (each for each in explanation.sentences if each not in said):
         console.print(cell(f"  {sentence}"))
     for note in explanation.notes:
         console.print(cell(f"  Note: {note}", style="yellow"))
@@ -150,13 +152,18 @@ def _print_comparison(comparison: ConfigComparison) -> None:
 
     console = Console()
     console.print(cell(comparison.verdict, style="bold"))
-    _print_explanation(comparison.a)
-    _print_explanation(comparison.b)
     if comparison.differences:
         table = _table("what differs", comparison.a.name, comparison.b.name)
         for setting in comparison.differences:
             table.add_row(cell(setting.about), cell(setting.a, style="red"), cell(setting.b, style="green"))
         console.print(table)
+    shared = [sentence for sentence in comparison.a.sentences if sentence in comparison.b.sentences]
+    if shared:
+        console.print(cell(f"{comparison.a.name} and {comparison.b.name}", style="bold"))
+    for sentence in shared:
+        console.print(cell(f"  {sentence}"))
+    for explanation in (comparison.a, comparison.b):
+        _print_explanation(explanation, said=shared)
     table = _table("example", "norms", "norms after", "difference")
     for row in comparison.compared:
         norms = f"{_format_number(row.a.norm)} / {_format_number(row.b.norm)}"

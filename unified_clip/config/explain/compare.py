@@ -16,10 +16,12 @@ from ...errors import ClipWarning, NonFiniteNormError
 from ..clip_config import ClipConfig
 from ..clipper import Clipper
 from ..families import SAME
+from ..schema import is_off
 from . import describe, examples
 from .examples import Array, Example, Gradients
 
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
+RESULT = "the result if the norm is not finite"
 NOT_FINITE = "the trainer's action if the norm is not finite"
 
 OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
@@ -76,6 +78,9 @@ class ConfigComparison:
     a: ExplainedConfig
     b: ExplainedConfig
     same: bool
+    selections: str
+    """A sentence about the parameters that each configuration clips, or '' if they are the same."""
+
     differences: list[DifferingSetting]
     compared: list[ComparedResults]
 
@@ -84,6 +89,8 @@ class ConfigComparison:
         if self.same:
             return SAME
         sentences = [row.sentence for row in self.compared]
+        if self.selections:
+            sentences.insert(0, self.selections.removesuffix("."))
         if not any(row.distance for row in self.compared):
             settings = "; ".join(f"{setting.about} ({setting.a} / {setting.b})" for setting in self.differences)
             sentences.append(f"the results are identical, but the configurations differ: {settings}")
@@ -96,23 +103,46 @@ class ConfigComparison:
         differing = sum(row.distance != 0 for row in self.compared)
         if not differing:
             return "The results are identical, but the configurations differ."
-        return f"The results differ in {differing} of {len(self.compared)} examples."
+        return f"The results differ in {differing} of {len(self.compared)} examples. {self.selections}".rstrip()
 
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> ExplainedConfig:
-    worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
+    return _explained(config, name, [_apply(config, example)[0] for example in _examples([config], gradients, step)])
+
+
+def _explained(config: ClipConfig, name: str, worked: list[ExampleResult]) -> ExplainedConfig:
     notes = [note for note in config.notes if note != config.not_finite]
     return ExplainedConfig(name, describe.sentences(config), notes, worked)
+
+
+def with_own_action(config: ClipConfig, other: ClipConfig) -> ClipConfig:
+    """If a trainer acts like the `nonfinite` of another configuration, return its configuration with this `nonfinite`.
+
+    With fp16, for example, a loss scaler skips steps like nonfinite = "skip", although no key of the trainer says so.
+    """
+    if "family" in (config.acts_as, other.nonfinite) or config.acts_as != other.nonfinite or is_off(config):
+        return config
+    return config.model_copy(update={"nonfinite": other.nonfinite})
 
 
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> ConfigComparison:
     """Compare the settings of two configurations, and their effects on gradients."""
-    first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
+    a, b = with_own_action(a, b), with_own_action(b, a)
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
+    first = _explained(a, names[0], [row.a for row in compared])
+    second = _explained(b, names[1], [row.b for row in compared])
     same = a.meaning == b.meaning and a.not_finite == b.not_finite
-    return ConfigComparison(first, second, same, _differences(a, b), compared)
+    return ConfigComparison(first, second, same, selections(a, b, names), _differences(a, b), compared)
+
+
+def selections(a: ClipConfig, b: ClipConfig, names: Sequence[str]) -> str:
+    """Say which parameters each of two configurations clips. If both clip the same parameters, return ''."""
+    if (a.include, a.exclude) == (b.include, b.exclude):
+        return ""
+    first, second = (describe.selection(config) for config in (a, b))
+    return f"{names[0]} {first}, but {names[1]} {second}."
 
 
 def as_data(result: ExplainedConfig | ConfigComparison) -> dict[str, Any]:
@@ -221,7 +251,7 @@ def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
         "threshold": describe.limits(config),
         "norm": describe.order(config) if has_norm else "none",
         "eps": describe.number(config.as_clip_rule(1.0).convention.eps) if has_norm else "none",
-        "the result if the norm is not finite": describe.nonfinite(config),
+        RESULT: describe.nonfinite(config),
         NOT_FINITE: config.not_finite or "clipped by the rule",
         "parameters": describe.listed(config.include, config.exclude),
         "order of the groups": ", ".join(group.name for group in config.groups if group.name in shared),

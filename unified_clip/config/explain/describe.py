@@ -146,5 +146,12 @@ def nonfinite(settings: Settings) -> str:
     )
 
 
+def selection(settings: Settings) -> str:
+    """Return words such as "leaves *.bias unclipped"."""
+    if settings.include != ["*"]:
+        return f"clips only {listed(settings.include, settings.exclude)}"
+    return f"leaves {' and '.join(settings.exclude)} unclipped" if settings.exclude else "clips all parameters"
+
+
 def listed(include: list[str], exclude: list[str]) -> str:
     return " or ".join(include) + (f", except {' or '.join(exclude)}" if exclude else "")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from packaging.version import InvalidVersion, Version
 
+from ..._api.groups import Nonfinite
 from ..._static_values import is_number
 from ...errors import ConfigError, NotRepresentableError
 from .. import documents
@@ -40,6 +41,9 @@ class Imported:
 
     not_finite: str = ""
     """A text about the trainer's action if a norm is not finite. '' means that the trainer applies its clip rule."""
+
+    acts_as: Nonfinite = "family"
+    """The value of `nonfinite` with the same action. If no value has this action, or if it is unknown: "family"."""
 
 
 class OtherFamilyError(NotRepresentableError):
@@ -116,6 +120,14 @@ class Format(ABC):
     nonfinite: ClassVar[Sequence[str]] = ("family",)
     not_finite: ClassVar[str] = ""
     """As in `Imported`."""
+
+    fp16: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """Keys beside the clip key, and the values with which the trainer trains in fp16 with a loss scaler."""
+
+    def loss_scaling(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of `Provenance` that follow from a loss scaler. `values` has the values of `fp16`."""
+        is_scaled = any(values.get(key) in known for key, known in self.fp16.items())
+        return {"not_finite": FP16, "acts_as": "skip"} if is_scaled else {}
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         return self.clip_keys
@@ -300,6 +312,8 @@ class OwnFormat(Format):
     def dump(self, data: Any) -> str:
         return documents.dump(data, self.kinds[0])
 
+
+FP16 = "With fp16, the loss scaler skips a step if a gradient is not finite."
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
 """The number is not written as 1e20, because PyYAML reads 1e20 as a string."""

@@ -60,12 +60,15 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
     except ConfigError as error:
         raise ConfigError(" ".join([str(error), *unlike]), error.code) from None
     imported = trainer.read(document, version)
-    versions = {} if version is None else {"version": str(version)}
+    if trainer.fp16 and not imported.not_finite and imported.settings["rule"] != "none":
+        imported = replace(imported, **trainer.loss_scaling(placement.beside(document, trainer)))
+    versions: dict[str, Any] = {} if version is None else {"version": str(version)}
     ignored = placement.ignored(document, trainer, unread, is_off=imported.settings["rule"] == "none")
     not_finite = [imported.not_finite] if imported.not_finite else []
     notes = [*unlike, *_other_files(document), *imported.notes, *not_finite, *ignored]
     provenance = Provenance(format=trainer.name, file=document.name, notes=notes, **versions)
-    origin = provenance.model_dump(exclude_unset=True) | {"not_finite": imported.not_finite}
+    origin = provenance.model_dump(exclude_unset=True)
+    origin |= {"not_finite": imported.not_finite, "acts_as": imported.acts_as}
     return {**imported.settings, "provenance": origin}
 
 

@@ -72,7 +72,7 @@ class Accelerate(Format):
             threshold = self.read_threshold(document, keys)
         notes.append("Under DeepSpeed, accelerator.clip_grad_norm_ ignores max_norm and does not clip.")
         not_finite = deepspeed.not_finite(document, threshold, *keys[:-1])
-        return Imported(self.settings("global_norm", threshold), notes, not_finite)
+        return Imported(self.settings("global_norm", threshold), notes, **not_finite)
 
     def write(self, settings: Settings, version: Version) -> Any:
         return {"distributed_type": "DEEPSPEED", **super().write(settings, version)}

@@ -60,4 +60,4 @@ class LlamaFactory(HuggingFace):
             )
         threshold = self.read_threshold(document, ["max_grad_norm"], 1.0, zero="zeros", null="error")
         notes = default_note(document, ["max_grad_norm"], "LLaMA-Factory clips at 1.0")
-        return Imported(self.settings("global_norm", threshold), notes, V1_SKIPS)
+        return Imported(self.settings("global_norm", threshold), notes, V1_SKIPS, "skip")

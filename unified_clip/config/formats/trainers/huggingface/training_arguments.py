@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from packaging.version import Version
 
 from ....documents import Document
 from ....documents.inheritance.named_file import NamedFile
-from ...base import Format, Imported, default_note, paths, words
+from ...base import FP16, Format, Imported, default_note, paths, words
 from ...naming import name_format
 from ..torch import deepspeed
 
@@ -64,7 +65,8 @@ class HuggingFace(Format):
     foreign_keys = paths("deepspeed.gradient_clipping")
     vocabulary = TRAINING_ARGUMENTS
     optimizer_key: ClassVar[str] = "optim"
-    not_finite = UNDER_DEEPSPEED
+    fp16: ClassVar[Mapping[str, Sequence[Any]]] = {"fp16": (True,)}
+    not_finite = f"{FP16} {UNDER_DEEPSPEED}"
 
     def recognises(self, document: Document) -> bool:
         """Require a second key, because a model's configuration can have keys such as `gradient_checkpointing`."""
@@ -97,8 +99,8 @@ class HuggingFace(Format):
             raise document.wrong([self.optimizer_key], problem)
         if optimizer == "adafactor":
             notes.append("adafactor also clips its update by root mean square. This clip is not imported.")
-        by_deepspeed = deepspeed.not_finite(document, threshold, "deepspeed") if document.get("deepspeed") else ""
-        return Imported(self.settings("global_norm", threshold), notes, by_deepspeed)
+        by_deepspeed = deepspeed.not_finite(document, threshold, "deepspeed") if document.get("deepspeed") else {}
+        return Imported(self.settings("global_norm", threshold), notes, **by_deepspeed)
 
     def _check_deepspeed(self, document: Document, max_norm: Any) -> str:
         clip = document.get(*DEEPSPEED)

@@ -34,4 +34,4 @@ class EasyR1(Format):
                 notes.append(f"The file does not set {'.'.join(CRITIC)}. By default, EasyR1 clips the critic at 1.0.")
             if self.read_threshold(document, CRITIC, 1.0, null="error") != actor:
                 raise document.wrong(CRITIC, f"the critic's threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
-        return Imported(self.settings("global_norm", actor), notes, self.not_finite)
+        return Imported(self.settings("global_norm", actor), notes, self.not_finite, "skip")

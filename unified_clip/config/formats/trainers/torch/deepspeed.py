@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from packaging.version import Version
 
 from ....documents import Document
@@ -57,16 +59,20 @@ class DeepSpeed(Format):
             default = 1.0
             notes.append("The file does not set gradient_clipping. By default, DeepSpeed clips at 1.0 since 0.19.3.")
         threshold = self.read_threshold(document, [KEY], default)
-        return Imported(self.settings("global_norm", threshold), notes, not_finite(document, threshold))
+        return Imported(self.settings("global_norm", threshold), notes, **not_finite(document, threshold))
 
 
-def not_finite(document: Document, threshold: float | None, *table: str) -> str:
-    """`table` is the path of DeepSpeed's settings in the document."""
+def not_finite(document: Document, threshold: float | None, *table: str) -> dict[str, Any]:
+    """Return the fields `not_finite` and `acts_as` of `Imported`.
+
+    table: The path of DeepSpeed's settings in the document.
+    """
     if threshold is None:
-        return ""
+        return {}
     if document.get(*table, "fp16", "enabled") is True:
-        return FP16
+        return {"not_finite": FP16, "acts_as": "skip"}
     for name in ("bf16", "bfloat16"):
         if document.get(*table, name, "enabled") is True:
-            return BF16_CHECKED if document.get(*table, name, "check_grad_overflow") is True else BF16
-    return UNSET
+            is_checked = document.get(*table, name, "check_grad_overflow") is True
+            return {"not_finite": BF16_CHECKED, "acts_as": "skip"} if is_checked else {"not_finite": BF16}
+    return {"not_finite": UNSET}

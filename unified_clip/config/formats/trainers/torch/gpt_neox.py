@@ -65,7 +65,7 @@ class GPTNeoX(Format):
         if place != EXTRA and threshold == DEFAULT:
             self.require_version(version, document)
             return Imported({"rule": "none"}, [*notes, NOT_PASSED])
-        return Imported(self.settings("global_norm", threshold), notes, deepspeed.not_finite(document, threshold))
+        return Imported(self.settings("global_norm", threshold), notes, **deepspeed.not_finite(document, threshold))
 
     def _place(self, document: Document) -> tuple[Key, ...]:
         if document.has(*EXTRA):

@@ -7,7 +7,7 @@ same keys in `lightning.trainer`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, ClassVar
 
 from packaging.version import Version
@@ -16,7 +16,7 @@ from ....documents import Document, Key
 from ....documents.inheritance.hydra import Hydra
 from ....schema import Rule, Settings
 from ... import engines
-from ...base import Format, Imported, default_note, words
+from ...base import FP16, Format, Imported, default_note, words
 
 VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"
 BATCHES = "limit_train_batches"
@@ -44,6 +44,8 @@ class Lightning(Format):
     mode_keys = words(ALGORITHM)
     vocabulary: ClassVar[Set[str]] = words("trainer fit lightning seed_everything ckpt_path")
     rules = ("global_norm", "value")
+    fp16: ClassVar[Mapping[str, Sequence[Any]]] = {"precision": ("16-mixed", "16", 16)}
+    not_finite = FP16
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         return ((VALUE,), (ALGORITHM,)) if _is_hydra_trainer(document) else self.clip_keys

@@ -56,4 +56,5 @@ class Megatron(OwnFormat):
             notes.append("The file does not set --clip-grad. By default, Megatron-LM clips at 1.0.")
         threshold = self.read_threshold(document, [key], 1.0, null="error")
         is_fp16 = document.has("fp16") if is_script else document.get("model_parallel", "fp16")
-        return Imported(self.settings("global_norm", threshold), notes, self.not_finite if is_fp16 else "")
+        not_finite = (self.not_finite, "skip") if is_fp16 else ()
+        return Imported(self.settings("global_norm", threshold), notes, *not_finite)
