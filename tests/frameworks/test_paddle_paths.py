@@ -7,11 +7,14 @@ import gc
 import math
 import warnings
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import paddle
 import pytest
+from support import reference
 from support.kits import Kit
 from support.paddle_programs import tensor
 
@@ -561,11 +564,26 @@ def test_functions_leave_out_parameters_that_need_no_clip(value: object) -> None
     assert parameters[1].grad.item() == 3.0
 
 
-@pytest.mark.parametrize("rejects_none", [False, True], ids=["newest", "before 3.3"])
-def test_a_removed_gradient_is_none_and_can_come_back(rejects_none: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(releases, "REJECTS_NONE", rejects_none)
+@pytest.mark.parametrize("remove", [releases._no_gradient, releases._gradient_without_memory])
+def test_a_removed_gradient_is_none_and_can_come_back(remove: Callable[[Any], None]) -> None:
     parameter = after_backward([3.0, 4.0])
-    releases.remove_gradient(parameter)
+    remove(parameter)
     assert parameter.grad is None
     (parameter * tensor([1.0, 2.0])).sum().backward()
     assert parameter.grad.tolist() == [1.0, 2.0]
+
+
+def test_what_replaces_operations_of_paddle_2_computes_the_same() -> None:
+    edges = np.array([math.inf, -math.inf, math.nan, 0.0, -0.0, 2.0**-25, 65519.0, 65520.0, 3e38], np.float32)
+    numbers = np.concatenate([edges, np.random.default_rng(0).standard_normal(1000).astype(np.float32)])
+    for name, dtype in (("float16", paddle.float16), ("bfloat16", paddle.bfloat16)):
+        rounded = releases._rounded(paddle.to_tensor(numbers), dtype).numpy().view(np.uint16)
+        expected = np.asarray(reference.array(numbers, name)).view(np.uint16)
+        np.testing.assert_array_equal(np.delete(rounded, 2), np.delete(expected, 2))
+        assert rounded[2] & 0x7FFF > {"float16": 0x7C00, "bfloat16": 0x7F80}[name]  # a NaN
+    for row in (edges[:2], edges[2:], edges[:6]):
+        assert float(releases._amax_with_nan(paddle.to_tensor(row))) == pytest.approx(float(np.max(row)), nan_ok=True)
+    assert releases._full_from_array(2**62 + 1, paddle.int64, None).item() == 2**62 + 1
+    assert releases._full_from_array(0.1, paddle.float64, None).item() == 0.1
+    assert releases._positions_or_none(paddle.zeros([2, 0], "int64")).shape == [1]
+    assert releases._one_element(paddle.zeros([3, 0])).shape == [3, 1]

@@ -8,7 +8,7 @@ import warnings
 from .. import _guard as guard
 from ..errors import ClipWarning
 
-OLDEST = {"torch": "2.4", "tensorflow": "2.15", "paddle": "3.2", "jax": "0.5.3", "mlx": "0.32.4", "numpy": "1.26"}
+OLDEST = {"torch": "2.4", "tensorflow": "2.15", "paddle": "2.6", "jax": "0.5.3", "mlx": "0.32.4", "numpy": "1.26"}
 """The oldest release of each framework that the tests have run with. `pyproject.toml` has the same releases."""
 
 

@@ -29,8 +29,9 @@ def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Ten
     near: `wide` rounded to the nearest float32, stored as float64.
     bits: The bits of `near` as float32, stored as int32.
     """
-    inexact = ((near < wide) | (near > wide)) & (abs(near) < math.inf)
-    bits = where(inexact & (abs(near) > abs(wide)), bits - 1, bits)
+    below, above = near < wide, near > wide
+    inexact = (below | above) & (near < math.inf) & (near > -math.inf)
+    bits = where(inexact & ((above & (near > 0.0)) | (below & (near < 0.0))), bits - 1, bits)
     return where(inexact, bits - bits % 2 + 1, bits)
 
 

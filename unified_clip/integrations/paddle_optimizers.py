@@ -9,6 +9,7 @@ import paddle
 
 from .._api.groups import IN_GRAPHS
 from .._api.param_grads import ParamGrads
+from .._backends.paddle import releases
 from .._backends.paddle.backend import BACKEND
 from .._backends.paddle.classes import OptimizerClip
 from .._backends.paddle.conditions import in_static_mode, in_to_static_mode
@@ -146,7 +147,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
 
 
 # Paddle cannot translate its source code for a static program
-paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
+paddle.jit.not_to_static(releases.force_dynamic(GradClip.__call__))
 
 
 def _names_by_own_name(names: Any) -> dict[str, str] | None:

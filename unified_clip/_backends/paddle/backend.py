@@ -147,7 +147,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         if gradient.is_selected_rows():
             height = gradient.get_selected_rows().height()
             indices = paddle.to_tensor(np.array([gradient.rows()], np.int64), place=gradient.place)
-            indices, values = self._merge_rows(indices, gradient._get_tensor_from_selected_rows(), differentiable)
+            indices, values = self._merge_rows(indices, releases.values_of_rows(gradient), differentiable)
             return CoalescedSparse(values, lambda new: selected_rows(indices, height, new), 1, indices)
         if not gradient.is_sparse_coo():
             raise TypeError("sparse CSR tensors cannot be clipped. Convert them with to_sparse_coo or to_dense")
@@ -161,13 +161,15 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
 
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
         columns = paddle.stack([indices[axis] for axis in axes])
-        return paddle.unique(columns, return_inverse=True, axis=1)[1]
+        return releases.positions(columns)
 
     def _merge_rows(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
         if self.takes_host([indices, values], differentiable=differentiable):
             dtype = self.dtype(values)
             rows, array = sparse_rows.merge_rows(self.host_view(indices), self.host_view(values), dtype)
             return self.from_host(rows, "int64"), self.from_host(array, dtype)
+        if not indices.shape[1]:
+            return indices, values
         with self.scope(differentiable):
             dense = Dense(values)
             rows, position = paddle.unique(indices, return_inverse=True, axis=1)
@@ -280,7 +282,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
 
     def max_abs(self, tensors: Sequence[Dense]) -> Scalar:
         maxima = [numbers.max_abs() for numbers in pieces(tensors)]
-        return paddle.stack(maxima).amax() if maxima else self.constant(0.0, tensors)
+        return releases.amax(paddle.stack(maxima)) if maxima else self.constant(0.0, tensors)
 
     def slice_power_sum(self, tensor: Dense, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
         powers = tensor.numbers.powers(2, divisor)
@@ -292,7 +294,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             return magnitudes
         if 0 in magnitudes.shape:
             return magnitudes.sum(axis=list(axes), keepdim=True)
-        return magnitudes.amax(axis=list(axes), keepdim=True)
+        return releases.amax(magnitudes, axis=list(axes), keepdim=True)
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
         sums = paddle.scatter_nd_add(paddle.zeros_like(rows), groups.unsqueeze(-1), rows)
@@ -345,7 +347,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return scalar.cos()
 
     def copy(self, tensor: Dense) -> Tensor:
-        return tensor.tensor.clone()
+        return releases.clone(tensor.tensor)
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         return bool(paddle.isfinite(scalar)) if isinstance(scalar, paddle.Tensor) else None
@@ -383,7 +385,7 @@ def _run_as_written() -> None:
     traces the clip.
     """
     for function in {entry.run, entry.run_eagerly}:
-        paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))
+        paddle.jit.not_to_static(releases.force_dynamic(function))
     package = str(FilePath(__file__).parents[2]) + os.sep
     with suppress(AttributeError):  # this private setting keeps the translator out of the package
         paddle.framework.core.eval_frame_skip_file_prefix((package,))

@@ -12,6 +12,7 @@ import paddle
 
 from ..._compute.device import odd_bits
 from ..._core.types import Scalar, Tensor
+from . import releases
 
 HALF = (paddle.float16, paddle.bfloat16)
 
@@ -31,11 +32,12 @@ class Dense:
     @functools.cached_property
     def wide(self) -> Tensor:
         """The tensor in a wider dtype. A complex number becomes two real numbers along a new last axis."""
-        if self.is_complex:
-            return paddle.as_real(self.tensor)
-        return self.tensor.astype(wide_dtype(self.dtype))
+        tensor = releases.with_elements(self.tensor)
+        return paddle.as_real(tensor) if self.is_complex else tensor.astype(wide_dtype(self.dtype))
 
     def narrow(self, wide: Tensor) -> Tensor:
+        if releases.OLD and 0 in self.tensor.shape:
+            return paddle.assign(self.tensor)
         if self.is_complex:
             return paddle.as_complex(wide)
         return narrowed(wide, self.dtype)
@@ -97,7 +99,7 @@ class Numbers:
         magnitudes = self.powers(1, None)
         if min(magnitudes.shape, default=1) < 1:  # amax of an empty tensor returns uninitialized memory
             magnitudes = paddle.concat([magnitudes.reshape([-1]), paddle.zeros([1], "float64")])
-        return magnitudes.amax()
+        return releases.amax(magnitudes)
 
     def _fit(self, scalar: Tensor) -> Tensor:
         return scalar.unsqueeze(-1) if self.is_complex and scalar.ndim else scalar
@@ -167,7 +169,7 @@ def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
             0.0, dtype, like
         )
         return quotient.abs() if math.isnan(value) else quotient  # 0 / 0 is a NaN with a sign
-    return paddle.full([], value, dtype, device=like.place if isinstance(like, paddle.Tensor) else None)
+    return releases.full(value, dtype, like.place if isinstance(like, paddle.Tensor) else None)
 
 
 def like_tensor(condition: Tensor, tensor: Tensor) -> Tensor:
@@ -198,7 +200,7 @@ def narrowed(wide: Tensor, dtype: Any) -> Tensor:
             wide.detach() - wide
         )  # with the sign and the derivative 1 of `wide`
         wide = select(wide.abs() < filled(2.0**-25, wide.dtype, wide), zero, wide)
-    return wide.astype(dtype)
+    return releases.rounded(wide, dtype)
 
 
 def rounded_to_odd(value: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import paddle
+from paddle.base.framework import EagerParamBase
 
 from ...tensors.frameworks.paddle import Converter
 from ..call_outcome import LEARNING_RATE
@@ -24,8 +25,14 @@ class FrameworkAdapter(Converter, base.OnParameters):
         if like is None:
             return self.parameter(paddle.zeros([1]), value)
         shape = [like.get_selected_rows().height(), *like.shape[1:]] if like.is_selected_rows() else list(like.shape)
+        if 0 in shape:  # Paddle 2 has no such parameters
+            return EagerParamBase.from_tensor(paddle.zeros(shape, like.dtype))
         initializer = paddle.nn.initializer.Constant(value)
         return paddle.create_parameter(shape, like.dtype, default_initializer=initializer)
+
+    def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """Paddle 2 reads a gradient without elements as None."""
+        return [each.detach() if each.grad is None and 0 in each.shape else each.grad for each in arguments]
 
     def transposed(self, tensor: Any) -> Any:
         order = list(reversed(range(tensor.ndim)))
