@@ -17,7 +17,7 @@ def before(*release: int) -> bool:
     return any(RELEASE) and release > RELEASE
 
 
-OLD = before(3, 0)
+OLD = before(3, 1)
 Function = Callable[..., Any]
 
 
@@ -36,7 +36,7 @@ def _no_gradient(parameter: Any) -> None:
 
 
 def _values_of_rows(gradient: Any) -> Any:
-    """Paddle 2 cannot read the values of SelectedRows without rows."""
+    """Paddle 3.0 cannot read the values of SelectedRows without rows."""
     if gradient.rows():
         return gradient._get_tensor_from_selected_rows()
     return paddle.empty([0, *gradient.get_selected_rows().get_tensor().shape()[1:]], gradient.dtype)
@@ -61,7 +61,7 @@ def _positions_or_none(columns: Any) -> Any:
 
 
 def _one_element(tensor: Any) -> Any:
-    """Operations of Paddle 2 reject tensors without elements. They get a zero instead."""
+    """Operations of Paddle 3.0 reject tensors without elements. They get a zero instead."""
     return paddle.zeros([length or 1 for length in tensor.shape], tensor.dtype) if 0 in tensor.shape else tensor
 
 
@@ -92,17 +92,17 @@ def _astype(wide: Any, dtype: Any) -> Any:
 
 
 def _rounded(wide: Any, dtype: Any) -> Any:
-    """On the CPU, Paddle 2 truncates numbers to 16 bits."""
+    """On the CPU, Paddle 3.1 truncates numbers to 16 bits."""
     is_truncated = dtype in (paddle.float16, paddle.bfloat16) and wide.dtype == paddle.float32
     return _Rounded.apply(wide, dtype) if is_truncated and wide.place.is_cpu_place() else wide.astype(dtype)
 
 
 force_dynamic: Function = getattr(getattr(paddle.jit, "marker", None), "force_dynamic", _unchanged)  # until Paddle 3.2
 remove_gradient: Function = _gradient_without_memory if before(3, 3) else _no_gradient  # until Paddle 3.3
-values_of_rows: Function = _values_of_rows if OLD else paddle.Tensor._get_tensor_from_selected_rows  # until Paddle 3.0
+values_of_rows: Function = _values_of_rows if OLD else paddle.Tensor._get_tensor_from_selected_rows  # until Paddle 3.1
 full: Function = _full_from_array if before(3, 2) else _full  # until Paddle 3.2
-positions: Function = _positions_or_none if OLD else _positions  # until Paddle 3.0
-with_elements: Function = _one_element if OLD else _unchanged  # until Paddle 3.0
-amax: Function = _amax_with_nan if OLD else paddle.amax  # until Paddle 3.0
-rounded: Function = _rounded if OLD else _astype  # until Paddle 3.0
-clone: Function = paddle.assign if OLD else paddle.clone  # until Paddle 3.0
+positions: Function = _positions_or_none if OLD else _positions  # until Paddle 3.1
+with_elements: Function = _one_element if OLD else _unchanged  # until Paddle 3.1
+amax: Function = _amax_with_nan if OLD else paddle.amax  # until Paddle 3.1
+rounded: Function = _rounded if before(3, 2) else _astype  # until Paddle 3.2
+clone: Function = paddle.assign if OLD else paddle.clone  # until Paddle 3.1
