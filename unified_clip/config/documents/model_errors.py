@@ -114,7 +114,7 @@ OTHER_NAMES = dict.fromkeys(("max_norm", "max_grad_norm", "clip_norm", "clip_val
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
     """Return a message that suggests the most similar name, or lists all known names."""
-    close = difflib.get_close_matches(OTHER_NAMES.get(name, name), known, n=1)
+    close = [each for each in (OTHER_NAMES.get(name),) if each in known] or difflib.get_close_matches(name, known, n=1)
     names = f"Use one of {', '.join(known)}." if known else "Remove it."
     hint = f"Did you mean {close[0]}?" if close else names
     return f"there is no such {kind}. {hint}"
