@@ -595,6 +595,13 @@ def test_a_recording_has_a_clip_event_for_each_group(kit: Kit, tmp_path: Path) -
     assert lines[1]["norm"] == clip.last.parts[""].norm == 5.0
 
 
+def test_a_recording_has_the_norm_of_each_gradient(kit: Kit, tmp_path: Path) -> None:
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        ClipConfig(rule="global_norm", threshold=2.0)({"a": kit.tensor([3.0, 4.0])})
+    (line,) = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
+    assert line["parameters"] == {"a": {"shape": [2], "norm": 5.0}}
+
+
 def test_a_configuration_is_copied_without_its_history(kit: Kit) -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0, exclude=["b"])
     clip({"a": kit.tensor([3.0]), "b": kit.tensor([3.0])})

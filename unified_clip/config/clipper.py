@@ -11,7 +11,7 @@ from .. import _dispatch
 from .._api import groups, param_grads
 from .._api.functions import Resolve
 from .._api.groups import Outcome
-from .._core import containers, entry
+from .._core import containers, entry, observer
 from .._core.backend import Backend
 from .._core.collect import collect_in_place, from_path, from_tree, in_place
 from .._core.containers import Tree
@@ -130,7 +130,7 @@ class Clipper:
     ) -> tuple[Any, Outcome]:
         backend, grads = self._resolve(grads)
         step = resolve_step(backend, step, self._step)
-        needs_leaves = self.settings.uses_names or self._needs_order or self.spec.is_given
+        needs_leaves = observer.needs_leaves() or self.settings.uses_names or self._needs_order or self.spec.is_given
         items = None if needs_leaves or not (self._is_simple and step.is_known()) else containers.plain_items(grads)
         whole = backend.collect_tensors(items[0], differentiable=True, in_place=False) if items else None
         if items is not None and whole is not None:
