@@ -43,6 +43,7 @@ def numpy_leaves(grads: Any) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
 
 
+@pytest.mark.graphs
 def test_a_train_state_under_jit() -> None:
     model = Linen()
     optimizer = optax.chain(CONFIG.as_optax(), optax.adam(0.1))
@@ -62,6 +63,7 @@ def test_a_train_state_under_jit() -> None:
     assert rate(state) > 0
 
 
+@pytest.mark.graphs
 def test_an_optimizer_of_nnx_under_jit() -> None:
     model = Nnx()
     optimizer = nnx.Optimizer(model, optax.chain(CONFIG.as_optax(), optax.adam(0.1)), wrt=nnx.Param)
@@ -80,6 +82,7 @@ def test_an_optimizer_of_nnx_under_jit() -> None:
     assert set(given[0]) == {"hidden.kernel", "hidden.bias", "output.kernel", "output.bias"}
 
 
+@pytest.mark.skipif(not hasattr(nnx, "as_pure"), reason="this release of flax lacks as_pure")
 def test_a_skipped_step_leaves_nnx_as_it_was() -> None:
     model = Nnx()
     config = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="skip")

@@ -59,7 +59,7 @@ PARAMS = nested(gradients(1)[0])
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("jitted", [False, pytest.param(True, marks=pytest.mark.graphs)])
 @pytest.mark.parametrize("case", CONFIGS)
 def test_every_step_is_that_of_the_host_path(case: str, jitted: bool) -> None:
     config = ClipConfig(**CONFIGS[case])
@@ -80,7 +80,7 @@ def last_clipped(config: ClipConfig, step: Any) -> bool:
     return any(not np.array_equal(step.gradients[name], step.clipped[name]) for name in step.gradients)
 
 
-@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("jitted", [False, pytest.param(True, marks=pytest.mark.graphs)])
 @pytest.mark.parametrize("where", quick(["nan_at", "inf_at"], "nan_at"))
 @pytest.mark.parametrize("case", NONFINITE)
 def test_norms_that_are_not_finite(case: str, where: str, jitted: bool) -> None:
@@ -97,7 +97,7 @@ def test_norms_that_are_not_finite(case: str, where: str, jitted: bool) -> None:
             assert step.coef in (0.0, 1.0)  # a clip by value multiplies nothing, as on the host path
 
 
-@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("jitted", [False, pytest.param(True, marks=pytest.mark.graphs)])
 @pytest.mark.parametrize("nonfinite", ["zero", "skip"])
 def test_one_norm_that_is_not_finite_is_enough(nonfinite: str, jitted: bool) -> None:
     optimizer = ClipConfig(**ONE_OVERFLOWS, nonfinite=nonfinite).as_optax(optax.sgd(1.0, momentum=0.9))
@@ -121,6 +121,7 @@ SCHEDULES = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.graphs
 @given(SCHEDULES, st.lists(st.integers(0, 2100), min_size=50, max_size=50))
 @settings(max_examples=10)
 def test_a_graph_finds_the_thresholds_that_python_finds(schedule: dict[str, Any], steps: list[int]) -> None:
@@ -139,6 +140,7 @@ def test_a_graph_finds_the_thresholds_that_python_finds(schedule: dict[str, Any]
     assert np.asarray(found(jnp.array(steps, jnp.int32))).tobytes() == expected.tobytes()
 
 
+@pytest.mark.graphs
 def test_it_is_the_same_in_a_scan() -> None:
     config = ClipConfig(**CONFIGS["cosine"])
     optimizer = optax.chain(config.as_optax(), optax.sgd(1.0))
@@ -187,7 +189,7 @@ def test_a_state_comes_back_from_a_file_as_it_was() -> None:
         assert_reported(last(state), step, index, ulp=0)
 
 
-@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("jitted", [False, pytest.param(True, marks=pytest.mark.graphs)])
 def test_a_skipped_step_changes_nothing_but_the_count(jitted: bool) -> None:
     config = ClipConfig(rule="global_norm", threshold=1.5, nonfinite="skip")
     plain = ClipConfig(rule="global_norm", threshold=1.5)
@@ -233,6 +235,7 @@ def test_to_skip_it_has_to_know_the_optimizer() -> None:
     config.as_optax(multi.gradient_transformation()).init(PARAMS)
 
 
+@pytest.mark.graphs
 def test_it_raises_where_it_can() -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise").as_optax()
     grads = nested(gradients(1, nan_at=0)[0])
@@ -280,6 +283,7 @@ def test_float64_norms_are_kept_as_the_process_has_numbers() -> None:
     assert last(state).norm == pytest.approx(5e10)
 
 
+@pytest.mark.graphs
 def test_with_x64_a_state_keeps_its_types_in_a_scan_over_float32() -> None:
     with jax.enable_x64(True):
         clip = ClipConfig(rule="global_norm", threshold=1.0).as_optax()
@@ -289,6 +293,7 @@ def test_with_x64_a_state_keeps_its_types_in_a_scan_over_float32() -> None:
         assert last(state).norm == 6.0
 
 
+@pytest.mark.graphs
 def test_the_rate_is_of_the_last_hundred_steps() -> None:
     clip = ClipConfig(rule="value", threshold=1.0).as_optax()
     grads = jnp.where(jnp.arange(130) < 60, 2.0, 0.5)[:, None]
@@ -297,6 +302,7 @@ def test_the_rate_is_of_the_last_hundred_steps() -> None:
     assert rate(state) == 0.3
 
 
+@pytest.mark.graphs
 def test_a_state_without_numbers_of_its_own_is_refused() -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0).as_optax()
     grads = jnp.ones((3, 2))
@@ -309,7 +315,7 @@ def test_a_state_without_numbers_of_its_own_is_refused() -> None:
             jax.jit(ask)(clip.init(grads))
 
 
-@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("jitted", [False, pytest.param(True, marks=pytest.mark.graphs)])
 @pytest.mark.parametrize(("saved", "resumed"), [*itertools.permutations([None, "zclip", "ema_ratio"], 2)])
 def test_a_state_of_another_adaptive_rule_is_an_error(saved: str | None, resumed: str | None, jitted: bool) -> None:
     clips = [

@@ -14,7 +14,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
+from support.tiers import is_at_least
 from support.trainers.torch_training import DATA, RATE, SCALE, Model, batches, config, plain_records, recorded
+from support.trainers.transformers_trainer import InOrder
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from unified_clip import ClipConfig, ClipWarning
@@ -46,7 +48,6 @@ def trainer(path: Path, *callbacks: TrainerCallback, fused: bool = False, **chan
         "output_dir": str(path / "out"),
         "per_device_train_batch_size": DATA.BATCH,
         "max_steps": DATA.STEPS,
-        "train_sampling_strategy": "sequential",
         "learning_rate": RATE,
         "lr_scheduler_type": "constant",
         "max_grad_norm": 0.0,
@@ -60,7 +61,7 @@ def trainer(path: Path, *callbacks: TrainerCallback, fused: bool = False, **chan
     model = ModelWithLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, fused=fused)
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
-    return Trainer(
+    return InOrder(
         model,
         TrainingArguments(**arguments),
         train_dataset=rows(),
@@ -115,6 +116,7 @@ def test_the_log_history_and_later_callbacks_have_the_outcome(tmp_path: Path) ->
     assert "clip_coef" not in a_trainer.state.log_history[-1], "the summary is of no step"
 
 
+@pytest.mark.skipif(not hasattr(Trainer, "_get_grad_norm"), reason="this release logs no norm without max_grad_norm")
 def test_the_norm_that_the_trainer_logs_is_of_all_parameters(tmp_path: Path) -> None:
     clip = ClipCallback(config(exclude=["hidden.*", "*.bias"]))
     a_trainer = trainer(tmp_path, clip, max_steps=1)
@@ -188,6 +190,8 @@ def test_a_loaded_state_is_kept_when_training_begins(tmp_path: Path) -> None:
 def test_restored_callbacks_keep_the_configuration_and_ownership_that_were_passed(
     tmp_path: Path, threshold: float
 ) -> None:
+    if not is_at_least("torch", "2.6"):
+        pytest.skip("with older releases of PyTorch, Transformers warns or refuses to resume")
     declared, steps = {"process_group": None, "check_numel": 37}, {"save_strategy": "steps", "save_steps": 2}
     saved = ClipConfig(rule="global_norm", threshold=1.0)
     trainer(tmp_path, ClipCallback(saved, **declared), max_steps=2, **steps).train()

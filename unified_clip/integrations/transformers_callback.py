@@ -34,7 +34,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
 
     Patterns in the configuration match the parameter names of the model. A threshold with a schedule depends on the
     trainer's `global_step`, which a checkpoint restores. The callback adds `grad_norm_clipped`, `clip_coef` and
-    `clip_rate` to the logs. The trainer itself logs `grad_norm`, the norm before clipping.
+    `clip_rate` to the logs. From Transformers 5.3 on, the trainer itself logs `grad_norm`, the norm before clipping.
 
     Args:
         config: The configuration, or a dict of its settings.
