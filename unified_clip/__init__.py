@@ -8,26 +8,9 @@ framework also has a module with the same functions: `unified_clip.torch`, `.ten
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import _compilers
-from ._any_framework import (
-    ClipGradByGlobalNorm,
-    ClipGradByNorm,
-    ClipGradByValue,
-    ErrorClipByValue,
-    GradientClipByGlobalNorm,
-    GradientClipByNorm,
-    GradientClipByValue,
-    append_gradient_clip_ops,
-    clip_by_global_norm,
-    clip_by_norm,
-    clip_by_value,
-    clip_grad_norm_,
-    clip_grad_value_,
-    clip_grads_with_norm_,
-    get_total_norm,
-    global_norm,
-    set_gradient_clip,
-)
+from . import _compilers, _dispatch
+from ._api import classes, functions, settings
+from ._api.framework import NAMES, Framework
 from .errors import ClipWarning, ConfigError, NonFiniteNormError, NotRepresentableError, PartlyClippedError
 from .recording.recorder import record
 
@@ -35,6 +18,38 @@ __version__ = "0.1.0"
 
 _compilers.watch()
 
+_FRAMEWORK: Framework[Any, Any] = Framework(__name__, _dispatch.resolve)
+
+clip_grad_norm_ = _FRAMEWORK.bind(functions.clip_grad_norm_)
+clip_grad_value_ = _FRAMEWORK.bind(functions.clip_grad_value_)
+get_total_norm = _FRAMEWORK.bind(functions.get_total_norm)
+clip_grads_with_norm_ = _FRAMEWORK.bind(functions.clip_grads_with_norm_)
+clip_by_global_norm = _FRAMEWORK.bind(functions.clip_by_global_norm)
+clip_by_norm = _FRAMEWORK.bind(functions.clip_by_norm)
+clip_by_value = _FRAMEWORK.bind(functions.clip_by_value)
+global_norm = _FRAMEWORK.bind(functions.global_norm)
+set_gradient_clip = _FRAMEWORK.bind(settings.set_gradient_clip)
+append_gradient_clip_ops = _FRAMEWORK.bind(settings.append_gradient_clip_ops)
+
+
+class GradientClipByValue(classes.GradientClipByValue):
+    _framework = _FRAMEWORK
+
+
+class GradientClipByNorm(classes.GradientClipByNorm):
+    _framework = _FRAMEWORK
+
+
+class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
+    _framework = _FRAMEWORK
+
+
+class ErrorClipByValue(classes.ErrorClipByValue):
+    _framework = _FRAMEWORK
+
+
+ClipGradByValue, ClipGradByNorm = GradientClipByValue, GradientClipByNorm
+ClipGradByGlobalNorm = GradientClipByGlobalNorm
 
 if TYPE_CHECKING:
     from .config.clip_config import ClipConfig as ClipConfig
@@ -89,34 +104,16 @@ def native_available(in_graphs_of: str | None = None) -> bool:
 
     if in_graphs_of is None:
         return KERNELS is not None
-    from . import _dispatch
-
     return KERNELS is not None and _dispatch.backend_named(in_graphs_of).kernels_in_graphs()
 
 
 __all__ = [
-    "ClipGradByGlobalNorm",
-    "ClipGradByNorm",
-    "ClipGradByValue",
+    *NAMES,
     "ClipWarning",
     "ConfigError",
-    "ErrorClipByValue",
-    "GradientClipByGlobalNorm",
-    "GradientClipByNorm",
-    "GradientClipByValue",
     "NonFiniteNormError",
     "NotRepresentableError",
     "PartlyClippedError",
-    "append_gradient_clip_ops",
-    "clip_by_global_norm",
-    "clip_by_norm",
-    "clip_by_value",
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "clip_grads_with_norm_",
-    "get_total_norm",
-    "global_norm",
     "native_available",
     "record",
-    "set_gradient_clip",
 ]

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ._api.functions import Resolver
 from ._core import containers
 from ._core.backend import Backend
 
@@ -36,9 +35,6 @@ def resolve(argument: Any) -> tuple[Backend, Any]:
         argument = _peeked(argument)
         name = _framework(argument)
     return _backend(name), argument
-
-
-DISPATCHED = Resolver(resolve)
 
 
 class _Peeked(Iterator[Any]):

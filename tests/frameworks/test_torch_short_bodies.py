@@ -107,10 +107,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         results.append(is_short)
         return is_short
 
-    def noted(*arguments: Any) -> Any:
-        result, arguments = short(*arguments)
+    def noted(*arguments: Any, **options: Any) -> Any:
+        result, arguments, options = short(*arguments, **options)
         note(result is not None)
-        return result, arguments
+        return result, arguments, options
 
     monkeypatch.setitem(traced_bodies.SHORT_BODIES, functions.clip_grad_norm_, noted)
     return results

@@ -43,8 +43,15 @@ def write_the_adapter(copy: Path) -> None:
 
 
 def write_its_namespace(copy: Path) -> None:
-    append(copy / "tools" / "namespaces.toml", (TOY / "namespace.toml").read_text())
-    run(copy, "tools.namespaces")
+    text = (copy / "unified_clip" / "mlx.py").read_text()
+    for old, new in (
+        ("mlx.core as mx", "toyframe"),
+        ("mx.array", "toyframe.Tensor"),
+        ("_backends.mlx", "_backends.toy"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (copy / "unified_clip" / "toy.py").write_text(text)
 
 
 def have_its_tensors_recognised(copy: Path) -> None:

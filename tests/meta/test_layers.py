@@ -30,7 +30,7 @@ LAYERS = [
 def layer(module: str) -> str:
     first = module.split(".")[0]
     return {"": "package", "__init__": "package", "__main__": "cli"}.get(
-        first, "namespaces" if first in {*NAMESPACES, "_any_framework"} else first
+        first, "namespaces" if first in NAMESPACES else first
     )
 
 
@@ -141,7 +141,7 @@ def test_a_backend_imports_its_own_framework_and_numpy_only() -> None:
 
 
 def test_namespaces_have_no_arithmetic() -> None:
-    for name in (*NAMESPACES, "_any_framework"):
+    for name in NAMESPACES:
         nodes = syntax.nodes(PACKAGE / f"{name}.py")
         operators = [node.op for node in nodes if isinstance(node, ast.BinOp)]
         assert not [op for op in operators if not isinstance(op, ast.BitOr)], "| makes types"

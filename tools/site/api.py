@@ -1,22 +1,22 @@
-"""Pages of the public modules, which mkdocstrings fills with signatures and docstrings. No module is imported."""
+"""Pages of the public modules, which mkdocstrings fills with signatures and docstrings. No framework is imported."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
+import unified_clip
 from unified_clip import _markdown
+from unified_clip._api.framework import NAMES
 
 PACKAGE = Path(__file__).parents[2] / "unified_clip"
 NAMESPACES = ("torch", "tensorflow", "paddle", "jax", "mlx", "numpy")
 LATER = {"ClipConfig": "config", "suggest_threshold": "config"}
 """{name of `unified_clip` that needs an extra: its page}. `__all__` lacks these names."""
 
-ALIASES = ("ClipGradByValue", "ClipGradByNorm", "ClipGradByGlobalNorm")
-
 PAGES = {
-    "unified_clip": ("unified_clip", ["unified_clip"]),
-    **{name: (f"unified_clip.{name}", [f"unified_clip.{name}"]) for name in NAMESPACES},
+    "unified_clip": ("Functions and classes", ["unified_clip"]),
+    "transforms": ("Transformations for optax", ["unified_clip._backends.jax.transforms"]),
     "adaptive": ("Adaptive thresholds", ["unified_clip.adaptive"]),
     "ownership": ("Sharded gradients", ["unified_clip.ownership"]),
     "recording": (
@@ -66,14 +66,14 @@ def page(title: str, modules: list[str]) -> str:
 
 
 def section(module: str, name: str, level: int) -> str:
-    return f"::: {module}.{name}\n    options:\n      heading_level: {level}"
+    return f"::: {address(module, name)}\n    options:\n      heading_level: {level}"
 
 
 def index() -> str:
     rows = [
         [
             f"[{title}]({name}.md)",
-            ", ".join(f"[`{public_name}`][{module}.{public_name}]" for public_name in public_names(module)),
+            ", ".join(f"[`{public_name}`][{address(module, public_name)}]" for public_name in public_names(module)),
         ]
         for name, (title, modules) in PAGES.items()
         for module in modules
@@ -83,7 +83,18 @@ def index() -> str:
     return f"# API reference\n\n{text}\n\n{_markdown.table(['page', 'names'], rows)}\n"
 
 
+def address(module: str, name: str) -> str:
+    """Return the place of a docstring. The modules of the frameworks bind functions that are defined elsewhere."""
+    if module != "unified_clip" or name not in NAMES:
+        return f"{module}.{name}"
+    value = getattr(unified_clip, name)
+    defined = value.__mro__[1] if isinstance(value, type) else value.__wrapped__
+    return f"{defined.__module__}.{defined.__qualname__}"
+
+
 def public_names(module: str) -> list[str]:
+    if module == "unified_clip":
+        return [name for name in unified_clip.__all__ if getattr(unified_clip, name).__name__ == name]  # no alias
     tree = parsed(module)
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
@@ -92,15 +103,18 @@ def public_names(module: str) -> list[str]:
     return [node.name for node in definitions if node.name[0] != "_"]
 
 
-def place(module: str, name: str) -> tuple[int, int]:
-    """Return two numbers that sort names: functions, then classes, then aliases."""
+def place(module: str, name: str) -> tuple[bool, int]:
+    """Return two values that sort names: functions, then classes."""
     order = [node.name for node in parsed(module).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    kind = 2 if name in ALIASES else int(name[0].isupper())
-    return kind, order.index(name) if name in order else len(order)
+    return name[0].isupper(), order.index(name) if name in order else len(order)
 
 
 def summary(module: str) -> str:
-    return ast.get_docstring(parsed(module)) or ""
+    text = ast.get_docstring(parsed(module)) or ""
+    if module != "unified_clip":
+        return text
+    rows = [[f"`unified_clip.{name}`", " ".join(summary(f"unified_clip.{name}").split())] for name in NAMESPACES]
+    return f"{text}\n\n{_markdown.table(['module', 'description'], rows)}"
 
 
 def parsed(module: str) -> ast.Module:

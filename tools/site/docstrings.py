@@ -1,5 +1,5 @@
-"""An extension of griffe, which reads docstrings for mkdocstrings. Examples become code, and names of pages become
-links."""
+"""An extension of griffe, which reads docstrings for mkdocstrings. Examples become code, names of pages become links,
+and functions lose the parameter that `Framework.bind` fills."""
 
 from __future__ import annotations
 
@@ -14,3 +14,7 @@ class Docstrings(griffe.Extension):
         if obj.docstring:
             text = re.sub(r"^(\s*)Example:$", r"\1Examples:", obj.docstring.value, flags=re.MULTILINE)
             obj.docstring.value = re.sub(r"`?docs/([\w/]+\.md)`?", r"[docs/\1](../\1)", text)
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        if "framework" in func.parameters:
+            del func.parameters["framework"]

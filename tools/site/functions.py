@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import inspect
 import math
 import re
 import tomllib
@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import unified_clip
 from unified_clip import _markdown
 from unified_clip.parity.known.entries import size_in_words
 
-from .api import PACKAGE, parsed
+from .api import PACKAGE
 
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 FUNCTIONS: list[dict[str, Any]] = TABLE["function"]
@@ -98,40 +99,23 @@ def replacement(function: Mapping[str, Any]) -> str:
     if "configure" in function:
         code = f"```python\n{function['configure']}\n```"
         return f"This clip does the same on every framework ([adaptive thresholds](../adaptive.md)).\n\n{code}"
-    alias = alias_of(function["framework"], use)
-    link = f"`{use}` returns the same bits on every framework ([reference](../api/{function['framework']}.md))."
-    if alias:
-        link = f"{link} It is an alias of `{alias}`, the name in recordings and reports."
+    link = (
+        f"`{use}` of `unified_clip.{function['framework']}` returns the same bits as that of each other framework "
+        "([reference](../api/unified_clip.md))."
+    )
+    if (defined := getattr(unified_clip, use).__name__) != use:
+        link = f"{link} It is an alias of `{defined}`, the name in recordings and reports."
     followed = next(entry for entry in FUNCTIONS if entry["name"].rpartition(".")[2] == use)
     if any(function.get(key) != followed.get(key) for key in ("eps", "infinite_norm_gives_nan")):
         link = f"{link} `{use}` follows `{followed['name']}`. {difference(function, followed)} {SAME_RULE}"
-    return "\n\n".join([link, *(tab(name, title, use) for name, title in TITLES.items())])
+    code = "\n".join(example(use))
+    return f"{link}\n\n```python\n{code}\n```"
 
 
-def tab(framework: str, title: str, name: str) -> str:
-    code = "\n".join(f"    {line}".rstrip() for line in example(framework, name))
-    return f'=== "{title}"\n\n    ```python\n{code}\n    ```'
-
-
-def example(framework: str, name: str) -> Iterator[str]:
-    text = docstring(framework, name).partition("Example:\n")[2]
-    for line in filter(None, map(str.strip, text.partition("\n\n")[0].splitlines())):
+def example(name: str) -> Iterator[str]:
+    text = inspect.cleandoc(getattr(unified_clip, name).__doc__).partition("Example:\n")[2]
+    for line in filter(None, map(str.strip, text.splitlines())):
         yield line[4:] if line.startswith((">>> ", "... ")) else f"# {line}"
-
-
-def docstring(framework: str, name: str) -> str:
-    name = alias_of(framework, name) or name
-    for node in parsed(f"unified_clip.{framework}").body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return ast.get_docstring(node) or ""
-    raise ValueError(f"unified_clip.{framework} has no {name}")
-
-
-def alias_of(framework: str, name: str) -> str:
-    for node in parsed(f"unified_clip.{framework}").body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            return ast.unparse(node.value)
-    return ""
 
 
 def closest(function: Mapping[str, Any]) -> str:

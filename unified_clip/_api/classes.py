@@ -1,4 +1,4 @@
-"""The public classes. Each namespace has subclasses for its framework."""
+"""The public classes. Each public module, such as `unified_clip.torch`, has subclasses for its framework."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ from .._core.gradients import GradientList
 from .._core.rule import ClipRule
 from .._core.types import Leaf, Tensor
 from .._core.writers import Functional
-from .functions import Resolver
+from .framework import Framework
 from .param_grads import ParamGrads, read_pairs
 
 NeedClip = Callable[[Any], bool]
 
 
 class FrameworkBinding:
-    _backend: ClassVar[Backend | Resolver]
+    _framework: ClassVar[Framework[Any, Any]]
 
     recorded_as: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
         cls.recorded_as = cls.__name__
-
-    def _resolve(self, argument: Any) -> tuple[Backend, Any]:
-        backend = self._backend
-        return backend.resolve(argument) if isinstance(backend, Resolver) else (backend, argument)
+        cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
 
 
 class GradientClip(FrameworkBinding):
@@ -63,7 +60,7 @@ class GradientClip(FrameworkBinding):
         return entry.run(GradientClip._call, self, params_grads)
 
     def _call(self, params_grads: Iterable[Any]) -> ParamGrads:
-        backend, params_grads = self._resolve(params_grads)
+        backend, params_grads = self._framework.resolve(params_grads)
         total_clip = self._whole(backend, params_grads)
         if total_clip is None:
             return clip_pairs(backend, params_grads, lambda parameter: self)
@@ -92,7 +89,7 @@ class GradientClip(FrameworkBinding):
         return entry.run(GradientClip._clip_, self, parameters)
 
     def _clip_(self, parameters: Any) -> Tensor | None:
-        backend, parameters = self._resolve(parameters)
+        backend, parameters = self._framework.resolve(parameters)
         function, reject_complex = f"{type(self).__name__}.clip_", self._needs_order
         plain = self.need_clip is None
         gradients, writer = collect_in_place(
@@ -141,11 +138,37 @@ class GradientClip(FrameworkBinding):
 
 
 class GradientClipByValue(GradientClip):
+    """Clip every element of every gradient to [min, max]. NaN stays NaN.
+
+    Call `clip_` before each step. Or call the instance with (parameter, gradient) tuples to get tuples with clipped
+    gradients. For `grad_clip=` of Paddle's optimizers, use the class in `unified_clip.paddle`. Source:
+    `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
+
+    Args:
+        max: The upper bound, a number.
+        min: The lower bound, a number. None means -max.
+        need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
+            `need_clip = False` of a parameter has the same effect.
+
+    Raises:
+        TypeError: A bound is not a number. A bound is a tensor on a GPU or in a graph. need_clip is not a function.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip as uc
+        >>> clip = uc.GradientClipByValue(max=5.0)
+        >>> grads = [np.array([6.0, 8.0], np.float32)]
+        >>> clip.clip_(grads)
+        >>> grads[0]
+        array([5., 5.], dtype=float32)
+    """
+
     _needs_order = True
 
     def __init__(self, max: Any, min: Any = None, need_clip: NeedClip | None = None) -> None:
         super().__init__(need_clip)
-        self.min, self.max = validation.known_bounds(self._resolve(max)[0], max, min)
+        self.min, self.max = validation.known_bounds(self._framework.resolve(max)[0], max, min)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
@@ -155,12 +178,38 @@ class GradientClipByValue(GradientClip):
 
 
 class GradientClipByNorm(GradientClip):
+    """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
+
+    Call `clip_` before each step. Or call the instance with (parameter, gradient) tuples to get tuples with clipped
+    gradients. For `grad_clip=` of Paddle's optimizers, use the class in `unified_clip.paddle`. Source:
+    `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+
+    Args:
+        clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
+        need_clip: A function that gets a parameter, and returns False to leave its gradient unchanged. The attribute
+            `need_clip = False` of a parameter has the same effect.
+        process_group: As in `clip_grad_norm_`.
+
+    Raises:
+        TypeError: clip_norm is not a number. clip_norm is a tensor on a GPU or in a graph. need_clip is not a function.
+        ValueError: clip_norm is negative or NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip as uc
+        >>> clip = uc.GradientClipByNorm(clip_norm=5.0)
+        >>> grads = [np.array([6.0, 8.0], np.float32)]
+        >>> clip.clip_(grads)
+        >>> grads[0]
+        array([3., 4.], dtype=float32)
+    """
+
     _measures = "each"
 
     def __init__(self, clip_norm: Any, need_clip: NeedClip | None = None, *, process_group: Any = "auto") -> None:
         super().__init__(need_clip)
         self._spec = DistributedSpec(process_group)
-        self.clip_norm = validation.known_threshold(self._resolve(clip_norm)[0], clip_norm, "clip_norm")
+        self.clip_norm = validation.known_threshold(self._framework.resolve(clip_norm)[0], clip_norm, "clip_norm")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(clip_norm={self.clip_norm})"
@@ -170,6 +219,39 @@ class GradientClipByNorm(GradientClip):
 
 
 class GradientClipByGlobalNorm(GradientClip):
+    """Clip all gradients of a call by their total norm n: multiply each gradient by min(1, clip_norm / n).
+
+    Call `clip_` before each step. Or call the instance with (parameter, gradient) tuples to get tuples with clipped
+    gradients. For `grad_clip=` of Paddle's optimizers, use the class in `unified_clip.paddle`. Source:
+    `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio, "On the
+    difficulty of training recurrent neural networks", 2013.
+
+    Args:
+        clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
+        group_name: A name for `append_gradient_clip_ops`: clips with the same name and threshold share one total norm.
+        auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
+        need_clip: A function that gets a parameter, and returns False to exclude its gradient from the norm and the
+            clip. The attribute `need_clip = False` of a parameter has the same effect.
+        process_group: As in `clip_grad_norm_`.
+        ownership: As in `clip_grad_norm_`.
+        check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
+
+    Raises:
+        TypeError: clip_norm is not a number. clip_norm is a tensor on a GPU or in a graph. need_clip is not a function.
+            group_name is not a string.
+        ValueError: clip_norm is negative or NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip as uc
+        >>> clip = uc.GradientClipByGlobalNorm(clip_norm=5.0)
+        >>> grads = [np.array([6.0, 8.0], np.float32)]
+        >>> norm = clip.clip_(grads)
+        >>> grads[0]
+        array([3., 4.], dtype=float32)
+    """
+
     _measures = "total"
 
     def __init__(
@@ -187,7 +269,7 @@ class GradientClipByGlobalNorm(GradientClip):
         super().__init__(need_clip)
         if not isinstance(group_name, str):
             raise TypeError(f"group_name is {group_name!r}. Pass a string")
-        self.clip_norm = validation.known_threshold(self._resolve(clip_norm)[0], clip_norm, "clip_norm")
+        self.clip_norm = validation.known_threshold(self._framework.resolve(clip_norm)[0], clip_norm, "clip_norm")
         self.group_name = group_name
         self.auto_skip_clip = auto_skip_clip
         self._spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
@@ -203,8 +285,29 @@ class GradientClipByGlobalNorm(GradientClip):
 
 
 class ErrorClipByValue(FrameworkBinding):
+    """Clip every element of one gradient to [min, max]. NaN stays NaN.
+
+    Call the instance with the gradient to get the clipped gradient. On PyTorch and Paddle, the instance can be the hook
+    of a tensor: `hidden.register_hook(clip)`. Source: `paddle.fluid.clip.ErrorClipByValue`.
+
+    Args:
+        max: The upper bound, a number.
+        min: The lower bound, a number. None means -max.
+
+    Raises:
+        TypeError: A bound is not a number. A bound is a tensor on a GPU or in a graph.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip as uc
+        >>> clip = uc.ErrorClipByValue(max=2.0)
+        >>> clip(np.array([5.0, 1.0], np.float32))
+        array([2., 1.], dtype=float32)
+    """
+
     def __init__(self, max: Any, min: Any = None) -> None:
-        self.min, self.max = validation.known_bounds(self._resolve(max)[0], max, min)
+        self.min, self.max = validation.known_bounds(self._framework.resolve(max)[0], max, min)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
@@ -218,7 +321,7 @@ class ErrorClipByValue(FrameworkBinding):
         return entry.run(ErrorClipByValue._call, self, gradient)
 
     def _call(self, gradient: Any) -> Any:
-        backend, gradient = self._resolve(gradient)
+        backend, gradient = self._framework.resolve(gradient)
         validation.one_tensor(backend, gradient, "ErrorClipByValue")
         backend.check_hook(gradient)
         tree = containers.flatten(backend, gradient)

@@ -32,20 +32,14 @@ def is_plain(threshold: Any, norm_type: Any, distributed: tuple[Any, Any, Any, A
     )
 
 
-def clip_in_place(backend: Backend, tensors: Any, threshold: float, convention: ClipConvention) -> Tensor:
-    """Return the norm. `tensors` is the result of `Backend.plain_gradients`."""
-    threads = 1 if tensors.is_short else _threads(backend)
-    return tensors.clip_(threshold, *convention, threads, backend.norm_from_host, backend.bump_versions)
-
-
 def clip_to_new(
-    backend: Backend, container: Any, threshold: float, convention: ClipConvention
-) -> tuple[list[Tensor | None], Tensor] | None:
+    backend: Backend, container: Any, threshold: Any, convention: ClipConvention
+) -> tuple[list[Tensor | None], Any] | None:
     """Return (new tensors, norm), or None if a tensor is not plain or the framework makes tensors itself."""
     tensors = backend.plain_tensors(container, differentiable=True, in_place=False)
     if tensors is None or not tensors.tensors or not tensors.makes_tensors:
         return None
-    results, norm = tensors.clip(threshold, *convention, 1 if tensors.is_short else _threads(backend))
+    results, norm = tensors.clip(threshold, *convention, 1 if tensors.is_short else threads(backend))
     if len(results) < len(container):
         remaining = iter(results)
         results = [None if item is None else next(remaining) for item in container]
@@ -57,10 +51,10 @@ def total_norm(backend: Backend, container: Any) -> Tensor | None:
     tensors = backend.plain_tensors(container, differentiable=True, in_place=False)
     if tensors is None or not tensors.tensors:
         return None
-    return tensors.total_norm(1 if tensors.is_short else _threads(backend), backend.norm_from_host)
+    return tensors.total_norm(1 if tensors.is_short else threads(backend), backend.norm_from_host)
 
 
-def _threads(backend: Backend) -> int:
+def threads(backend: Backend) -> int:
     from .._compute.processor import default_threads  # imports NumPy, which `import unified_clip` does not
 
     return backend.threads() or default_threads()

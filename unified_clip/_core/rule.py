@@ -109,7 +109,7 @@ class Norm(NamedTuple):
     state: Any = None
 
 
-def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor | None:
+def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor:
     """Return the total norm, or None for a rule without a total norm. The writer's `result` or `finish` writes the
     clipped gradients later."""
     everything = range(len(gradients.values))

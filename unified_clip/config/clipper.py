@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _dispatch
 from .._api import groups, param_grads
-from .._api.functions import Resolve
+from .._api.framework import Resolve
 from .._api.groups import Outcome
 from .._core import containers, entry, observer
 from .._core.backend import Backend

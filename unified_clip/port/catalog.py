@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .. import _any_framework, _files
+import unified_clip
+
+from .. import _files
 from .._dispatch import ADAPTERS
 from .._parse import tomllib
 
@@ -117,7 +119,7 @@ class ClipFunction:
 
 @functools.cache
 def positional_parameters(replacement: str) -> tuple[str, ...]:
-    parameters = inspect.signature(getattr(_any_framework, replacement)).parameters.values()
+    parameters = inspect.signature(getattr(unified_clip, replacement)).parameters.values()
     return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
 
 

@@ -26,12 +26,17 @@ from support.rank_threads import (
 )
 
 from unified_clip._api import functions
+from unified_clip._api.framework import Framework
 from unified_clip._backends import numpy
 from unified_clip._core import entry
-from unified_clip._core.backend import Distributed
+from unified_clip._core.backend import Backend, Distributed
 from unified_clip._core.distributed import AWAITED
 from unified_clip._distributed import consensus, owners, waiting
 from unified_clip._distributed.groups import NormGroup, SingleProcess
+
+
+def framework(backend: Backend) -> Framework[Any, Any]:
+    return Framework.of(__name__, backend)
 
 
 def rejection_error(find_groups: Callable[[], Any], body: Callable[[], Any]) -> Exception:
@@ -216,7 +221,7 @@ def test_the_error_of_an_argument_reaches_the_ranks_that_wait(
 ) -> None:
     backend, arrays = BackendWithRanks(fails), [np.ones(2), np.zeros(0), "no tensor"]
     with pytest.raises(ValueError, match=message) as caught:
-        entry.run_eagerly(function, backend, arrays, *arguments, ownership="distinct")
+        entry.run_eagerly(function, framework(backend), arrays, *arguments, ownership="distinct")
     assert backend.sent == ([] if fails else [("total", *sent[:2], "distinct", sent[2], str(caught.value))])
     assert AWAITED.send_rejection is None
 
@@ -225,11 +230,13 @@ def test_a_norm_that_the_caller_passes_compares_no_replicas() -> None:
     with pytest.raises(
         ValueError, match="check_replicas is not supported with use_norm: only a call that measures the norm compares"
     ):
-        functions.clip_by_global_norm(BackendWithRanks(), [np.ones(2)], 1.0, use_norm=2.0, check_replicas=True)
+        functions.clip_by_global_norm(
+            framework(BackendWithRanks()), [np.ones(2)], 1.0, use_norm=2.0, check_replicas=True
+        )
 
 
 def test_a_norm_that_the_caller_passes_needs_no_other_rank() -> None:
     backend = BackendWithRanks()
     with pytest.raises(ValueError, match="clip_norm is -1"):
-        entry.run_eagerly(functions.clip_by_global_norm, backend, [np.ones(2)], -1.0, use_norm=2.0)
+        entry.run_eagerly(functions.clip_by_global_norm, framework(backend), [np.ones(2)], -1.0, use_norm=2.0)
     assert backend.sent == []

@@ -9,6 +9,7 @@ import jax
 from jax.experimental.sparse import BCOO
 
 from ..._api import functions
+from ..._api.framework import Framework
 from ..._core import entry, rule, validation
 from ..._core.collect import collect
 from ..._core.distributed import DistributedSpec
@@ -17,6 +18,8 @@ from .backend import BACKEND, path_name
 __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "clip_grad_norm", "gradient_clip_by_global_norm"]
 
 NeedClip = Callable[[str], bool]
+
+FRAMEWORK: Framework[Any, Any] = Framework.of(__name__, BACKEND)
 
 _STATIC = "With optax.inject_hyperparams, also pass static_args='{}'"
 
@@ -169,7 +172,7 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     return _transformation(
         "clip_by_norm",
         lambda updates: [
-            functions.clip_by_norm(BACKEND, update, clip_norm, process_group=process_group) for update in updates
+            functions.clip_by_norm(FRAMEWORK, update, clip_norm, process_group=process_group) for update in updates
         ],
     )
 
@@ -206,7 +209,7 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     if isinstance(low, int | float) and isinstance(high, int | float):
         validation.ordered(low > high, low, high)
     return _transformation(
-        "clip_by_value", lambda updates: [functions.clip_by_value(BACKEND, update, low, high) for update in updates]
+        "clip_by_value", lambda updates: [functions.clip_by_value(FRAMEWORK, update, low, high) for update in updates]
     )
 
 

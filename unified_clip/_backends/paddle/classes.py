@@ -12,8 +12,8 @@ import paddle
 from paddle.nn.clip import ClipGradBase
 
 from ..._api import classes, param_grads, settings
+from ..._api.framework import Framework
 from ..._core import validation
-from ..._core.backend import Backend
 from ..._core.types import with_article
 from .backend import BACKEND
 from .conditions import in_static_mode, in_to_static_mode, is_of_old_ir, of_old_ir
@@ -42,26 +42,32 @@ Parameters cannot be keys, because each access to a parameter creates a new obje
 
 
 def set_gradient_clip(
-    backend: Backend, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
+    framework: Framework[Any, Any],
+    clip: classes.GradientClip | None,
+    param_list: Iterable[Any] | None = None,
+    program: Any = None,
 ) -> None:
-    """In static mode, the clip belongs to a program."""
     if in_to_static_mode():
         raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside the graph")
     static = program is not None or in_static_mode()
     if static:
         program = _checked(paddle.static.default_main_program() if program is None else program)
         param_list = _found_by_name(param_list, program)
-    parameters = None if param_list is None else validation.parameter_list(backend, param_list)
+    parameters = None if param_list is None else validation.parameter_list(BACKEND, param_list)
     if static:
         _set(clip, [None] if parameters is None else _names(parameters, program), program)
         return
     if any(isinstance(parameter, paddle.pir.Value) for parameter in parameters or ()):
         raise ValueError("param_list has parameters of a static program. Also pass the static program as program=")
-    settings.set_gradient_clip(backend, clip, parameters)
+    settings.set_gradient_clip(framework, clip, parameters)
 
 
-def append_gradient_clip_ops(backend: Backend, params_grads: Iterable[Any]) -> param_grads.ParamGrads:
-    return classes.clip_pairs(backend, params_grads, _clip_of)
+def append_gradient_clip_ops(framework: Framework[Any, Any], params_grads: Iterable[Any]) -> param_grads.ParamGrads:
+    return classes.clip_pairs(BACKEND, params_grads, _clip_of)
+
+
+set_gradient_clip.__doc__ = settings.set_gradient_clip.__doc__
+append_gradient_clip_ops.__doc__ = settings.append_gradient_clip_ops.__doc__
 
 
 def _clip_of(parameter: Any) -> classes.GradientClip | None:

@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..._api import functions
+from ..._api.framework import Framework
 from ..._compute import collected, host, kernels, memory, processor, sparse_rows
 from ..._core import collect, entry, rule
 from ..._core.backend import Backend, Distributed, Parameters, Sparse
@@ -354,9 +355,17 @@ kernel_operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_
 
 
 def _clip_grad_norm_in_graph(
-    backend: Any, parameters: Any, max_norm: Any, *options: Any
-) -> tuple[Any, tuple[Any, ...]]:
-    norm_type, error_if_nonfinite, _, *distributed = options
+    framework: Framework[Any, Any],
+    parameters: Any,
+    max_norm: Any,
+    norm_type: Any = 2.0,
+    error_if_nonfinite: Any = False,
+    foreach: Any = None,
+    *,
+    process_group: Any = "auto",
+    **checks: Any,
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    backend, parameters = framework.resolve(parameters)
     gradients = None
     if (
         backend is BACKEND
@@ -365,19 +374,20 @@ def _clip_grad_norm_in_graph(
         and type(norm_type) in (float, int)
         and norm_type == 2
         and error_if_nonfinite is False
-        and declared(*distributed) is INFERRED
+        and declared(process_group, **checks) is INFERRED
     ):
         parameters = collect.listed(parameters)
         gradients = kernel_operators.gradients_of(parameters)
-    arguments = backend, parameters, max_norm, *options
+    arguments = framework, parameters, max_norm, norm_type, error_if_nonfinite, foreach
+    options = {"process_group": process_group, **checks}
     if gradients is None:
-        return None, arguments
+        return None, arguments, options
     with torch.no_grad():
         path = TorchPath(LIST_PRIMITIVES, gradients, differentiable=False)
         norm = kernel_operators.norm(gradients, 2.0, per_tensor=False)
         coef = rule.coefficient(path.xp, norm, max_norm + 0.0, rule.PYTORCH)
         kernel_operators.scale_(gradients, coef, per_tensor=False)
-        return path.as_norm(norm), arguments
+        return path.as_norm(norm), arguments, options
 
 
 traced_bodies.SHORT_BODIES[functions.clip_grad_norm_] = _clip_grad_norm_in_graph

@@ -50,7 +50,7 @@ def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         report_graph()
     try:
         if body in SHORT_BODIES:
-            result, args = SHORT_BODIES[body](*args, **kwargs)
+            result, args, kwargs = SHORT_BODIES[body](*args, **kwargs)
             if result is not None:
                 return result
         return body(*args, **kwargs)
