@@ -52,6 +52,15 @@ def test_the_norm_and_the_gradients_are_those_of_one_process(
             np.testing.assert_array_equal(result, expected_gradient, strict=True)
 
 
+def test_one_sharded_parameter_needs_no_list(torch_worlds: Callable[[int], World]) -> None:
+    array = arrays()[0]
+    expected = [array.copy()]
+    norm = np_uc.clip_grad_norm_(expected, 1.5)
+    for result in torch_worlds(2).run(torch_sharded.clip_without_a_list, array, "FSDP", 1.5):
+        assert result[0] == float(norm)
+        np.testing.assert_array_equal(result[1], expected[0], strict=True)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 @pytest.mark.parametrize("layout", ["FSDP", "HSDP", "mixed", "cube"])

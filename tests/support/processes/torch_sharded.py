@@ -128,6 +128,13 @@ def clip_layout(
     return norm.item(), f"{type(norm).__name__} {norm.dtype}", [gathered(parameter.grad) for parameter in params], calls
 
 
+def clip_without_a_list(array: np.ndarray, layout: str, threshold: float) -> tuple[float, np.ndarray]:
+    import torch.distributed.fsdp._flat_param  # a loaded FSDP adds a check of parameters to a call
+
+    (parameter,) = parameters([array], layout)
+    return uc.clip_grad_norm_(parameter, threshold).item(), gathered(parameter.grad)
+
+
 def norm_by_float64_sums(array: np.ndarray, layout: str) -> float:
     def local_sums(backend: TorchBackend, tensors: Sequence[torch.Tensor]) -> Any:
         squares = [value**2 for tensor in tensors for value in tensor.tolist()]

@@ -207,9 +207,8 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return _collect_in_graph(self, gradients, differentiable=False)
 
     def plain_gradients(self, parameters: Sequence[Any]) -> Any | None:
-        if COLLECTOR is None or conditions.is_watched() or sharded.are_flat(parameters):
-            return None
-        return COLLECTOR.of_parameters(parameters)
+        plain = None if COLLECTOR is None or conditions.is_watched() else COLLECTOR.of_parameters(parameters)
+        return None if plain is None or sharded.are_flat(parameters) else plain  # a collected container is a list
 
     def plain_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> Any | None:
         collector = _collector()
