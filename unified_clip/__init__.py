@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _compilers, _dispatch
-from ._api import classes, functions, settings
+from ._api import classes, settings, tensorflow_functions, torch_functions
 from ._api.framework import NAMES, Framework
 from .errors import ClipWarning, ConfigError, NonFiniteNormError, NotRepresentableError, PartlyClippedError
 from .recording.recorder import record
@@ -20,14 +20,14 @@ _compilers.watch()
 
 _FRAMEWORK: Framework[Any, Any] = Framework(__name__, _dispatch.resolve)
 
-clip_grad_norm_ = _FRAMEWORK.bind(functions.clip_grad_norm_)
-clip_grad_value_ = _FRAMEWORK.bind(functions.clip_grad_value_)
-get_total_norm = _FRAMEWORK.bind(functions.get_total_norm)
-clip_grads_with_norm_ = _FRAMEWORK.bind(functions.clip_grads_with_norm_)
-clip_by_global_norm = _FRAMEWORK.bind(functions.clip_by_global_norm)
-clip_by_norm = _FRAMEWORK.bind(functions.clip_by_norm)
-clip_by_value = _FRAMEWORK.bind(functions.clip_by_value)
-global_norm = _FRAMEWORK.bind(functions.global_norm)
+clip_grad_norm_ = _FRAMEWORK.bind(torch_functions.clip_grad_norm_)
+clip_grad_value_ = _FRAMEWORK.bind(torch_functions.clip_grad_value_)
+get_total_norm = _FRAMEWORK.bind(torch_functions.get_total_norm)
+clip_grads_with_norm_ = _FRAMEWORK.bind(torch_functions.clip_grads_with_norm_)
+clip_by_global_norm = _FRAMEWORK.bind(tensorflow_functions.clip_by_global_norm)
+clip_by_norm = _FRAMEWORK.bind(tensorflow_functions.clip_by_norm)
+clip_by_value = _FRAMEWORK.bind(tensorflow_functions.clip_by_value)
+global_norm = _FRAMEWORK.bind(tensorflow_functions.global_norm)
 set_gradient_clip = _FRAMEWORK.bind(settings.set_gradient_clip)
 append_gradient_clip_ops = _FRAMEWORK.bind(settings.append_gradient_clip_ops)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from ._api import classes, functions, settings
+from ._api import classes, settings, tensorflow_functions, torch_functions
 from ._api.framework import NAMES, Framework
 from ._backends.tensorflow.backend import BACKEND
 
@@ -12,14 +12,14 @@ __all__ = NAMES
 
 FRAMEWORK: Framework[float | tf.Tensor, tf.Tensor] = Framework.of(__name__, BACKEND)
 
-clip_grad_norm_ = FRAMEWORK.bind(functions.clip_grad_norm_)
-clip_grad_value_ = FRAMEWORK.bind(functions.clip_grad_value_)
-get_total_norm = FRAMEWORK.bind(functions.get_total_norm)
-clip_grads_with_norm_ = FRAMEWORK.bind(functions.clip_grads_with_norm_)
-clip_by_global_norm = FRAMEWORK.bind(functions.clip_by_global_norm)
-clip_by_norm = FRAMEWORK.bind(functions.clip_by_norm)
-clip_by_value = FRAMEWORK.bind(functions.clip_by_value)
-global_norm = FRAMEWORK.bind(functions.global_norm)
+clip_grad_norm_ = FRAMEWORK.bind(torch_functions.clip_grad_norm_)
+clip_grad_value_ = FRAMEWORK.bind(torch_functions.clip_grad_value_)
+get_total_norm = FRAMEWORK.bind(torch_functions.get_total_norm)
+clip_grads_with_norm_ = FRAMEWORK.bind(torch_functions.clip_grads_with_norm_)
+clip_by_global_norm = FRAMEWORK.bind(tensorflow_functions.clip_by_global_norm)
+clip_by_norm = FRAMEWORK.bind(tensorflow_functions.clip_by_norm)
+clip_by_value = FRAMEWORK.bind(tensorflow_functions.clip_by_value)
+global_norm = FRAMEWORK.bind(tensorflow_functions.global_norm)
 set_gradient_clip = FRAMEWORK.bind(settings.set_gradient_clip)
 append_gradient_clip_ops = FRAMEWORK.bind(settings.append_gradient_clip_ops)
 

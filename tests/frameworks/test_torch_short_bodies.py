@@ -12,7 +12,7 @@ from support.tiers import quick
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 import unified_clip.torch as uc
-from unified_clip._api import functions
+from unified_clip._api import torch_functions
 from unified_clip._backends.torch import traced_bodies
 from unified_clip._native import KERNELS
 
@@ -100,7 +100,7 @@ def gradients(container: Any) -> list[torch.Tensor]:
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     results: list[bool] = []
-    short = traced_bodies.SHORT_BODIES[functions.clip_grad_norm_]
+    short = traced_bodies.SHORT_BODIES[torch_functions.clip_grad_norm_]
 
     @torch.compiler.assume_constant_result
     def note(is_short: bool) -> bool:
@@ -112,7 +112,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         note(result is not None)
         return result, arguments, options
 
-    monkeypatch.setitem(traced_bodies.SHORT_BODIES, functions.clip_grad_norm_, noted)
+    monkeypatch.setitem(traced_bodies.SHORT_BODIES, torch_functions.clip_grad_norm_, noted)
     return results
 
 
@@ -248,5 +248,5 @@ def test_a_graph_checks_fewer_values_than_with_the_body(monkeypatch: pytest.Monk
         return str(entry.guard_manager).count("\n")
 
     short = checks()
-    monkeypatch.delitem(traced_bodies.SHORT_BODIES, functions.clip_grad_norm_)
+    monkeypatch.delitem(traced_bodies.SHORT_BODIES, torch_functions.clip_grad_norm_)
     assert short < 0.6 * checks()

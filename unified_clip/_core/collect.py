@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from . import containers, observer, validation
 from .backend import Backend, Parameters
 from .containers import Tree
-from .distributed import AWAITED, INFERRED, DistributedSpec, Measures
+from .distributed import AWAITED, DISTINCT, INFERRED, DistributedSpec, Measures, declared
 from .gradients import CollectedGradients, GradientList
 from .path import CollectedPath
 from .types import Leaf
@@ -237,6 +237,19 @@ def prepare_rejection_for(
 ) -> None:
     with suppress(TypeError):  # the error of the call is about the same entry
         containers.flatten(backend, container, prepare_rejection(backend, spec, measures, in_place=in_place))
+
+
+def declared_spec(
+    backend: Backend, container: Any, arguments: tuple[Any, Any, Any, Any], *, in_place: bool
+) -> DistributedSpec:
+    try:
+        return declared(*arguments)
+    except (TypeError, ValueError):
+        process_group, ownership, *_ = arguments
+        if process_group is not None:
+            valid = DistributedSpec(process_group, None if ownership is None else DISTINCT)
+            prepare_rejection_for(backend, container, valid, "total", in_place=in_place)
+        raise
 
 
 def _send_rejection(

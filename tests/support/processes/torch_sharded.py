@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import operator
 import warnings
 from collections.abc import Callable, Sequence
@@ -129,7 +130,7 @@ def clip_layout(
 
 
 def clip_without_a_list(array: np.ndarray, layout: str, threshold: float) -> tuple[float, np.ndarray]:
-    import torch.distributed.fsdp._flat_param  # a loaded FSDP adds a check of parameters to a call
+    importlib.import_module("torch.distributed.fsdp._flat_param")  # a loaded FSDP adds a check of parameters to a call
 
     (parameter,) = parameters([array], layout)
     return uc.clip_grad_norm_(parameter, threshold).item(), gathered(parameter.grad)

@@ -25,7 +25,7 @@ from support.rank_threads import (
     run_ranks,
 )
 
-from unified_clip._api import functions
+from unified_clip._api import tensorflow_functions, torch_functions
 from unified_clip._api.framework import Framework
 from unified_clip._backends import numpy
 from unified_clip._core import entry
@@ -210,10 +210,10 @@ class BackendWithRanks(type(numpy.BACKEND), Distributed):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("function", "arguments", "message", "sent"),
     [
-        (functions.clip_grad_norm_, (-1.0,), "max_norm is -1.0", (1, 2, False)),
-        (functions.clip_grad_norm_, (1.0, 0.0), "norm_type", (1, 2, False)),
-        (functions.get_total_norm, (math.nan,), "norm_type", (2, 2, True)),
-        (functions.clip_by_global_norm, (math.nan,), "clip_norm is nan", (2, 2, True)),
+        (torch_functions.clip_grad_norm_, (-1.0,), "max_norm is -1.0", (1, 2, False)),
+        (torch_functions.clip_grad_norm_, (1.0, 0.0), "norm_type", (1, 2, False)),
+        (torch_functions.get_total_norm, (math.nan,), "norm_type", (2, 2, True)),
+        (tensorflow_functions.clip_by_global_norm, (math.nan,), "clip_norm is nan", (2, 2, True)),
     ],
 )  # fmt: skip
 def test_the_error_of_an_argument_reaches_the_ranks_that_wait(
@@ -230,7 +230,7 @@ def test_a_norm_that_the_caller_passes_compares_no_replicas() -> None:
     with pytest.raises(
         ValueError, match="check_replicas is not supported with use_norm: only a call that measures the norm compares"
     ):
-        functions.clip_by_global_norm(
+        tensorflow_functions.clip_by_global_norm(
             framework(BackendWithRanks()), [np.ones(2)], 1.0, use_norm=2.0, check_replicas=True
         )
 
@@ -238,5 +238,7 @@ def test_a_norm_that_the_caller_passes_compares_no_replicas() -> None:
 def test_a_norm_that_the_caller_passes_needs_no_other_rank() -> None:
     backend = BackendWithRanks()
     with pytest.raises(ValueError, match="clip_norm is -1"):
-        entry.run_eagerly(functions.clip_by_global_norm, framework(backend), [np.ones(2)], -1.0, use_norm=2.0)
+        entry.run_eagerly(
+            tensorflow_functions.clip_by_global_norm, framework(backend), [np.ones(2)], -1.0, use_norm=2.0
+        )
     assert backend.sent == []

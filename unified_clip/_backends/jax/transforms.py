@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.experimental.sparse import BCOO
 
-from ..._api import functions
+from ..._api import tensorflow_functions
 from ..._api.framework import Framework
 from ..._core import entry, rule, validation
 from ..._core.collect import collect
@@ -172,7 +172,8 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     return _transformation(
         "clip_by_norm",
         lambda updates: [
-            functions.clip_by_norm(FRAMEWORK, update, clip_norm, process_group=process_group) for update in updates
+            tensorflow_functions.clip_by_norm(FRAMEWORK, update, clip_norm, process_group=process_group)
+            for update in updates
         ],
     )
 
@@ -209,7 +210,8 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     if isinstance(low, int | float) and isinstance(high, int | float):
         validation.ordered(low > high, low, high)
     return _transformation(
-        "clip_by_value", lambda updates: [functions.clip_by_value(FRAMEWORK, update, low, high) for update in updates]
+        "clip_by_value",
+        lambda updates: [tensorflow_functions.clip_by_value(FRAMEWORK, update, low, high) for update in updates],
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ..._api import functions
+from ..._api import torch_functions
 from ..._api.framework import Framework
 from ..._compute import collected, host, kernels, memory, processor, sparse_rows
 from ..._core import collect, entry, rule
@@ -389,4 +389,4 @@ def _clip_grad_norm_in_graph(
         return path.as_norm(norm), arguments, options
 
 
-traced_bodies.SHORT_BODIES[functions.clip_grad_norm_] = _clip_grad_norm_in_graph
+traced_bodies.SHORT_BODIES[torch_functions.clip_grad_norm_] = _clip_grad_norm_in_graph
