@@ -8,9 +8,9 @@ framework also has a module with the same functions: `unified_clip.torch`, `.ten
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import _compilers, _dispatch
+from . import _api, _compilers, _dispatch
 from ._api import classes, settings, tensorflow_functions, torch_functions
-from ._api.framework import NAMES, Framework
+from ._api.framework import Framework
 from .errors import ClipWarning, ConfigError, NonFiniteNormError, NotRepresentableError, PartlyClippedError
 from .recording.recorder import record
 
@@ -108,7 +108,7 @@ def native_available(in_graphs_of: str | None = None) -> bool:
 
 
 __all__ = [
-    *NAMES,
+    *_api.__all__,
     "ClipWarning",
     "ConfigError",
     "NonFiniteNormError",

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import jax
 
+from . import _api
 from ._api import classes, settings, tensorflow_functions, torch_functions
-from ._api.framework import NAMES, Framework
+from ._api.framework import Framework
 from ._backends.jax import transforms as transforms
 from ._backends.jax.backend import BACKEND
 
-__all__ = [*NAMES, "transforms"]
+__all__ = [*_api.__all__, "transforms"]
 
 FRAMEWORK: Framework[float | jax.Array, jax.Array] = Framework.of(__name__, BACKEND)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+from . import _api
 from ._api import classes, settings, tensorflow_functions, torch_functions
-from ._api.framework import NAMES, Framework
+from ._api.framework import Framework
 from ._backends.mlx import BACKEND
 
-__all__ = NAMES
+__all__ = _api.__all__
 
 FRAMEWORK: Framework[float | mx.array, mx.array] = Framework.of(__name__, BACKEND)
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from . import _api
 from ._api import classes, settings, tensorflow_functions, torch_functions
-from ._api.framework import NAMES, Framework
+from ._api.framework import Framework
 from ._backends.numpy import BACKEND
 
-__all__ = NAMES
+__all__ = _api.__all__
 
 FRAMEWORK: Framework[float | np.generic | np.ndarray[Any, Any], np.floating[Any]] = Framework.of(__name__, BACKEND)
 

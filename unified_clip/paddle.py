@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import paddle
 
+from . import _api
 from ._api import classes, tensorflow_functions, torch_functions
-from ._api.framework import NAMES, Framework
+from ._api.framework import Framework
 from ._backends.paddle import classes as paddle_classes
 from ._backends.paddle.backend import BACKEND
 
-__all__ = NAMES
+__all__ = _api.__all__
 
 FRAMEWORK: Framework[float | paddle.Tensor, paddle.Tensor] = Framework.of(__name__, BACKEND)
 

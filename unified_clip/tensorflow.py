@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from . import _api
 from ._api import classes, settings, tensorflow_functions, torch_functions
-from ._api.framework import NAMES, Framework
+from ._api.framework import Framework
 from ._backends.tensorflow.backend import BACKEND
 
-__all__ = NAMES
+__all__ = _api.__all__
 
 FRAMEWORK: Framework[float | tf.Tensor, tf.Tensor] = Framework.of(__name__, BACKEND)
 

@@ -6,8 +6,7 @@ import ast
 from pathlib import Path
 
 import unified_clip
-from unified_clip import _markdown
-from unified_clip._api.framework import NAMES
+from unified_clip import _api, _markdown
 
 PACKAGE = Path(__file__).parents[2] / "unified_clip"
 NAMESPACES = ("torch", "tensorflow", "paddle", "jax", "mlx", "numpy")
@@ -85,7 +84,7 @@ def index() -> str:
 
 def address(module: str, name: str) -> str:
     """Return the place of a docstring. The modules of the frameworks bind functions that are defined elsewhere."""
-    if module != "unified_clip" or name not in NAMES:
+    if module != "unified_clip" or name not in _api.__all__:
         return f"{module}.{name}"
     value = getattr(unified_clip, name)
     defined = value.__mro__[1] if isinstance(value, type) else value.__wrapped__

@@ -19,27 +19,6 @@ R = TypeVar("R")
 Resolve = Callable[[Any], tuple[Backend, Any]]
 """Returns the backend of an argument, and the argument, with copies of the iterators that it read."""
 
-NAMES = [
-    "ClipGradByGlobalNorm",
-    "ClipGradByNorm",
-    "ClipGradByValue",
-    "ErrorClipByValue",
-    "GradientClipByGlobalNorm",
-    "GradientClipByNorm",
-    "GradientClipByValue",
-    "append_gradient_clip_ops",
-    "clip_by_global_norm",
-    "clip_by_norm",
-    "clip_by_value",
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "clip_grads_with_norm_",
-    "get_total_norm",
-    "global_norm",
-    "set_gradient_clip",
-]
-"""The public names of each framework."""
-
 
 class Framework(Generic[Number, Norm]):
     def __init__(self, module: str, resolve: Resolve) -> None:

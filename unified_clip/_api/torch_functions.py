@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from .._core import rule, validation
-from .._core.collect import collect, collect_in_place, declared_spec, listed, prepare_rejection_for
+from .._core.collect import collect, collect_in_place, declared_spec, listed
 from .._core.rule import ClipRule
 from . import plain_calls
 from .framework import Framework, Norm, Number
@@ -94,16 +94,12 @@ def clip_grad_norm_(
             threads = 1 if plain.is_short else plain_calls.threads(backend)
             return plain.clip_(max_norm, *rule.PYTORCH, threads, backend.norm_from_host, backend.bump_versions)
     spec = declared_spec(backend, parameters, arguments, in_place=True)
-    try:
-        threshold = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
-        p = validation.norm_type(norm_type)
-    except (TypeError, ValueError):
-        prepare_rejection_for(backend, parameters, spec, "total", in_place=True)
-        raise
-    in_one_pass = isinstance(threshold, float) and not error_if_nonfinite
+    in_one_pass = not backend.is_tensor(max_norm) and not error_if_nonfinite
     gradients, writer = collect_in_place(
         backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=in_one_pass, spec=spec, measures="total"
     )
+    threshold = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
+    p = validation.norm_type(norm_type)
     norm = rule.clip(gradients, ClipRule("global_norm", rule.PYTORCH, threshold, p=p), error_if_nonfinite)
     writer.finish()
     return norm
@@ -200,13 +196,8 @@ def get_total_norm(
         if norm is not None:
             return norm
     spec = declared_spec(backend, tensors, arguments, in_place=False)
-    try:
-        p = validation.norm_type(norm_type)
-    except (TypeError, ValueError):
-        prepare_rejection_for(backend, tensors, spec, "total", in_place=False)
-        raise
     gradients, _ = collect(backend, tensors, "get_total_norm", plain=not error_if_nonfinite, spec=spec)
-    return rule.total_norm(gradients, p, error_if_nonfinite)
+    return rule.total_norm(gradients, validation.norm_type(norm_type), error_if_nonfinite)
 
 
 def clip_grads_with_norm_(

@@ -232,13 +232,6 @@ def prepare_rejection(
     return leaves
 
 
-def prepare_rejection_for(
-    backend: Backend, container: Any, spec: DistributedSpec, measures: Measures, *, in_place: bool
-) -> None:
-    with suppress(TypeError):  # the error of the call is about the same entry
-        containers.flatten(backend, container, prepare_rejection(backend, spec, measures, in_place=in_place))
-
-
 def declared_spec(
     backend: Backend, container: Any, arguments: tuple[Any, Any, Any, Any], *, in_place: bool
 ) -> DistributedSpec:
@@ -248,7 +241,8 @@ def declared_spec(
         process_group, ownership, *_ = arguments
         if process_group is not None:
             valid = DistributedSpec(process_group, None if ownership is None else DISTINCT)
-            prepare_rejection_for(backend, container, valid, "total", in_place=in_place)
+            with suppress(TypeError):  # the error of the call is about the same entry
+                containers.flatten(backend, container, prepare_rejection(backend, valid, "total", in_place=in_place))
         raise
 
 

@@ -190,7 +190,12 @@ class BackendWithRanks(type(numpy.BACKEND), Distributed):  # type: ignore[misc]
         self.sent: list[tuple[Any, ...]] = []
         self._fails = fails
 
-    parameters = SimpleNamespace(gradient_of=lambda array: array if array.size else None)
+    parameters = SimpleNamespace(
+        gradient_of=lambda array: array if array.size else None,
+        main_gradient_of=lambda array: None,
+        can_have_gradient=lambda array: True,
+        identity=id,
+    )
 
     def has_ranks(self) -> bool:
         return True
@@ -203,26 +208,34 @@ class BackendWithRanks(type(numpy.BACKEND), Distributed):  # type: ignore[misc]
         def send_rejection(measures: str, error: Exception) -> None:
             self.sent.append((measures, *counts, differentiable, str(error)))
 
-        return SimpleNamespace(send_rejection=send_rejection)
+        return SimpleNamespace(send_rejection=send_rejection, values=[leaf.tensor for leaf in gradients])
 
 
-@pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(
     ("function", "arguments", "message", "sent"),
     [
-        (torch_functions.clip_grad_norm_, (-1.0,), "max_norm is -1.0", (1, 2, False)),
-        (torch_functions.clip_grad_norm_, (1.0, 0.0), "norm_type", (1, 2, False)),
-        (torch_functions.get_total_norm, (math.nan,), "norm_type", (2, 2, True)),
-        (tensorflow_functions.clip_by_global_norm, (math.nan,), "clip_norm is nan", (2, 2, True)),
+        (torch_functions.clip_grad_norm_, (-1.0,), "max_norm is -1.0", (1, 2, "distinct", False)),
+        (torch_functions.clip_grad_norm_, (1.0, 0.0), "norm_type", (1, 2, "distinct", False)),
+        (torch_functions.get_total_norm, (math.nan,), "norm_type", (2, 2, "distinct", True)),
+        (tensorflow_functions.clip_by_global_norm, (math.nan,), "clip_norm is nan", (2, 2, "distinct", True)),
     ],
 )  # fmt: skip
 def test_the_error_of_an_argument_reaches_the_ranks_that_wait(
-    function: Any, arguments: tuple[Any, ...], message: str, sent: tuple[Any, ...], fails: bool
+    function: Any, arguments: tuple[Any, ...], message: str, sent: tuple[Any, ...]
 ) -> None:
-    backend, arrays = BackendWithRanks(fails), [np.ones(2), np.zeros(0), "no tensor"]
+    backend = BackendWithRanks()
     with pytest.raises(ValueError, match=message) as caught:
-        entry.run_eagerly(function, framework(backend), arrays, *arguments, ownership="distinct")
-    assert backend.sent == ([] if fails else [("total", *sent[:2], "distinct", sent[2], str(caught.value))])
+        entry.run_eagerly(function, framework(backend), [np.ones(2), np.zeros(0)], *arguments, ownership="distinct")
+    assert backend.sent == [("total", *sent, str(caught.value))]
+    assert AWAITED.send_rejection is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_error_of_an_entry_reaches_the_ranks_that_wait(fails: bool) -> None:
+    backend, arrays = BackendWithRanks(fails), [np.ones(2), np.zeros(0), "no tensor"]
+    with pytest.raises(TypeError, match="position 2 is a str") as caught:
+        entry.run_eagerly(torch_functions.clip_grad_norm_, framework(backend), arrays, 1.0, ownership="distinct")
+    assert backend.sent == ([] if fails else [("total", 1, 2, "distinct", False, str(caught.value))])
     assert AWAITED.send_rejection is None
 
 
