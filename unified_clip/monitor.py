@@ -11,6 +11,8 @@ import numpy as np
 from ._guard import Hook
 from .errors import NothingClippedError
 
+__all__ = ["Clipped", "Monitor", "metrics", "mlflow", "tensorboard", "wandb"]
+
 Log = Callable[[dict[str, float], int], object]
 
 
