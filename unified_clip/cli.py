@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     help_command.add_parser(commands, parser)
     describe_exit_statuses(parser)
     for _, command in subcommands(parser):
-        command.set_defaults(parser=command)
+        command.set_defaults(parser=command, root=parser)
     return parser
 
 

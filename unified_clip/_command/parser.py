@@ -40,9 +40,14 @@ def _fill(line: str, width: int, indent: str) -> str:
     return textwrap.fill(line, max(width, 20), initial_indent=indent, subsequent_indent=indent + spaces)
 
 
+UNKNOWN_COMMAND = re.compile("argument (?:COMMAND|init): invalid choice: '(.*?)'")
+
+
 class Parser(argparse.ArgumentParser):
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, extra_words: str = "", **settings: Any) -> None:
+        """`extra_words` is a sentence for users who typed words that no argument takes: where the words belong."""
         super().__init__(**{"formatter_class": Formatter, **settings})
+        self._extra_words = extra_words
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -51,11 +56,15 @@ class Parser(argparse.ArgumentParser):
 
     def _advice(self, message: str) -> str:
         """Turn a message of argparse into a sentence, with a suggestion for an unknown name."""
-        if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
-            names = [name for name, _ in subcommands(self)]
-            listing = f"Choose from {', '.join(name for name in names if ' ' not in name)}."
-            return f"there is no command {unknown[1]!r}. {suggestion(unknown[1], names, listing)}"
+        if unknown := UNKNOWN_COMMAND.match(message):
+            group = self.prog.partition(" ")[2]
+            names = [name for name, _ in subcommands(self.get_default("root") or self)]
+            own = [name for name, _ in subcommands(self) if " " not in name]
+            advice = self._extra_words or suggestion(unknown[1], names, f"Choose from {', '.join(own)}.")
+            return f"there is no command {f'{group} {unknown[1]}'.strip()!r}. {advice}"
         if unknown := re.match(r"unrecognized arguments: (\S+)", message):
+            if self._extra_words and not unknown[1].startswith("-"):
+                return f"{message}. {self._extra_words}"
             options = [name for action in self._shown() for name in action.option_strings]
             listing = f"List the arguments: {self.prog} --help"
             return f"{message}. {suggestion(unknown[1].partition('=')[0], options, listing)}"
@@ -76,7 +85,7 @@ def _code(message: str) -> str:
     if ": not allowed with argument" in message:
         return "UC202"
     is_value = message.startswith("argument ") and not re.search(r": (expected |ignored explicit )", message)
-    return "UC203" if is_value and not message.startswith("argument COMMAND") else "UC201"
+    return "UC203" if is_value and not UNKNOWN_COMMAND.match(message) else "UC201"
 
 
 def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str] = ()) -> None:

@@ -104,6 +104,7 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
         help="check the results of unified_clip and of each framework against exact results",
         description="Run a suite of cases on every framework, and compare each result with the exact result bit "
         "for bit. Each framework runs in its own process.",
+        extra_words="To run a suite, pass its path to --suite. To write a suite: unified-clip parity init",
     )
     parity.add_argument(
         "--suite",

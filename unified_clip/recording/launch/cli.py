@@ -19,6 +19,7 @@ def add_parser(commands: Any) -> None:
         help="run a training command, and record its clip calls",
         description="Run a command, and record the clip calls of all its Python processes to FILE. The script needs no "
         "change. Compare two recordings with `unified-clip compare`.",
+        extra_words="Put -- before the command, for example: unified-clip record run.jsonl -- python train.py",
         epilog="Example: unified-clip record run.jsonl -- torchrun --nproc-per-node 2 train.py --epochs 1",
     )
     record.add_argument("file", metavar="FILE", type=Path, help="the file to write")
