@@ -244,7 +244,7 @@ def _recorded(path: Path) -> Iterator[float]:
             f"{path} is not a complete recording from unified_clip.record: {error}. Pass another file, or record again."
         ) from None
     if not lines:
-        raise ValueError(f"{path}: {without_calls(header.get('exit_status'))}")
+        raise ValueError(f"{path}: {without_calls(header.get('exit_status'), header.get('processes', ()))}")
     if not by_step:
         raise ValueError(
             f"{path}: None of the {len(lines)} recorded calls has a total norm, because all calls clip by value or "

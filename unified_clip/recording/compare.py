@@ -287,7 +287,7 @@ def check_clipped(run: RecordedRun) -> None:
         changes = changes_by_hand(run)
         remedy = "Use unified-clip verify, which compares the updates, or clip with a function of unified_clip."
         advice = changes and f" {changes[0].upper()}{changes[1:]}. {remedy}"
-        raise RunError(f"{run.path}: {without_calls(run.header.exit_status)}{advice}", "UC502")
+        raise RunError(f"{run.path}: {without_calls(run.header.exit_status, run.header.processes)}{advice}", "UC502")
     errors = [line.error for line in run.lines if line.error]
     without = len(run.lines) - len(errors)
     reasons = [f"{len(errors)} raised an error ({errors[0]})"] if errors else []

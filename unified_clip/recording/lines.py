@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
 from datetime import datetime, timezone
 from io import FileIO
 from typing import Any
@@ -22,6 +23,13 @@ NO_CALLS = (
 )
 
 
+NO_PROCESS = (
+    "No clip calls were recorded, because no Python process that imports unified_clip or a framework was recorded. Put "
+    "the training command after --, as in: unified-clip record run.jsonl -- python train.py. Processes in containers, "
+    "on other machines, or with Python's option -I, -E or -S are not recorded."
+)
+
+
 def failure(exit_status: int | None) -> str:
     """Return a sentence about a command that failed, or "". A negative status is a signal."""
     if not exit_status:
@@ -30,10 +38,11 @@ def failure(exit_status: int | None) -> str:
     return f"The recorded command {end}."
 
 
-def without_calls(exit_status: int | None = None) -> str:
-    failed = failure(exit_status)
-    remedy = "Correct the command, and record it to another file."
-    return f"No clip calls were recorded. {failed} {remedy}" if failed else NO_CALLS
+def without_calls(exit_status: int | None, processes: Collection[object]) -> str:
+    """Both arguments are from the header. `exit_status` is None if no command was recorded."""
+    if failed := failure(exit_status):
+        return f"No clip calls were recorded. {failed} Correct the command, and record it to another file."
+    return NO_CALLS if processes or exit_status is None else NO_PROCESS
 
 
 encode = json.JSONEncoder().encode

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import unified_clip.numpy as uc
-from unified_clip import ClipWarning, cli
+from unified_clip import ClipWarning, cli, suggest_threshold
 from unified_clip._core import validation
 from unified_clip.recording import runs
 from unified_clip.recording.compare import compare
@@ -210,6 +210,23 @@ def test_a_recording_without_events_is_an_error_for_compare(folder: Path) -> Non
         compare(folder / "run.jsonl", folder / "run.jsonl")
 
 
+@pytest.mark.parametrize("command", [["true"], [sys.executable, "-S", "-c", "pass"], ["train.py", "0"]], ids=" ".join)
+def test_a_recording_without_events_names_the_reason(folder: Path, command: list[str]) -> None:
+    is_recorded = command[0] == "train.py"
+    completed = record(folder, *[sys.executable] * is_recorded, *command)
+    nobody = "because no Python process that imports unified_clip or a framework was recorded. Put the"
+    reason = (
+        "No clip calls were recorded. Recordings contain" if is_recorded else f"No clip calls were recorded, {nobody}"
+    )
+    assert completed.returncode == 0
+    assert completed.stderr.startswith(f"unified-clip: run.jsonl: {reason}")
+    processes = runs.read(folder / "run.jsonl").header.processes
+    assert [process.arguments for process in processes] == [tuple(command)] * is_recorded
+    for read in (lambda path: compare(path, path), suggest_threshold):
+        with pytest.raises((ValueError, runs.RunError), match=reason):
+            read(folder / "run.jsonl")
+
+
 @pytest.mark.parametrize(
     ("ending", "words"),
     [("sys.exit('no data')", "failed with exit status 1"), ("os.kill(os.getpid(), 9)", "was ended by signal 9")],
@@ -333,9 +350,8 @@ def test_warnings_of_a_process_are_printed_by_the_command(tmp_path: Path) -> Non
     hook = RecordingHook("a clip", "a call of framework.clip")
     for _ in range(2):
         recording.on_failure(hook, ValueError("no tensor"))  # which pytest would raise as a warning
-    calls, (note,) = merge(tmp_path, tmp_path / "run.jsonl", {"unified_clip": "1", "schema": 2, "started": ""}, 0)
+    note, _ = merge(tmp_path, tmp_path / "run.jsonl", {"unified_clip": "1", "schema": 2, "started": ""}, 0)
     assert note.startswith("a call of framework.clip is not recorded: ValueError: no tensor. Your program continues.")
-    assert calls == 0
 
 
 @pytest.mark.nightly

@@ -17,7 +17,7 @@ from ..._command import UsageError, reject
 from ..._command.statuses import NOT_EXECUTABLE, NOT_FOUND
 from ..._display import complain, flush_or_discard
 from ..._files import FileError
-from ..lines import header, without_calls
+from ..lines import header
 from ..startup import sitecustomize
 from . import merge
 from .watch import watching
@@ -48,14 +48,14 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
         )
         return NOT_FOUND if isinstance(status, FileNotFoundError) else NOT_EXECUTABLE
     try:
-        calls, notes = merge.merge(parts, file, header(norms=norms), status)
+        notes = merge.merge(parts, file, header(norms=norms), status)
     except FileError:
         if is_new:
             file.unlink()
         raise
     shutil.rmtree(parts, ignore_errors=True)
     try:
-        for note in [*notes, *([] if calls else [f"{file}: {without_calls(status)}"])]:
+        for note in notes:
             complain(note)
     except OSError:  # nobody reads stderr any more, as in `2>&1 >/dev/null | head -1`
         flush_or_discard()

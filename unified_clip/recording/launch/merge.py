@@ -11,7 +11,8 @@ from typing import Any
 
 from ... import _files
 from ..._files import LARGEST_REPORT, FileError
-from .process import FAILED, NOTES, PART
+from ..lines import without_calls
+from .process import FAILED, NOTES, PART, STARTED
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,16 @@ class RecordingPart:
         return (float("inf") if rank is None else rank), self.header["started"]
 
 
-def merge(directory: Path, file: Path, header: dict[str, Any], status: int) -> tuple[int, list[str]]:
-    """Merge the recordings of all processes. Return the number of clip calls, and messages for the user."""
+def merge(directory: Path, file: Path, header: dict[str, Any], status: int) -> list[str]:
+    """Merge the recordings of all processes. Return messages for the user."""
     parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
     merged = dict(parts[0].header if parts else header)
     merged.pop("process", None)
     merged["exit_status"] = status
-    merged["processes"] = [{**part.header["process"], "incomplete_line": part.incomplete_line} for part in parts]
+    # Processes without a line are listed only if no process has one: often they only start the others.
+    merged["processes"] = [{**part.header["process"], "incomplete_line": part.incomplete_line} for part in parts] or [
+        json.loads(_files.read_text(path)) for path in sorted(directory.glob(f"*{STARTED}"))
+    ]
     lines = [json.dumps(merged)]
     for number, part in enumerate(parts):
         mark = f'{{"process": {number}, ' if len(parts) > 1 else "{"
@@ -43,8 +47,9 @@ def merge(directory: Path, file: Path, header: dict[str, Any], status: int) -> t
     except FileError:  # often the disk is full: the parts take the space, and are in memory
         shutil.rmtree(directory)
         _files.write(file, text)
-    calls = sum('"call": ' in line for part in parts for line in part.lines)
-    return calls, notes
+    if not any('"call": ' in line for part in parts for line in part.lines):
+        notes.append(f"{file}: {without_calls(status, merged['processes'])}")
+    return notes
 
 
 def _read_part(path: Path) -> RecordingPart | None:

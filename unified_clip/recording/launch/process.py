@@ -9,14 +9,17 @@ import sys
 import time
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
+from ... import _files
 from ..._display import complain
 from ..dispatcher import DISPATCHER
 from ..lines import write_line
 from ..recorder import Recording
 
-PART, NOTES, FAILED = ".part", ".notes", ".failed"
-"""Suffixes of the files with the recorded lines, the warnings, and the reason why a process was not recorded."""
+PART, NOTES, FAILED, STARTED = ".part", ".notes", ".failed", ".started"
+"""Suffixes of the files with the recorded lines, the warnings, the reason why a process was not recorded, and the
+description of a process whose recording started."""
 
 RANKS = (
     ("RANK", "WORLD_SIZE"),
@@ -28,6 +31,7 @@ RANKS = (
 
 
 def start(directory: str, norms: bool) -> None:
+    _files.write(Path(directory, f"{os.getpid()}{STARTED}"), json.dumps(_process()))
     recording = ProcessRecording(Path(directory), norms)
     DISPATCHER.add(recording)
     atexit.register(recording.end)
@@ -46,10 +50,8 @@ class ProcessRecording(Recording):
 
     def _opened(self) -> FileIO | None:
         if self._file is None and not self._has_ended:
-            rank, size = _rank()
-            process = {"rank": rank, "ranks": size, "pid": os.getpid(), "arguments": sys.orig_argv[1:]}
             path = self.path / f"{time.time_ns():020}-{os.getpid()}{PART}"
-            self._file = self._open(path, {"process": process})
+            self._file = self._open(path, {"process": _process()})
             for message in self._warnings:
                 write_line(self._file, {"step": 1, "warning": message})
         return self._file
@@ -63,6 +65,11 @@ class ProcessRecording(Recording):
                     notes.write(json.dumps(message) + "\n")
             except OSError:  # the disk is full
                 complain(message)
+
+
+def _process() -> dict[str, Any]:
+    rank, size = _rank()
+    return {"rank": rank, "ranks": size, "pid": os.getpid(), "arguments": sys.orig_argv[1:]}
 
 
 def _rank() -> tuple[int | None, int | None]:
