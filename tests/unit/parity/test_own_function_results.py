@@ -235,9 +235,13 @@ def test_the_order_of_the_keys_of_a_dict_is_no_difference(tmp_path: Path) -> Non
 
 def test_required_arguments_are_passed_by_position_and_optional_ones_by_keyword(tmp_path: Path) -> None:
     clip_case = case([*WORKED], "clip_by_global_norm", clip_norm=0.5, use_norm=2.0)
-    assert (
-        "unexpected keyword argument 'use_norm'" in call_function(tmp_path, "return grads, 1.0", clip_case)["message"]
+    remedy = "Delete the suite's calls of clip_by_global_norm with use_norm, or add use_norm to the function"
+    assert call_function(tmp_path, "return grads, 1.0", clip_case)["message"] == (
+        f"TypeError: clip() got an unexpected keyword argument 'use_norm'. {remedy}"
     )
+    for parameters in ("use_norm", "**rest"):
+        body = f"pass\ndef clip(grads, limit, {parameters}): raise TypeError('own')"
+        assert call_function(tmp_path, body, clip_case)["message"] == "TypeError: own"
     assert call_function(tmp_path, "return grads, limit", dataclasses.replace(clip_case, arguments={"clip_norm": 0.5}))[
         "name"
     ]

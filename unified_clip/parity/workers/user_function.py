@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._dispatch import adapter_of
-from ..._display import describe_exception
+from ..._display import describe_exception, enumeration
 from ...tensors.files.convert_worker import load_function, with_line
 from ...tensors.types import Dense, UnreadableError, densify, encode
 from ..adapters.base import Invocation
@@ -54,7 +55,13 @@ class UserFunction(NamedTuple):
             items = self._items(gradients, invocation)
             try:
                 returned = function(gradients, *positional, **arguments)
-            except Exception:
+            except Exception as error:
+                if isinstance(error, TypeError) and (lacking := _lacking(function, arguments)):
+                    names = enumeration(lacking)
+                    remedy = (
+                        f"Delete the suite's calls of {self._public_name} with {names}, or add {names} to the function"
+                    )
+                    raise TypeError(f"{error}. {remedy}") from None
                 raise
             except BaseException as error:
                 remedy = "Return a result, or raise an error of another class"
@@ -182,6 +189,16 @@ class UserFunction(NamedTuple):
         kind = f"a {kind} of {len(value)}" if isinstance(value, tuple | list | dict) else kind
         kind = "None" if value is None else kind
         return UserFunctionError(f"{self.text} returned {kind}{role}. Return {expected}{more and f'. {more}'}")
+
+
+def _lacking(function: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
+    """Return the names of optional arguments that a function does not accept."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # some functions in C have no signature
+        return []
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return [] if takes_all else [name for name in arguments if name not in parameters]
 
 
 def _is_pair(returned: Any) -> bool:
