@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ LOG_COMMAND = re.compile(r"\A\s*:(?=:)|##(?=\w*\[)")
 """Matches the start of a command to a CI system, such as `::error::` or `##[error]` of GitHub, or `##vso[` of Azure."""
 
 LAYOUT = "\n\t"
+
+PROGRAM = "unified-clip"
+TYPED = re.compile(f"(?:(?<=: )|(?<=`)){PROGRAM}(?= )")
+"""Matches the program in a command to type, as in "run: unified-clip parity"."""
 
 
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
@@ -72,6 +79,20 @@ def cell(text: str, style: str = "") -> Text:
     return Text(safe(text), style)
 
 
+def as_started(text: str) -> str:
+    """Name the program in commands to type as the user started it, unless PATH finds it."""
+    started = Path("".join(sys.argv[:1]))  # embedded Python may have no argv
+    if started.parts[-2:] == ("unified_clip", "__main__.py"):
+        words = [sys.executable, "-m", "unified_clip"]
+    elif started.stem == PROGRAM:
+        words = [str(started)]
+    else:
+        return text
+    found = shutil.which(PROGRAM)
+    is_found = found is not None and Path(found).parent.resolve() == Path(words[0]).parent.resolve()
+    return text if is_found else TYPED.sub(lambda _: safe(shlex.join(words)), text)
+
+
 def complain(message: str) -> None:
     _print(f"unified-clip: {safe(message)}")
 
@@ -84,7 +105,7 @@ def print_error(message: str, code: str) -> None:
 
 def _print(text: str) -> None:
     if sys.stderr is not None:  # None if the shell closed it, as with `2>&-`
-        print(text, file=sys.stderr)
+        print(as_started(text), file=sys.stderr)
 
 
 def flush_or_discard() -> None:

@@ -78,8 +78,8 @@ class Hook:
         versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in NAMED}
         known = ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
         problem = f"{type(error).__name__}: {error}".partition("\n")[0]
-        releases = f"docs/versions.md lists the tested releases. Here run {known}."
-        return f"{self.lost}: {problem}. Your program continues. {releases}"
+        releases = "docs/versions.md lists the tested releases: `unified-clip help` prints the place of docs/"
+        return f"{self.lost}: {problem}. Your program continues. Here run {known}. {releases}."
 
     def guarded(self, observe: Callable[..., Any]) -> Callable[..., Any]:
         """Return a callback for a framework, for Python's exit or for a graph."""

@@ -1,4 +1,4 @@
-"""Build the command that installs an extra of this package, for error messages."""
+"""How this package was installed: the command that installs an extra, and the place of the documentation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,26 @@ def command(extra: str) -> str:
         >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")
         True
     """
+    source = _source()
+    if source is None:
+        return _placeholder(extra, "unified_clip was not imported from a clone")
+    if isinstance(source, str):
+        return _pip(f"unified_clip[{extra}]{source and f' @ {source}'}")
+    return _pip(f"{source}[{extra}]") if source.exists() else _placeholder(extra, f"{source} no longer exists")
+
+
+def documentation() -> str:
+    """Return the place of the pages that messages name, such as docs/config.md."""
+    source = _source()
+    if isinstance(source, Path) and (source / "docs").is_dir():
+        return str(source / "docs")
+    return f"in the source code of unified_clip{f', {source}' if source and isinstance(source, str) else ''}"
+
+
+def _source() -> Path | str | None:
+    """Return the clone, the address that pip installed from, "" for an index, or None if the source is unknown."""
     if (PACKAGE_PARENT / "pyproject.toml").is_file():  # imported from a clone
-        return _pip(f"{PACKAGE_PARENT}[{extra}]")
+        return PACKAGE_PARENT
     from importlib import metadata  # here, to save other commands the 60 ms of these imports
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
@@ -27,15 +45,12 @@ def command(extra: str) -> str:
     try:
         recorded = metadata.distribution("unified_clip").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        return _placeholder(extra, "unified_clip was not imported from a clone")
+        return None
     if recorded is None:  # pip took it from an index
-        return _pip(f"unified_clip[{extra}]")
+        return ""
     source = json.loads(recorded)
     url = urlsplit(source["url"])
-    if url.scheme != "file":
-        return _pip(f"unified_clip[{extra}] @ {_address(source)}")
-    path = Path(url2pathname(url.path))
-    return _pip(f"{path}[{extra}]") if path.exists() else _placeholder(extra, f"{path} no longer exists")
+    return Path(url2pathname(url.path)) if url.scheme == "file" else _address(source)
 
 
 def _pip(requirement: str) -> str:

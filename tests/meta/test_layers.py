@@ -16,7 +16,7 @@ PACKAGE = Path(unified_clip.__file__).parent
 FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
-    "_coded_error", "errors", "_guard", "_display", "_files", "_parse", "_command", "_install", "_json",
+    "_coded_error", "errors", "_guard", "_display", "_files", "_parse", "_install", "_command", "_json",
     "_report_model", "_limits", "_markdown", "_safetensors", "_core", "_native", "_compute", "_distributed", "_api",
     "_backends", "_dispatch", "_keras_releases", "adaptive", "namespaces", "_compilers", "_scratch", "_workers",
     "_progress", "_page", "tensors", "causes", "recording", "suggest", "ownership", "_directories", "_mode_options",

@@ -172,3 +172,31 @@ def test_no_format_character_without_width_is_left() -> None:
         character = chr(code)
         if unicodedata.category(character) == "Cf" and unicodedata.name(character).split()[0] not in shaped:
             assert _display.safe(character) != character, hex(code)
+
+
+# -- commands to type
+
+
+@pytest.mark.parametrize(
+    ("started", "on_path", "shown"),
+    [
+        ("bin/unified-clip", "other", "bin/unified-clip"),
+        ("bin/unified-clip", "", "bin/unified-clip"),
+        ("bin/unified-clip", "bin", "unified-clip"),
+        ("my bin/unified-clip", "bin", "'my bin/unified-clip'"),
+        ("lib/unified_clip/__main__.py", "", f"{sys.executable} -m unified_clip"),
+        ("lib/unified_clip/__main__.py", str(Path(sys.executable).parent), "unified-clip"),
+        ("lib/pytest/__main__.py", "", "unified-clip"),
+    ],
+)
+def test_commands_to_type_name_the_program_as_it_was_started(
+    started: str, on_path: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [started, "record"])
+    monkeypatch.setattr("shutil.which", lambda name: f"{on_path}/{name}" if on_path else None)
+    assert cli.main(["record", "run.jsonl"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.partition(": ")[0] == "unified-clip"
+    assert line.endswith(f"Type: {shown} record run.jsonl -- python train.py")
+    text = "run `{} parity`. unified-clip is a program"
+    assert _display.as_started(text.format("unified-clip")) == text.format(shown)

@@ -300,6 +300,7 @@ def test_an_error_of_another_kind_has_its_own_code_also_after_pickling() -> None
 
 
 ERROR = [sys.executable, "-P", "-m", "unified_clip", "explain", "missing.toml"]
+EXPLANATION = f"Explanation: {sys.executable} -m unified_clip help UC101"
 MESSAGE = (
     "unified-clip: error UC101: missing.toml cannot be read: No such file or directory. Correct the path, or pass "
     "another path."
@@ -311,10 +312,10 @@ RED = MESSAGE.replace("error UC101:", "\x1b[1;31merror UC101:\x1b[0m")
     ("settings", "expected"),
     sampled(
         [
-            ({}, f"{RED}\n\x1b[2mExplanation: unified-clip help UC101\x1b[0m\n"),
-            ({"NO_COLOR": "1"}, f"{MESSAGE}\nExplanation: unified-clip help UC101\n"),
-            ({"TERM": "dumb"}, f"{MESSAGE}\nExplanation: unified-clip help UC101\n"),
-            ({"NO_COLOR": ""}, f"{RED}\n\x1b[2mExplanation: unified-clip help UC101\x1b[0m\n"),
+            ({}, f"{RED}\n\x1b[2m{EXPLANATION}\x1b[0m\n"),
+            ({"NO_COLOR": "1"}, f"{MESSAGE}\n{EXPLANATION}\n"),
+            ({"TERM": "dumb"}, f"{MESSAGE}\n{EXPLANATION}\n"),
+            ({"NO_COLOR": ""}, f"{RED}\n\x1b[2m{EXPLANATION}\x1b[0m\n"),
         ],
         2,
     ),
@@ -322,7 +323,7 @@ RED = MESSAGE.replace("error UC101:", "\x1b[1;31merror UC101:\x1b[0m")
 def test_an_error_on_a_terminal_has_colours_and_the_command_that_explains_it(
     settings: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
-    assert on_a_terminal(ERROR, tmp_path, **settings) == (2, expected)
+    assert on_a_terminal(ERROR, tmp_path, PATH="", **settings) == (2, expected)
 
 
 @pytest.mark.parametrize(("settings", "expected"), [({}, MESSAGE), ({"FORCE_COLOR": "1"}, RED)])

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from unified_clip import _install
+from unified_clip import _install, cli
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = Path(_install.__file__).parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.yml")]
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 
@@ -98,6 +99,34 @@ def test_a_package_that_is_not_installed_is_a_placeholder(site: Path, monkeypatc
 def test_a_package_from_an_index_is_named_without_a_path(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed_from(None, monkeypatch)
     assert _install.command("cli") == "pip install 'unified_clip[cli]'"
+
+
+def test_help_names_the_place_of_the_pages(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = "https://example.org/unified_clip.git"
+    places = {
+        None: "in the source code of unified_clip",
+        (site / "gone").as_uri(): "in the source code of unified_clip",
+        address: f"in the source code of unified_clip, {address}",
+        site.as_uri(): str(site / "docs"),
+    }
+    (site / "docs").mkdir()
+    for url, place in places.items():
+        installed_from(url, monkeypatch)
+        assert cli.main(["help"]) == 0
+        assert capsys.readouterr().out.endswith(f"\nThe directory docs/, which messages name, is {place}\n")
+
+
+def test_messages_name_pages_and_headings_that_exist() -> None:
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".toml", ".html")]
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    named = set(re.findall(r"\bdocs/[\w/-]+\.md(?:#[\w-]+)?", " ".join(texts)))
+    assert len(named) > 20
+    for page, _, heading in (name.partition("#") for name in named):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        slugs = {re.sub(r"[^\w -]", "", line).replace(" ", "-") for line in re.findall("^#+ (.+)$", text.lower(), re.M)}
+        assert not heading or heading in slugs, f"{page}#{heading}"
 
 
 def test_no_page_installs_from_the_package_index() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from .. import _install
 from .._coded_error import UsageError
 from .._display import BOLD, paint
 from . import codes, statuses
@@ -39,9 +40,11 @@ def run(root: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     commands = dict(subcommands(root))
     if not topic or topic in commands:
         print(commands.get(topic, root).format_help(), end="")
-        return statuses.SUCCESS
-    for line in _page(topic, commands):
-        print(line)
+    else:
+        for line in _page(topic, commands):
+            print(line)
+    if not topic:
+        print(f"\nThe directory docs/, which messages name, is {_install.documentation()}")
     return statuses.SUCCESS
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _files
 from .._command import DIFFERENT, UsageError, interrupted, reject
 from .._command.parser import FORMATS, comma_separated
-from .._display import counted, enumeration, safe
+from .._display import as_started, counted, enumeration, safe
 from .._mode_options import check_modes
 from .._progress import busy, progress
 
@@ -153,7 +153,7 @@ def run_init(options: argparse.Namespace) -> int:
             options.suite, files, () if options.frameworks is None else comma_separated(options.frameworks)
         )
     where = "" if options.suite == SUITE else f" --suite {shlex.quote(str(path))}"
-    print(safe(f"Wrote {path}. Now run: unified-clip parity{where}"))
+    print(safe(as_started(f"Wrote {path}. Now run: unified-clip parity{where}")))
     for note in new_suite.notes(norms):
         print(safe(note))
     _print_advice(options, path, where, files, [] if options.gradients else new_suite.files_to_pass())
@@ -174,9 +174,8 @@ def _print_advice(
     if left_out or not files:
         chosen = f" --frameworks {options.frameworks}" if options.frameworks else ""
         again = shlex.join(map(str, [*files, *left_out])) or "gradients.npz"
-        print(
-            safe(f"To test your own gradients, delete {path} and run: unified-clip parity init{where}{chosen} {again}")
-        )
+        advice = f"To test your own gradients, delete {path} and run: unified-clip parity init{where}{chosen} {again}"
+        print(safe(as_started(advice)))
 
 
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:

@@ -61,9 +61,11 @@ def test_differences_with_one_kind_of_cause_are_one_problem_with_the_largest_siz
     ]
 
 
-def test_the_finding_comes_first_and_each_advice_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_finding_comes_first_and_each_advice_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     natives = [
-        different(cause, kind, 0.02, function="clip.py:f").model_copy(update={"reproduce": f"run {kind} again"})
+        different(cause, kind, 0.02, function="clip.py:f").model_copy(update={"reproduce": f"unified-clip {kind}"})
         for cause, kind in (("as if eps were 1 instead of 0", "eps"), ("every element is NaN", "NaN"))
     ]
     cases = [one_case(f"{number}", torch=FrameworkResult(native=each)) for number, each in enumerate(natives * 2)]
@@ -85,6 +87,9 @@ def test_the_finding_comes_first_and_each_advice_once(tmp_path: Path, capsys: py
     assert html.index(run.problems[0].detail) < html.index("Compared with exact arithmetic")
     terminal.show(run, tmp_path, accepting=True)
     assert "--accept" not in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["elsewhere/unified-clip"])
+    terminal.show(run, tmp_path)
+    assert "of the first case, run `elsewhere/unified-clip eps`" in capsys.readouterr().out
 
 
 def test_a_difference_of_structure_has_no_percentage() -> None:

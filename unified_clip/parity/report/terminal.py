@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..._display import cell
+from ..._display import as_started, cell
 from ..results import ParityReport
 from . import build, change_rows, markdown
 
@@ -33,7 +33,7 @@ def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = No
     for annotation in annotations or ():
         console.print(Text(annotation), soft_wrap=True)
     for line in [*(lines if annotations is None else ()), *(() if accepting else build.next_steps(report))]:
-        console.print(cell(line), soft_wrap=True)
+        console.print(cell(as_started(line)), soft_wrap=True)
     if report.baseline:
         table = Table(caption="Since the baseline.", caption_justify="left")
         for title in change_rows.HEADER:
