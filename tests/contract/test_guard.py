@@ -32,6 +32,13 @@ UNUSED = (
 """Hooks whose names begin so do not run in the training of every framework. Other tests break them."""
 
 
+@pytest.fixture
+def kit(kit: Kit) -> Kit:
+    if kit.name not in observed_training.TRAIN:
+        pytest.skip(f"observed_training.py has no training of {kit.name}")
+    return kit
+
+
 class Fault:
     """Make a hook fail, at the beginning or at the end of what it observes."""
 

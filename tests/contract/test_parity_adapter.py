@@ -206,6 +206,7 @@ def test_a_fault_inside_a_graph_fails_only_its_case(
         assert "planted" in verdicts[2].detail
 
 
+@pytest.mark.graphs
 def test_an_error_inside_a_graph_is_reported(kit: Kit, adapter: Adapter, modes: list[str], tmp_path: Path) -> None:
     a_case = case(DENSE, "clip_by_global_norm", clip_norm=-1.0, raises="ValueError")
     for mode in modes:

@@ -9,7 +9,7 @@ import paddle
 
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf
-from . import sharded
+from . import releases, sharded
 
 DTYPES = {
     name: getattr(paddle, name)
@@ -38,11 +38,7 @@ def is_of_old_ir(value: Any) -> bool:
 
 
 def of_old_ir(subject: str) -> TypeError:
-    return TypeError(
-        f"{subject} of Paddle's old IR, which unified_clip does not support. "
-        "Unset FLAGS_enable_pir_api (or set it to 1), "
-        "do not enter paddle.pir_utils.OldIrGuard, and build the program again"
-    )
+    return TypeError(f"{subject} of Paddle's old IR, which unified_clip does not support. {releases.WITHOUT_OLD_IR}")
 
 
 def records(differentiable: bool) -> bool:

@@ -97,6 +97,12 @@ def _rounded(wide: Any, dtype: Any) -> Any:
     return _Rounded.apply(wide, dtype) if is_truncated and wide.place.is_cpu_place() else wide.astype(dtype)
 
 
+WITHOUT_OLD_IR = (
+    "Clips in static programs and graphs need Paddle 3.3. Clip in dynamic mode"
+    if before(3)
+    else "Unset FLAGS_enable_pir_api (or set it to 1), do not enter paddle.pir_utils.OldIrGuard, and build the program "
+    "again"
+)  # until Paddle 3.0
 force_dynamic: Function = getattr(getattr(paddle.jit, "marker", None), "force_dynamic", _unchanged)  # until Paddle 3.2
 remove_gradient: Function = _gradient_without_memory if before(3, 3) else _no_gradient  # until Paddle 3.3
 values_of_rows: Function = _values_of_rows if OLD else paddle.Tensor._get_tensor_from_selected_rows  # until Paddle 3.1
