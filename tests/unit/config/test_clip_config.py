@@ -71,7 +71,8 @@ def test_aliases_can_be_used() -> None:
 )  # fmt: skip
 def test_numbers_in_yaml_are_those_of_yaml_1_2(text: str, value: Any) -> None:
     parsed = documents.parse(f"a: {text}" if text != "-" else "a: ~", "yaml", "").data["a"]
-    assert (parsed, type(parsed)) == (value, type(value))
+    assert parsed == value
+    assert isinstance(parsed, type(value))
 
 
 TEXTS = st.one_of(

@@ -215,6 +215,29 @@ def test_export_accepts_a_version_without_a_format() -> None:
         ClipConfig(rule="global_norm", threshold=1.0).export_to("torchtitan@0.3.1")
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "is_number"),
+    [
+        ("output_dir: o\nmax_grad_norm: 1e-3\n", "hf", False),
+        ("output_dir: o\nmax_grad_norm: !!float 1e-3\n", "hf", True),
+        ("output_dir: o\nmax_grad_norm: 1.0e-3\n", "hf", True),
+        ("sequence_len: 8\nmax_grad_norm: 1e-3\n", "axolotl", True),
+        ("finetuning_type: lora\nmax_grad_norm: 1e-3\n", "llama_factory", True),
+        ("trainer:\n  gradient_clip_val: 1e-3\n", "lightning", True),
+        ("generator_params: {}\ngenerator_grad_norm: 1e-3\ndiscriminator_grad_norm: 1e-3\n", "parallel_wavegan", False),
+    ],
+)
+def test_a_number_of_yaml_1_2_is_rejected_if_the_trainer_reads_text(
+    write: Write, text: str, name: str, is_number: bool
+) -> None:
+    path = write("a.yaml", text)
+    if is_number:
+        assert ClipConfig.import_from(path, name).threshold == 0.001
+        return
+    with pytest.raises(ConfigError, match=r"PyYAML reads 1e-3 as text, so training fails\. Write 0\.001\."):
+        ClipConfig.import_from(path, name)
+
+
 def test_norm_has_different_meanings_in_detectron2_and_lightning() -> None:
     """In detectron2, "norm" means a norm per tensor. In Lightning, it means the total norm."""
     config = ClipConfig.import_from(DATA / "detectron2" / "norm.yaml")

@@ -4,6 +4,7 @@ from .document import Document, Layer
 from .files import DOCUMENT_KINDS, dump, kind_of, parse, read_text
 from .keys import Key, dotted, format_value, infinity
 from .unknown import PartialTable, Unknown, UnreadFile
+from .yaml_text import Yaml12Number
 
 __all__ = [
     "DOCUMENT_KINDS",
@@ -13,6 +14,7 @@ __all__ = [
     "PartialTable",
     "Unknown",
     "UnreadFile",
+    "Yaml12Number",
     "dotted",
     "dump",
     "format_value",

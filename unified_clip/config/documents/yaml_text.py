@@ -19,6 +19,7 @@ ALIAS_ALLOWANCE = 100_000
 
 STANDARD = "tag:yaml.org,2002:"
 INT, FLOAT = f"{STANDARD}int", f"{STANDARD}float"
+YAML_12 = "!number"
 MERGE = f"{STANDARD}merge"
 TEXT = ("!", "python/str", "python/unicode")
 
@@ -29,8 +30,14 @@ ORDERED = "python/object/apply:collections.OrderedDict"
 """A node with this tag has one element: a list of all (key, value) pairs."""
 
 
+class Yaml12Number(float):
+    """A number such as 1e-3. YAML 1.1 and so PyYAML read it as text."""
+
+    text: str
+
+
 class _Yaml(yaml.SafeLoader):
-    """A YAML loader that reads numbers as YAML 1.2 does. In YAML 1.1, 1e-6 is a string."""
+    """A YAML loader that reads numbers as YAML 1.2 does."""
 
     has_duplicates = False
 
@@ -75,6 +82,11 @@ class _Yaml(yaml.SafeLoader):
             raise _marked(f"{TOO_LONG.format(len(digits))} Also remove a tag such as !!int.", node)
         return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
 
+    def number(self, node: yaml.ScalarNode) -> Yaml12Number:
+        number = Yaml12Number(self.construct_yaml_float(node))
+        number.text = node.value
+        return number
+
 
 def _tables(merged: yaml.Node) -> list[yaml.MappingNode]:
     nodes = merged.value if isinstance(merged, yaml.SequenceNode) else [merged]
@@ -115,8 +127,12 @@ _Yaml.add_constructor(INT, _Yaml.whole_number)
 _Yaml.add_implicit_resolver(INT, re.compile(r"^([-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789"))
 _Yaml.add_implicit_resolver(
     FLOAT,
-    re.compile(r"^([-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"),
+    re.compile(r"^((\.[0-9]+|[-+]?[0-9][0-9_]*\.[0-9_]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"),
     list("-+.0123456789"),
+)
+_Yaml.add_constructor(YAML_12, _Yaml.number)
+_Yaml.add_implicit_resolver(
+    YAML_12, re.compile(r"^[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?$"), list("-+.0123456789")
 )
 
 
@@ -137,6 +153,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(str, _Dumper.quoted_text)
+_Dumper.add_representer(Yaml12Number, _Dumper.represent_float)
 
 
 def dump(data: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...errors import ConfigError
-from ..documents import Document, Key, PartialTable, dotted
+from ..documents import Document, Key, PartialTable, dotted, format_value
 from .base import Format
 from .clip_key_names import is_clip_key, normalized
 from .naming import name_format
@@ -87,12 +87,14 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
             if not (_is_at(path, keys) or is_clip_key(path, value, places)):
                 continue
             if not document.shows(*path) or _raw(document, path) != value:
-                first, last = f"line {duplicate.line}", f"line {document.line(outer)}"
-                problem = f"{first} sets this key to another value."
-                if path != outer:
-                    problem = f"{first} also sets this key. The two values differ in {dotted(path)}."
-                advice = f"The trainer uses the value in {last}. Remove the key in {first}."
-                raise ConfigError(f"{document.name}, {last}, {dotted(outer)}: {problem} {advice}")
+                used = (
+                    f", {format_value(document.get(*path))}"
+                    if path == outer
+                    else f". The values differ in {dotted(path)}"
+                )
+                problem = f"line {duplicate.line} also sets this key. The trainer uses the last value{used}."
+                place = f"{document.name}, line {document.line(outer)}, {dotted(outer)}"
+                raise ConfigError(f"{place}: {problem} Remove the other key.")
 
 
 def first_read(document: Document, trainer: Format) -> Path:

@@ -24,6 +24,7 @@ class Axolotl(HuggingFace):
     """)
     vocabulary = HuggingFace.vocabulary | {"base_model", "datasets", "adapter", "micro_batch_size", "num_epochs"}
     optimizer_key = "optimizer"
+    is_yaml_11 = False  # Axolotl converts text
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if document.has("max_grad_norm") and document.get("max_grad_norm") is None:

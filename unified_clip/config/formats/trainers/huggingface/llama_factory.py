@@ -19,6 +19,7 @@ class LlamaFactory(HuggingFace):
     source = "src/llamafactory/hparams, src/llamafactory/train, src/llamafactory/v1/core/base_trainer.py"
     newest = "0.9.5"
     extends = "hf"
+    is_yaml_11 = False  # OmegaConf reads the file
     instead = ""
     own_keys = paths("""
         finetuning_type pure_bf16 use_badam use_galore use_apollo dataset_dir plot_loss

@@ -61,6 +61,7 @@ class HuggingFace(Format):
         ("deepspeed",),
         "Put DeepSpeed's configuration file at this path, or replace the path by the content of that file.",
     )
+    is_yaml_11 = True
     clip_keys = paths("max_grad_norm")
     foreign_keys = paths("deepspeed.gradient_clipping")
     vocabulary = TRAINING_ARGUMENTS

@@ -22,6 +22,7 @@ class ParallelWaveGAN(Format):
         batch_max_steps train_max_steps
     """)
     off = -1
+    is_yaml_11 = True
 
     def recognises(self, document: Document) -> bool:
         """Require `generator_params`, which files of TensorFlowTTS do not have."""
