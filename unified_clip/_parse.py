@@ -41,14 +41,15 @@ def parse_expression(code: str) -> ast.expr:
 
 def parsed_nodes(source: str | bytes, mode: str = "exec") -> list[ast.AST]:
     """Return all nodes of Python source, in the order of ast.walk. The first node is the whole tree."""
+    text = source if isinstance(source, str) else decoded(source)
     try:
         with warnings.catch_warnings():  # such as of invalid escapes
             warnings.simplefilter("ignore")
-            level: list[ast.AST] = [ast.parse(source, mode=mode)]
+            level: list[ast.AST] = [ast.parse(text, mode=mode)]
     except (RecursionError, MemoryError):
         raise UnreadableSourceError(TOO_DEEP) from None
     except (SyntaxError, ValueError) as error:
-        raise UnreadableSourceError(_problem(error, source)) from None
+        raise UnreadableSourceError(_problem(error, text)) from None
     nodes: list[ast.AST] = []
     for _ in range(MAX_DEPTH):
         nodes += level
@@ -58,13 +59,16 @@ def parsed_nodes(source: str | bytes, mode: str = "exec") -> list[ast.AST]:
     raise UnreadableSourceError(TOO_DEEP)
 
 
-def _problem(error: SyntaxError | ValueError, source: str | bytes) -> str:
+def decoded(source: bytes) -> str:
+    """Decode Python source, also its comments. ast.parse does not decode comments, but LibCST does."""
     try:
-        code = source.encode(errors="surrogatepass") if isinstance(source, str) else source
-        text = code.decode(tokenize.detect_encoding(BytesIO(code).readline)[0])
-    except (UnicodeDecodeError, SyntaxError) as failure:
+        return source.decode(tokenize.detect_encoding(BytesIO(source).readline)[0])
+    except (SyntaxError, ValueError, LookupError) as error:
         remedy = "Save the file as UTF-8, and remove a comment such as `# coding: latin-1` from its first two lines."
-        return f"The text of the file cannot be decoded: {failure}. {remedy}"
+        raise UnreadableSourceError(f"The text of the file cannot be decoded: {error}. {remedy}") from None
+
+
+def _problem(error: SyntaxError | ValueError, text: str) -> str:
     if "too many nested" in str(error):
         return TOO_DEEP
     if not isinstance(error, SyntaxError) or not error.lineno:

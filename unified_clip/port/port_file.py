@@ -22,7 +22,8 @@ def port(
     path: Path, content: bytes, target: Target = "torch", native: bool = False, *, edit: bool = True
 ) -> PortedFile:
     """Port the clips of one file. With `edit=False`, only report them, which takes less time."""
-    if not clip_pattern().search(content) or not may_clip(identifiers(content)):
+    names = identifiers(content)  # parses the file
+    if not clip_pattern().search(content) or not may_clip(names):
         return PortedFile(path, content, content)
     module = Module(content, path)
     clips = find(module)

@@ -27,6 +27,9 @@ from .ported_clip import PortedFile, Target, UnreadableFile
 from .source import local_imports
 
 FORCE = "To change the files anyway, add --force."
+PYTHON = ("", ".py", ".pyi", ".pyw")
+"""A file without a suffix can be a script. If it is not Python, the report names it as not read."""
+
 FEW_FILES = 20
 """With this number of files or fewer, one process is faster than several."""
 
@@ -48,12 +51,11 @@ def sources(*paths: Path) -> list[Path]:
 
 
 def _below(path: Path) -> list[Path]:
-    if path.suffix == ".ipynb" and path.is_file():
-        command = f"jupyter nbconvert --to script {shlex.quote(str(path))}"
-        remedy = f"Convert the notebook with `{command}`. Then port the script."
-        raise PortError(f"{path}: notebooks are not supported. {remedy}")
     if not path.is_dir():
         _files.check_regular(path)
+        if path.suffix.lower() not in PYTHON:
+            remedy = "Pass Python files, or directories. Convert a notebook with `jupyter nbconvert --to script FILE`."
+            raise PortError(f"{path}: this is not a Python file. {remedy}")
         return [path]
     files = files_below(path, (".py",))
     if not files:
@@ -71,8 +73,11 @@ def port_all(
     read: Read = _files.read_bytes,
     edit: bool = True,
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
-    """Port files, without writing them. Other processes import `read`, so it must be a top-level function."""
-    results = {path: _without_clip(path, read) for path in paths}
+    """Port files, without writing them. Other processes import `read`, so it must be a top-level function.
+
+    With `edit=False`, a file that names no clip is not parsed.
+    """
+    results = {path: None if edit else _without_clip(path, read) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
     advance(len(paths) - len(candidates))
     with closing(

@@ -28,6 +28,16 @@ def test_what_cannot_be_read_is_unknown_and_not_the_same(check: Check, name: str
     assert why in finding.does
 
 
+@pytest.mark.parametrize("source", [b"# caf\xe9\nimport torch\n", b"import torch\n# caf\xe9\n"])
+def test_python_source_that_cannot_be_decoded_is_unknown_and_other_files_are_checked(
+    check: Check, source: bytes
+) -> None:
+    Path("a.py").write_bytes(source + b"torch.nn.utils.clip_grad_norm_(p, 1.0)\n")
+    report = check({"b.py": TORCH % "1.0"})
+    assert [(clip.path, clip.result) for clip in report.clips] == [("a.py", "unknown"), ("b.py", "same")]
+    assert "cannot be decoded" in only_finding(report).does
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -179,7 +179,21 @@ def test_native_writes_functions_of_pytorch(run: Run) -> None:
 def test_a_notebook_is_rejected_with_the_command_that_converts_it(run: Run) -> None:
     Path("a.ipynb").write_text('{"cells": [{"source": ["torch.nn.utils.clip_grad_norm_(p, 1.0)"]}]}')
     status, _, err = run("a.ipynb")
-    assert (status, "jupyter nbconvert --to script a.ipynb" in err) == (2, True)
+    assert (status, "jupyter nbconvert --to script" in err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["clip.toml", "args.yaml", "requirements.txt", "grads.npz"])
+def test_a_file_that_is_not_python_is_rejected(run: Run, name: str) -> None:
+    Path(name).write_text("torch\n")
+    status, _, err = run("a.py", name, a=CERTAIN)
+    assert (status, f"{name}: this is not a Python file. Pass Python files" in err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["a.py", "script"])
+def test_a_file_that_python_cannot_parse_is_not_read_even_if_it_names_no_clip(run: Run, name: str) -> None:
+    Path(name).write_text("x = = 1\n")
+    status, out, _ = run(name)
+    assert (status, f"{name} was not read: Line 1 is not valid Python" in out, "0 files read" in out) == (1, True, True)
 
 
 @pytest.mark.parametrize(

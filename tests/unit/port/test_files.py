@@ -51,8 +51,9 @@ def test_all_python_files_of_a_directory_are_read_except_hidden_ones_and_environ
     assert paths == ["models/net.py", "train.py"]
 
 
-def test_a_passed_file_is_read_with_any_suffix(project: Path) -> None:
-    assert port_files.sources(project / "notes.txt") == [project / "notes.txt"]
+def test_a_passed_file_without_a_suffix_is_read(project: Path) -> None:
+    script = (project / "notes.txt").rename(project / "script")
+    assert port_files.sources(script) == [script]
 
 
 @pytest.mark.parametrize(("name", "message"), [("none", "No such file"), ("empty", "there are no Python files")])
@@ -65,6 +66,9 @@ def test_a_missing_path_is_rejected(tmp_path: Path, name: str, message: str) -> 
 def test_an_unreadable_file_is_reported_and_other_files_are_ported(project: Path) -> None:
     (project / "old.py").write_text("# clip_grad_norm_\nprint 'hello'\n")
     (project / "bytes.py").write_bytes(b"clip_grad_norm_ = '\xff'\n")
+    (project / "comment.py").write_bytes(CLIPS.encode() + b"# caf\xe9\n")
+    (project / "first_line.py").write_bytes(b"# caf\xe9\n" + CLIPS.encode())
+    (project / "codec.py").write_bytes(b"# coding: hex\n" + CLIPS.encode())
     (project / "coding.py").write_bytes(b"# coding: absent\nclip_grad_norm_ = 1\n")
     (project / "gone.py").symlink_to(project / "nowhere")
     ported, unread = port_files.port_all(port_files.sources(project))
@@ -72,7 +76,7 @@ def test_an_unreadable_file_is_reported_and_other_files_are_ported(project: Path
     reasons = {each.path.name: each.reason for each in unread}
     assert reasons["old.py"].startswith("Line 2 is not valid in Python 3, and the file seems to be Python 2. C")
     assert "gone.py cannot be read: No such file" in reasons["gone.py"]
-    for name in ("bytes.py", "coding.py"):
+    for name in ("bytes.py", "comment.py", "first_line.py", "codec.py", "coding.py"):
         assert "cannot be decoded" in reasons[name]
         assert reasons[name].endswith("remove a comment such as `# coding: latin-1` from its first two lines.")
 

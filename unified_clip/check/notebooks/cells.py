@@ -73,7 +73,7 @@ def parsed(path: Path) -> Source:
 
 @functools.lru_cache(maxsize=64)  # several searches read the same file
 def _parsed(code: bytes, name: str) -> Source:
-    return Source(code.decode("utf-8", "replace"), name)
+    return Source(code, name)
 
 
 def source_of(path: Path) -> Source | None:

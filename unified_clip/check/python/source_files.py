@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ..._parse import decoded
 from ...config.clip_config import ClipConfig
 from ...config.documents import format_value
 from ...config.formats.python_source import Source, shortened
@@ -209,12 +210,8 @@ def _native_uses(
     """
     if not file.sites:
         return []
-    text = file.before.decode("utf-8", "replace")
-    try:
-        source = parsed(file.path)
-    except ConfigError as error:
-        return [ClipUse(file.path, 1, 1, "Python source", why_unknown=str(error))]
-    calls = unused_result.calls(source, text)
+    source = parsed(file.path)
+    calls = unused_result.calls(source, decoded(file.before))
     is_read = file.path not in configurations
     sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
     uses = [_native(file.path, site, is_replaced, source, calls.get((site.line, site.column)), paths) for site in sites]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -33,9 +32,9 @@ class PythonFormat(OwnFormat):
         return isinstance(document.data, Source) and document.data.uses(self.package)
 
 
-def nodes_of(text: str, name: str) -> list[ast.AST]:
+def nodes_of(source: str | bytes, name: str) -> list[ast.AST]:
     try:
-        return parsed_nodes(text)
+        return parsed_nodes(source)
     except UnreadableSourceError as error:
         raise ConfigError(f"{name}: {error}", "UC102") from None
 
@@ -77,9 +76,9 @@ def runs_unknown_code(call: ast.Call) -> bool:
 class Source:
     """Parsed Python source, with the values of variables and the parents of nodes."""
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, source: str | bytes, name: str) -> None:
         self.name = name
-        self.nodes = nodes_of(textwrap.dedent(text), name)
+        self.nodes = nodes_of(source, name)
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
         self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
         self.imports = self._imports()
