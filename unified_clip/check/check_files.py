@@ -145,6 +145,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             sources.append(path)
         else:
             advance(1)
+    file_uses.uses = trainer_files.with_globs(file_uses.uses, files, root)
     _leave_out_bases(file_uses, rules, root)
     of_sources = {
         source: {

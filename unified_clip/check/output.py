@@ -26,9 +26,6 @@ ERRORS = ("drift", "missing")
 MAX_LINES = 20
 MAX_PLACES = 5
 
-ENTRY_PATH = re.compile(r"^\W*path\b.*$", re.MULTILINE)
-"""Matches the path in an entry of check.ignore. Findings that differ only in this path are printed as one finding."""
-
 CODE = ("edit",)
 """The fields of the report that contain code. Line breaks in code are kept."""
 
@@ -68,9 +65,11 @@ def as_text(report: CheckReport, *, printed: bool = False) -> str:
 
 
 def _grouped(findings: Sequence[Finding]) -> Iterable[list[Finding]]:
+    """Group findings that differ only in the name of their file."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
-        fields = [(name, ENTRY_PATH.sub("", text)) for name, text in _fields(finding)]
+        own_file = re.compile(rf'("[^"\n]*|\S*){re.escape(PurePath(finding.path).name)}')
+        fields = [(name, own_file.sub("", text)) for name, text in _fields(finding)]
         groups.setdefault((finding.kind, finding.clip, *fields), []).append(finding)
     return groups.values()
 

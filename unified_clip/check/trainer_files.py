@@ -25,7 +25,7 @@ from ..config.formats.python_source import PythonFormat
 from ..config.formats.trainers.huggingface.training_arguments import NO_TRAINER
 from ..errors import ConfigError
 from ..port.catalog import clip_function
-from . import command_lines
+from . import command_lines, patterns
 from .clip_use import ClipUse, NamedValue
 from .notebooks.cells import NOTEBOOK, all_code
 from .rules.key_names import inner_values
@@ -50,9 +50,12 @@ MISPLACED = "UC105"
 
 LINE = re.compile(r", line (\d+)")
 
+GLOB = "**/{file}"
+"""In a text, the place of a pattern for check.formats. `with_globs` puts the pattern there."""
+
 NO_FORMAT = (
     "This key is named like a clip setting, but the file is not in the format of a known trainer. If a known trainer "
-    'reads this file, set "**/{name}" in check.formats to the format of that trainer.'
+    f'reads this file, set "{GLOB}" in check.formats to the format of that trainer.'
 )
 TARGET = (
     "Hydra calls this function, which clips. The check does not read the arguments of the function. Compare the "
@@ -63,7 +66,7 @@ TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
 
 BY_DEFAULT = (
     "The file has output_dir and num_train_epochs, like TrainingArguments of Hugging Face and PaddleNLP. Both trainers "
-    'clip at 1.0 by default. Set "**/{name}" in check.formats to "hf" or to "paddlenlp". Or add the file to '
+    f'clip at 1.0 by default. Set "{GLOB}" in check.formats to "hf" or to "paddlenlp". Or add the file to '
     "check.ignore with a reason."
 )
 
@@ -75,7 +78,7 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
     format_: The format as "name" or "name@version", or '' to infer the format.
     """
-    with naming_advice(f'set "**/{path.name}" to "{{}}" in check.formats'):
+    with naming_advice(f'set "{GLOB}" to "{{}}" in check.formats'):
         try:
             name, version = convert.parse_name(format_) if format_ else ("", None)
             candidates = [convert.named(path, name)] if name else _candidates(path)
@@ -94,9 +97,26 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
     meanings = [use.config.meaning for use in known if use.config is not None]
     if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
         names = [use.format for use in uses]
-        advice = f'In check.formats, set "**/{path.name}" to the right format, such as "{names[0]}".'
+        advice = f'In check.formats, set "{GLOB}" to the right format, such as "{names[0]}".'
         return [_unknown(path, "configuration", f"The format of the file is unclear: {' or '.join(names)}. {advice}")]
     return uses[:1]
+
+
+def with_globs(uses: Sequence[ClipUse], files: Sequence[Path], root: Path) -> list[ClipUse]:
+    """Put patterns into the advice to set check.formats. Equal advice gets one pattern, if one fits all its files."""
+    formats = {use.read or use.path: use.format for use in uses}
+    equal: dict[tuple[str, str], list[Path]] = {}
+    for use in uses:
+        if GLOB in use.why_unknown:
+            equal.setdefault((use.format, use.why_unknown), []).append(use.read or use.path)
+    globs: dict[Path, str] = {}
+    for (name, _), paths in equal.items():
+        others = [file for file in files if file not in paths and (not name or formats.get(file) != name)]
+        shared = patterns.shared(paths, others, root)
+        globs |= {path: shared or f"**/{path.name}" for path in paths}
+    return [
+        replace(use, why_unknown=use.why_unknown.replace(GLOB, globs.get(use.read or use.path, ""))) for use in uses
+    ]
 
 
 def check_formats(clip: Path, rules: CheckRules) -> None:
@@ -162,7 +182,8 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
         named = (each for each in document.files[1:] if str(error).startswith((f"{each.name}:", f"{each.name},")))
         place_of_error = next(named, path)
         values = _values(document) if error.code == MISPLACED else ()
-        why = str(error).replace(f" {placement.BY_CODE}", "")  # the edit of the finding already has this advice
+        why = str(error).removeprefix(f"{path.name}: ")
+        why = why.replace(f" {placement.BY_CODE}", "")  # the edit of the finding already has this advice
         unknown = replace(_unknown(place_of_error, title, why, name), read=path, bases=bases, values=values)
         return replace(unknown, document=document, version=version) if place_of_error == path else unknown
     file = document.origin(place)[0].path or path
@@ -221,7 +242,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     clip_keys = placement.clip_keys(document)
     may_clip = may_clip and all(map(document.shows, TRAINING_ARGUMENTS)) and not any(map(document.shows, NO_TRAINER))
     if may_clip and not clip_keys:
-        return [_unknown(path, "TrainingArguments", BY_DEFAULT.format(name=path.name))]
+        return [_unknown(path, "TrainingArguments", BY_DEFAULT)]
     keys = [(keys, value) for keys, value in clip_keys if not isinstance(value, dict | list) or has_number(value)]
     return [
         ClipUse(
@@ -229,7 +250,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
             document.line(keys) or 1,
             1,
             f"{dotted(keys)} = {format_value(value)}",
-            why_unknown=NO_FORMAT.format(name=path.name),
+            why_unknown=NO_FORMAT,
             values=_values(document),
         )
         for keys, value in keys[:1]
