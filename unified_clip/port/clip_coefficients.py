@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .catalog import NORM_NAME, THRESHOLD_NAME, is_like_gradient
+from .catalog import NORM_NAME, THRESHOLD_NAME
 from .found_clip import FoundClip
+from .source.gradient_flow import Gradients
 from .source.module import Module
 from .source.syntax_tree import sorted_nodes
 
@@ -82,7 +83,7 @@ def _is_above_threshold(module: Module, node: cst.CSTNode, divisor: cst.BaseExpr
     """
     norms = {word for word in _words(module, divisor) if NORM_NAME.search(word)}
     statement = module.small_statement(node) if norms else None
-    if statement is None or not any(is_like_gradient(word) or "grad" in word for word in _words(module, statement)):
+    if statement is None or not _is_about_gradients(module, statement):
         return False
     if isinstance(divisor, cst.Call) and _words(module, divisor.func)[-1] in ("max", "maximum"):
         return any(_is_threshold(module, argument.value, norms) for argument in divisor.args)
@@ -95,6 +96,12 @@ def _is_above_threshold(module: Module, node: cst.CSTNode, divisor: cst.BaseExpr
                     _is_threshold(module, side, norms) for side in (compared.left, compared.comparisons[0].comparator)
                 )
     return False
+
+
+def _is_about_gradients(module: Module, statement: cst.CSTNode) -> bool:
+    gradients = Gradients(module)
+    names = (node for node in sorted_nodes(statement) if isinstance(node, cst.Name))
+    return any("grad" in name.value or gradients.may_be_gradient(name) for name in names)
 
 
 def _is_threshold(module: Module, node: cst.BaseExpression, norms: set[str]) -> bool:

@@ -144,7 +144,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     if any("clip" in keyword for call in calls for keyword in keywords_of(call)):
         return True
     tensors = [call.args[0].value for call in calls if call.args]
-    if any(gradients.is_gradient(tensor) or gradients.has_gradient_name(tensor) for tensor in tensors):
+    if any(map(gradients.may_be_gradient, tensors)):
         return True
     own = [function for function in clips if function.kind not in ("any tensor", "functional")]
     if not own or not all(any(_accepts(function, call) for function in own) for call in calls):

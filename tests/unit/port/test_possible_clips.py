@@ -131,6 +131,16 @@ CLIPS = {
     "clamp_": "for p in model.parameters():\n    p.grad.clamp_(-1, 1)\n",
     "data.clamp_": "for p in model.parameters():\n    p.grad.data.clamp_(-1, 1)\n",
     "clamp of what is called a gradient": "import torch\nh = p.register_hook(lambda grad: torch.clamp(grad, -c, c))\n",
+    "clip of a parameter that gets gradients": (
+        "import jax, jax.numpy as jnp\ndef clip(g): return jnp.clip(g, -1, 1)\nnew = jax.tree.map(clip, grads)\n"
+    ),
+    "clip of the second parameter": (
+        "import jax, jax.numpy as jnp\nnew = jax.tree.map(lambda p, g: p - jnp.clip(g, -1, 1), params, grads)\n"
+    ),
+    "clip of a hook's parameter": "p.register_hook(lambda g: g.clamp(-c, c))\n",
+    "a quotient of a parameter that gets gradients": (
+        "def clip(g):\n    norm = np.linalg.norm(g)\n    if norm > c: g = g / norm\n    return g\nnew = clip(grads)\n"
+    ),
     "clip_ of what is called a gradient": "h = p.register_hook(lambda grad: grad.clip_(-c, c))\n",
     "clamp in a partial that clips": (
         "import functools, torch\nc = functools.partial(torch.clamp, min=-1, max=1)\np.grad = c(p.grad)\n"
@@ -201,6 +211,11 @@ NOT_CLIPS = {
         "import functools, torch\nc = functools.partial(torch.clamp, min=0, max=1)\nx = c(image)\nf(Chain(c), p.grad)\n"
     ),
     "an image": "import torch\nx = torch.clamp(image, 0, 1)\n",
+    "a gate": "import torch\ng, u = gu.chunk(2, dim=-1)\nx = silu(g.clamp(max=limit)) * u.clamp(-limit, limit)\n",
+    "a gate that a function gets": "import torch\ndef f(g): return torch.clamp(g, max=limit)\nx = f(gate)\n",
+    "a parameter beside gradients": (
+        "import jax, jax.numpy as jnp\nnew = jax.tree.map(lambda p, g: jnp.clip(p - g, -1, 1), params, g)\n"
+    ),
     "a weight": "for p in critic.parameters():\n    p.data.clamp_(-0.01, 0.01)\n",
     "an array": "import numpy as np\nx = np.clip(image, 0, 255)\ny = a.clip(0, 1)\n",
     "Keras image": "from keras import backend as K\nx = K.clip(image, 0, 1)\n",

@@ -42,9 +42,7 @@ def is_function(clip: FoundClip) -> bool:
 @register(RuleOrder.OFF, matches=lambda clip: clip.returns)
 def flag_unused(file: FileRewrite, clip: FoundClip) -> None:
     tensor = (clip.tensor or clip.arguments.value(clip.function.clipped)) if clip.kind == "any tensor" else None
-    is_gradient = tensor is not None and (
-        file.gradients.is_gradient(tensor) or file.gradients.has_gradient_name(tensor)
-    )
+    is_gradient = tensor is not None and file.gradients.may_be_gradient(tensor)
     if (clip.kind != "any tensor" or is_gradient) and (reason := file.why_unused(clip)):
         file.flag(clip, reason)
 
@@ -86,7 +84,7 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, OF_INPUT.format(variable))
     elif file.gradients.is_gradient(tensor):
         flag_if_unsupported(file, clip)
-    elif function.name != "paddle.clip" and file.gradients.has_gradient_name(tensor):
+    elif function.name != "paddle.clip" and file.gradients.may_be_gradient(tensor):
         file.flag(clip, LIKE_GRADIENT)
     elif file.gradients.contains_gradient(tensor):
         file.flag(clip, MADE_OF_GRADIENT)
@@ -101,7 +99,7 @@ def _may_get_gradient(file: FileRewrite, node: cst.CSTNode) -> bool:
     if any(module.code(call.func).endswith(HOOK) for call in calls) or "grad" in words_around(module, node).lower():
         return True
     tensors = [argument.value for call in calls for argument in call.args if argument.value is not node]
-    return any(file.gradients.has_gradient_name(each) or file.gradients.contains_gradient(each) for each in tensors)
+    return any(file.gradients.may_be_gradient(each) or file.gradients.contains_gradient(each) for each in tensors)
 
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=False)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import islice
 from typing import Literal
 
 import libcst as cst
 
 from ..catalog import HOOK, clip_function, is_like_gradient, names
-from .module import Binding, Module
+from .module import SELF, Binding, Module
 from .syntax_tree import method_of, sorted_nodes
 
 
@@ -47,34 +46,32 @@ class Gradients:
             kind = kind.item
         return kind == "gradient"
 
-    def has_gradient_name(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression contains a name that is typical of gradients, such as `grads`."""
+    def may_be_gradient(self, node: cst.BaseExpression) -> bool:
+        """Return whether an expression is a gradient, or contains a name that is typical of gradients, such as `grads`.
+
+        A name such as `g` is typical only if it iterates over such a name, or if a call passes such a name for it.
+        """
+        return self.is_gradient(node) or self._has_gradient_name(node)
+
+    def _has_gradient_name(self, node: cst.BaseExpression) -> bool:
         match node:
             case cst.Attribute(value=inner, attr=attribute):
-                return is_like_gradient(attribute.value) or self.has_gradient_name(inner)
+                return is_like_gradient(attribute.value) or self._has_gradient_name(inner)
             case cst.Subscript(value=inner) | cst.Call(func=inner):
-                return self.has_gradient_name(inner)
+                return self._has_gradient_name(inner)
             case cst.Name():
                 iterated = [bound.value for bound in self._module.binding(node).bounds if bound.path]
                 nodes = [node, *(inner for value in iterated if value is not None for inner in sorted_nodes(value))]
+                nodes += self._arguments_of_parameter(node)
                 is_like = any(isinstance(inner, cst.Name) and is_like_gradient(inner.value) for inner in nodes)
                 return is_like or self._is_hook_parameter(node)
         return False
 
-    def _is_hook_parameter(self, node: cst.Name) -> bool:
-        function = self._module.enclosing_function(node)
-        if function is None:
-            return False
-        parameters = [*function.params.posonly_params, *function.params.params]
-        is_last = node.value in [parameter.name.value for parameter in parameters[-1:]]
-        name = function.name.value if isinstance(function, cst.FunctionDef) else function
-        return is_last and (function in self._hooks or name in self._hooks)
-
-    @cached_property
-    def _hooks(self) -> list[object]:
-        calls = [call for call in self._module.calls if self._module.code(call.func).endswith(f".{HOOK}")]
-        values = [argument.value for call in calls for argument in call.args[:1]]
-        return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
+    def _is_hook_parameter(self, name: cst.Name) -> bool:
+        *_, last = ["", *_parameters(self._module.enclosing_function(name))]
+        return name.value == last and any(
+            self._module.code(call.func).endswith(f".{HOOK}") for call, _ in self._calls_around(name)
+        )
 
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
         visited = set() if visited is None else visited
@@ -103,21 +100,25 @@ class Gradients:
         if binding.key is None or binding.key in visited:
             return False
         visited.add(binding.key)
-        values = [bound.value for bound in binding.bounds]
-        if None in values:
-            values += self._arguments_of_parameter(name)
+        values = [*(bound.value for bound in binding.bounds), *self._arguments_of_parameter(name)]
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
-    def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return the arguments of all calls of the function that has this parameter."""
+    def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression]:
+        """Return what code passes for a parameter, in calls of its function or in calls such as map(function, ...)."""
+        names = _parameters(self._module.enclosing_function(name))
+        place = names.index(name.value) if name.value in names else None
+        return [] if place is None else [passed[place] for _, passed in self._calls_around(name) if place < len(passed)]
+
+    def _calls_around(self, name: cst.Name) -> Iterator[tuple[cst.Call, list[cst.BaseExpression]]]:
+        """Yield the calls with the function of a name, and their other arguments."""
         function = self._module.enclosing_function(name)
-        if isinstance(function, cst.FunctionDef):
-            calls = [call for call in self._module.calls if self._module.code(call.func) == function.name.value]
-        else:
-            around = islice(self._module.ancestors(function), 2) if function is not None else ()
-            calls = [outer for outer in around if isinstance(outer, cst.Call)]
-        values = [argument.value for call in calls for argument in call.args]
-        return [value for value in values if value is not function]
+        own_name = function.name.value if isinstance(function, cst.FunctionDef) else ""
+        for call in self._module.calls if function is not None else ():
+            values = [call.func, *(argument.value for argument in call.args)]
+            names = [getattr(getattr(value, "attr", value), "value", None) for value in values]
+            is_own = [value is function or name == own_name for value, name in zip(values, names, strict=True)]
+            if any(is_own):
+                yield call, [value for value, own in zip(values[1:], is_own[1:], strict=True) if not own]
 
     def other_variable(self, clipped: cst.BaseExpression, clip: cst.Call) -> str:
         """Return the code of an input, such as an action, if `clipped` is its gradient. Return '' for a parameter."""
@@ -244,6 +245,11 @@ class Gradients:
         functions = [self._module.full_name(value.func) for value in values if isinstance(value, cst.Call)]
         is_created = any(name.rpartition(".")[2] == "GradientTape" for name in functions)
         return is_created or (is_named and "tape" in self._module.code(owner).lower())
+
+
+def _parameters(function: cst.FunctionDef | cst.Lambda | None) -> list[str]:
+    parameters = [] if function is None else [*function.params.posonly_params, *function.params.params]
+    return [each.name.value for each in parameters if each.name.value not in SELF]
 
 
 def element(kind: Kind, place: int | None) -> Kind:
