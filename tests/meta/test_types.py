@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import unified_clip
+ROOT = Path(__file__).parents[2]
 
 USE = """
 import unified_clip.numpy as uc
@@ -22,7 +22,7 @@ uc.global_norm()
 def test_mypy_sees_the_signatures_and_the_types_of_a_framework(tmp_path: Path) -> None:
     (tmp_path / "use.py").write_text(USE)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "use.py"]
-    environment = {"MYPYPATH": str(Path(unified_clip.__file__).parents[1])}
+    environment = {"MYPYPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     lines = [re.sub(r"^use.py:(\d+): ", r"\1 ", line) for line in done.stdout.splitlines()]
     assert 'note: Revealed type is "tuple[Any, numpy.floating[Any]]"' in lines[0]
