@@ -9,8 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _api, _compilers, _dispatch
-from ._api import classes, settings, tensorflow_functions, torch_functions
-from ._api.framework import Framework
+from ._api import classes as _classes
+from ._api import settings as _settings
+from ._api import tensorflow_functions as _tensorflow_functions
+from ._api import torch_functions as _torch_functions
+from ._api.framework import Framework as _Framework
 from .errors import ClipWarning, ConfigError, NonFiniteNormError, NotRepresentableError, PartlyClippedError
 from .recording.recorder import record
 
@@ -18,33 +21,33 @@ __version__ = "0.1.0"
 
 _compilers.watch()
 
-_FRAMEWORK: Framework[Any, Any] = Framework(__name__, _dispatch.resolve)
+_FRAMEWORK = _Framework[Any, Any](__name__, _dispatch.resolve)
 
-clip_grad_norm_ = _FRAMEWORK.bind(torch_functions.clip_grad_norm_)
-clip_grad_value_ = _FRAMEWORK.bind(torch_functions.clip_grad_value_)
-get_total_norm = _FRAMEWORK.bind(torch_functions.get_total_norm)
-clip_grads_with_norm_ = _FRAMEWORK.bind(torch_functions.clip_grads_with_norm_)
-clip_by_global_norm = _FRAMEWORK.bind(tensorflow_functions.clip_by_global_norm)
-clip_by_norm = _FRAMEWORK.bind(tensorflow_functions.clip_by_norm)
-clip_by_value = _FRAMEWORK.bind(tensorflow_functions.clip_by_value)
-global_norm = _FRAMEWORK.bind(tensorflow_functions.global_norm)
-set_gradient_clip = _FRAMEWORK.bind(settings.set_gradient_clip)
-append_gradient_clip_ops = _FRAMEWORK.bind(settings.append_gradient_clip_ops)
+clip_grad_norm_ = _FRAMEWORK.bind(_torch_functions.clip_grad_norm_)
+clip_grad_value_ = _FRAMEWORK.bind(_torch_functions.clip_grad_value_)
+get_total_norm = _FRAMEWORK.bind(_torch_functions.get_total_norm)
+clip_grads_with_norm_ = _FRAMEWORK.bind(_torch_functions.clip_grads_with_norm_)
+clip_by_global_norm = _FRAMEWORK.bind(_tensorflow_functions.clip_by_global_norm)
+clip_by_norm = _FRAMEWORK.bind(_tensorflow_functions.clip_by_norm)
+clip_by_value = _FRAMEWORK.bind(_tensorflow_functions.clip_by_value)
+global_norm = _FRAMEWORK.bind(_tensorflow_functions.global_norm)
+set_gradient_clip = _FRAMEWORK.bind(_settings.set_gradient_clip)
+append_gradient_clip_ops = _FRAMEWORK.bind(_settings.append_gradient_clip_ops)
 
 
-class GradientClipByValue(classes.GradientClipByValue):
+class GradientClipByValue(_classes.GradientClipByValue):
     _framework = _FRAMEWORK
 
 
-class GradientClipByNorm(classes.GradientClipByNorm):
+class GradientClipByNorm(_classes.GradientClipByNorm):
     _framework = _FRAMEWORK
 
 
-class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
+class GradientClipByGlobalNorm(_classes.GradientClipByGlobalNorm):
     _framework = _FRAMEWORK
 
 
-class ErrorClipByValue(classes.ErrorClipByValue):
+class ErrorClipByValue(_classes.ErrorClipByValue):
     _framework = _FRAMEWORK
 
 

@@ -9,13 +9,13 @@ import jax
 
 from . import _api
 from ._api import classes, settings, tensorflow_functions, torch_functions
-from ._api.framework import Framework
+from ._api.framework import Framework, to_backend
 from ._backends.jax import transforms as transforms
 from ._backends.jax.backend import BACKEND
 
 __all__ = [*_api.__all__, "transforms"]
 
-FRAMEWORK: Framework[float | jax.Array, jax.Array] = Framework.of(__name__, BACKEND)
+FRAMEWORK = Framework[float | jax.Array, jax.Array](__name__, to_backend(BACKEND))
 
 clip_grad_norm_ = FRAMEWORK.bind(torch_functions.clip_grad_norm_)
 clip_grad_value_ = FRAMEWORK.bind(torch_functions.clip_grad_value_)

@@ -6,13 +6,13 @@ import paddle
 
 from . import _api
 from ._api import classes, tensorflow_functions, torch_functions
-from ._api.framework import Framework
+from ._api.framework import Framework, to_backend
 from ._backends.paddle import classes as paddle_classes
 from ._backends.paddle.backend import BACKEND
 
 __all__ = _api.__all__
 
-FRAMEWORK: Framework[float | paddle.Tensor, paddle.Tensor] = Framework.of(__name__, BACKEND)
+FRAMEWORK = Framework[float | paddle.Tensor, paddle.Tensor](__name__, to_backend(BACKEND))
 
 clip_grad_norm_ = FRAMEWORK.bind(torch_functions.clip_grad_norm_)
 clip_grad_value_ = FRAMEWORK.bind(torch_functions.clip_grad_value_)

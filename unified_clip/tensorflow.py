@@ -6,12 +6,12 @@ import tensorflow as tf
 
 from . import _api
 from ._api import classes, settings, tensorflow_functions, torch_functions
-from ._api.framework import Framework
+from ._api.framework import Framework, to_backend
 from ._backends.tensorflow.backend import BACKEND
 
 __all__ = _api.__all__
 
-FRAMEWORK: Framework[float | tf.Tensor, tf.Tensor] = Framework.of(__name__, BACKEND)
+FRAMEWORK = Framework[float | tf.Tensor, tf.Tensor](__name__, to_backend(BACKEND))
 
 clip_grad_norm_ = FRAMEWORK.bind(torch_functions.clip_grad_norm_)
 clip_grad_value_ = FRAMEWORK.bind(torch_functions.clip_grad_value_)

@@ -59,6 +59,7 @@ def test_names_are_functions_of_their_module_with_annotations(kit: Kit, name: st
     assert (function.__module__, function.__qualname__) == (kit.namespace.__name__, name)
     annotations = typing.get_type_hints(function)
     assert annotations.keys() == {*inspect.signature(function).parameters, "return"}
+    assert "~" not in str(inspect.signature(function)), "a type variable"
 
 
 def test_nothing_else_is_public(kit: Kit) -> None:
@@ -123,7 +124,10 @@ def test_names_and_instances_can_be_pickled_and_copied(kit: Kit) -> None:
 
 
 def test_a_wrong_call_is_told_in_the_names_that_the_user_knows(kit: Kit) -> None:
-    with pytest.raises(TypeError, match=r"^clip_by_norm\(\) missing 1 required positional argument: 'clip_norm'"):
+    with pytest.raises(TypeError, match=r"^clip_by_norm\(\) missing a required argument: 'clip_norm'"):
         kit.namespace.clip_by_norm(kit.tensor([1.0]))
-    with pytest.raises(TypeError, match=r"^clip_by_norm\(\) got an unexpected keyword argument 'body'"):
-        kit.namespace.clip_by_norm(kit.tensor([1.0]), 1.0, body=1)
+    for name in ("body", "framework"):
+        with pytest.raises(TypeError, match=rf"^clip_by_norm\(\) got an unexpected keyword argument '{name}'"):
+            kit.namespace.clip_by_norm(kit.tensor([1.0]), 1.0, **{name: 1})
+    with pytest.raises(TypeError, match=r"^clip_by_norm\(\) too many positional arguments"):
+        kit.namespace.clip_by_norm(kit.tensor([1.0]), 1.0, None, None, "auto")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import unified_clip
 from unified_clip import _api, _markdown
+from unified_clip._api import classes, settings, tensorflow_functions, torch_functions
 
 PACKAGE = Path(__file__).parents[2] / "unified_clip"
 NAMESPACES = ("torch", "tensorflow", "paddle", "jax", "mlx", "numpy")
@@ -86,9 +87,8 @@ def address(module: str, name: str) -> str:
     """Return the place of a docstring. The modules of the frameworks bind functions that are defined elsewhere."""
     if module != "unified_clip" or name not in _api.__all__:
         return f"{module}.{name}"
-    value = getattr(unified_clip, name)
-    defined = value.__mro__[1] if isinstance(value, type) else value.__wrapped__
-    return f"{defined.__module__}.{defined.__qualname__}"
+    defined = next(each for each in (torch_functions, tensorflow_functions, settings, classes) if hasattr(each, name))
+    return f"{defined.__name__}.{name}"
 
 
 def public_names(module: str) -> list[str]:

@@ -52,6 +52,9 @@ THRESHOLD_NAME = re.compile(
     rf"{CLIP_NAME.pattern}|max_?((grads?|gradients?|global|total|allowed)_?)*norm|clip(ping)?_?(norm|thresh)|norm_?clip"
 )
 GRADIENT_NAME = re.compile(r"_?(gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
+SHORT_NAME = re.compile(r"_?d?gs?\Z")
+"""Matches names that stand for a gradient where a function, such as `tf.clip_by_norm`, hardly clips anything else."""
+
 SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
 """Names that match GRADIENT_NAME, but do not stand for gradients."""
 

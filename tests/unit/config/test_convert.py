@@ -234,7 +234,7 @@ def test_a_number_of_yaml_1_2_is_rejected_if_the_trainer_reads_text(
     if is_number:
         assert ClipConfig.import_from(path, name).threshold == 0.001
         return
-    with pytest.raises(ConfigError, match=r"PyYAML reads 1e-3 as text, so training fails\. Write 0\.001\."):
+    with pytest.raises(ConfigError, match=r"PyYAML reads 1e-3 as text, .* Write 0\.001\."):
         ClipConfig.import_from(path, name)
 
 

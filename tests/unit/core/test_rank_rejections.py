@@ -26,7 +26,7 @@ from support.rank_threads import (
 )
 
 from unified_clip._api import tensorflow_functions, torch_functions
-from unified_clip._api.framework import Framework
+from unified_clip._api.framework import Framework, to_backend
 from unified_clip._backends import numpy
 from unified_clip._core import entry
 from unified_clip._core.backend import Backend, Distributed
@@ -36,7 +36,7 @@ from unified_clip._distributed.groups import NormGroup, SingleProcess
 
 
 def framework(backend: Backend) -> Framework[Any, Any]:
-    return Framework.of(__name__, backend)
+    return Framework(__name__, to_backend(backend))
 
 
 def rejection_error(find_groups: Callable[[], Any], body: Callable[[], Any]) -> Exception:

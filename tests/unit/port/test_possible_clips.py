@@ -131,6 +131,9 @@ CLIPS = {
     "clamp_": "for p in model.parameters():\n    p.grad.clamp_(-1, 1)\n",
     "data.clamp_": "for p in model.parameters():\n    p.grad.data.clamp_(-1, 1)\n",
     "clamp of what is called a gradient": "import torch\nh = p.register_hook(lambda grad: torch.clamp(grad, -c, c))\n",
+    "a function that hardly clips anything but gradients": (
+        "import tensorflow as tf\ndef f(pairs): return [(tf.clip_by_norm(g, 5.0), v) for g, v in pairs]\n"
+    ),
     "clip of a parameter that gets gradients": (
         "import jax, jax.numpy as jnp\ndef clip(g): return jnp.clip(g, -1, 1)\nnew = jax.tree.map(clip, grads)\n"
     ),

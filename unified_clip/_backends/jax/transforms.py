@@ -9,7 +9,7 @@ import jax
 from jax.experimental.sparse import BCOO
 
 from ..._api import tensorflow_functions
-from ..._api.framework import Framework
+from ..._api.framework import Framework, to_backend
 from ..._core import entry, rule, validation
 from ..._core.collect import collect
 from ..._core.distributed import DistributedSpec
@@ -19,7 +19,7 @@ __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "clip_grad_no
 
 NeedClip = Callable[[str], bool]
 
-FRAMEWORK: Framework[Any, Any] = Framework.of(__name__, BACKEND)
+FRAMEWORK = Framework[Any, Any](__name__, to_backend(BACKEND))
 
 _STATIC = "With optax.inject_hyperparams, also pass static_args='{}'"
 

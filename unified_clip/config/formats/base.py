@@ -103,7 +103,7 @@ class Format(ABC):
     """The names of the keys in `clip_keys` that set a rule instead of a threshold."""
 
     is_yaml_11: ClassVar[bool] = False
-    """Whether the trainer reads YAML with PyYAML, and fails if PyYAML reads a number such as 1e-3 as text."""
+    """Whether the trainer may read YAML with PyYAML, and fail because PyYAML reads a number such as 1e-3 as text."""
 
     inheritance: ClassVar[Inheritance] = OneFile()
     vocabulary: ClassVar[Set[str]] = frozenset()
@@ -219,7 +219,9 @@ class Format(ABC):
         check_size(document, keys, value)
         if self.is_yaml_11 and isinstance(value, documents.Yaml12Number):
             number = documents.dump(float(value), "yaml").split()[0]
-            raise document.wrong(keys, f"PyYAML reads {value.text} as text, so training fails. Write {number}.")
+            raise document.wrong(
+                keys, f"PyYAML reads {value.text} as text, which trainers may not convert to a number. Write {number}."
+            )
         if not is_number(value) or math.isnan(value):
             raise document.wrong(keys, f"{value!r:.60} is not a threshold. Set a number.")
         if value == 0 and zero == "error":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..catalog import HOOK
+from ..catalog import HOOK, SHORT_NAME
 from ..clip_coefficients import is_coefficient
 from ..file_rewrite import FileRewrite
 from ..found_clip import FoundClip
@@ -84,7 +84,10 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, OF_INPUT.format(variable))
     elif file.gradients.is_gradient(tensor):
         flag_if_unsupported(file, clip)
-    elif function.name != "paddle.clip" and file.gradients.may_be_gradient(tensor):
+    elif function.name != "paddle.clip" and (
+        file.gradients.may_be_gradient(tensor)
+        or (not function.quiet and SHORT_NAME.match(file.module.code(tensor)) is not None)
+    ):
         file.flag(clip, LIKE_GRADIENT)
     elif file.gradients.contains_gradient(tensor):
         file.flag(clip, MADE_OF_GRADIENT)
