@@ -16,5 +16,5 @@ class Docstrings(griffe.Extension):
             obj.docstring.value = re.sub(r"`?docs/([\w/]+\.md)`?", r"[docs/\1](../\1)", text)
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        if "framework" in func.parameters:
+        if func.module.path.startswith("unified_clip._api.") and "framework" in func.parameters:
             del func.parameters["framework"]
