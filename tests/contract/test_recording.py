@@ -211,6 +211,15 @@ def test_a_failed_call_is_a_clip_event_with_its_error(kit: Kit, tmp_path: Path) 
     assert [failed["step"], good["step"]] == [1, 2]
 
 
+def test_a_call_with_wrong_arguments_is_no_clip_event(kit: Kit, tmp_path: Path) -> None:
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for options in ({"max_nrom": 1.0}, {"max_norm": 1.0, "framework": 1}, {}):
+            with pytest.raises(TypeError, match=r"^clip_grad_norm_\(\) "):
+                kit.namespace.clip_grad_norm_(kit.in_place([kit.tensor([3.0])]), **options)
+        kit.namespace.clip_grad_norm_(kit.in_place([kit.tensor([3.0])]), max_norm=1.0)
+    assert [event["step"] for event in events_of(tmp_path / "run.jsonl")] == [1]
+
+
 @pytest.mark.parametrize("norms", [False, True])
 def test_recording_does_not_change_results(kit: Kit, tmp_path: Path, norms: bool) -> None:
     def results() -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -68,6 +69,7 @@ class Dispatcher:
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if body.__name__ in NOT_CLIPS or self.running is not None:  # a call inside another call belongs to it
             return body(*args, **kwargs)
+        inspect.signature(body).bind(*args, **kwargs)  # a call with wrong arguments is no clip: it runs nothing
         return OWN_CALL.around(body, self._observe)(*args, **kwargs)
 
     def _observe(self, called: Call) -> Iterator[None]:
