@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unified_clip import _markdown
+from unified_clip._kit import markdown
 from unified_clip.bench import report
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +57,7 @@ def tables(data: Mapping[str, Any]) -> str:
     titled += [(f"On {name}", outside_graphs(report.pairs_table(data, name))) for name in data["compiled_kernels"]]
     for title, (header, rows) in titled:
         if rows:
-            paragraphs += [f"### {title}", _markdown.table(header, rows)]
+            paragraphs += [f"### {title}", markdown.table(header, rows)]
     return "\n\n".join(paragraphs)
 
 
@@ -93,7 +93,7 @@ def gpu_tables(data: Mapping[str, Any]) -> str:
                 ratios.setdefault(name, {}).setdefault(row["list"], {})[row["dtype"], kind] = report.middle(
                     row["ratio"]
                 )
-        paragraphs += [f"### {title} on a GPU", _markdown.table(*_by_column("PyTorch / unified_clip", ratios))]
+        paragraphs += [f"### {title} on a GPU", markdown.table(*_by_column("PyTorch / unified_clip", ratios))]
     return "\n\n".join(paragraphs)
 
 

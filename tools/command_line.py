@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from unified_clip import _markdown
 from unified_clip._command import codes, statuses
+from unified_clip._kit import markdown
 
 BEGIN = "<!-- {}: `python tools/command_line.py` writes this -->"
 END = "<!-- end of {} -->"
@@ -49,7 +49,7 @@ def with_tables(text: str) -> str:
 
 def errors() -> str:
     known = codes.read().values()
-    table = _markdown.table(
+    table = markdown.table(
         ["code", "problem", "subject"],
         [[f"[{code.code}](#{code.code.lower()})", code.title, code.group] for code in known],
     )
@@ -63,7 +63,7 @@ def section(code: codes.ErrorCode) -> str:
 
 
 def all_statuses() -> str:
-    return _markdown.table(["exit status", "meaning"], [[str(key), text] for key, text in statuses.GENERAL.items()])
+    return markdown.table(["exit status", "meaning"], [[str(key), text] for key, text in statuses.GENERAL.items()])
 
 
 def by_command() -> str:
@@ -72,7 +72,7 @@ def by_command() -> str:
         [f"`{command}`", *(meanings.get(status, "") for status in columns)]
         for command, meanings in statuses.COMMANDS.items()
     ]
-    return _markdown.table(["command", *map(str, columns)], rows)
+    return markdown.table(["command", *map(str, columns)], rows)
 
 
 if __name__ == "__main__":

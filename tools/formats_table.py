@@ -8,7 +8,8 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from unified_clip import ClipConfig, _markdown
+from unified_clip import ClipConfig
+from unified_clip._kit import markdown
 from unified_clip.config.explain import describe
 from unified_clip.config.explain.describe import FAMILY_TITLES
 from unified_clip.config.formats import FORMATS
@@ -52,7 +53,7 @@ def files() -> str:
         ]
         for file_format in FORMATS.values()
     ]
-    return _markdown.table(["name", "trainer", "files", "version for export"], rows)
+    return markdown.table(["name", "trainer", "files", "version for export"], rows)
 
 
 def families() -> str:
@@ -62,13 +63,13 @@ def families() -> str:
         settings = ClipConfig(rule="global_norm", threshold=1.0, family=family)
         eps = f"{settings.as_clip_rule(1.0).convention.eps:g}"
         rows.append([f"`{family}`: {title}", eps, describe.nonfinite(settings), ", ".join(trainers)])
-    rules = _markdown.table(["family", "eps", "a norm that is not finite", "trainers"], rows)
+    rules = markdown.table(["family", "eps", "a norm that is not finite", "trainers"], rows)
     titles: dict[str, list[str]] = {}
     for file_format in FORMATS.values():
         if file_format.not_finite:
             titles.setdefault(file_format.not_finite, []).append(file_format.title)
     nonfinite_rows = [[", ".join(trainers), text] for text, trainers in titles.items()]
-    return f"{rules}\n\n{_markdown.table(['trainer', 'a norm that is not finite'], nonfinite_rows)}"
+    return f"{rules}\n\n{markdown.table(['trainer', 'a norm that is not finite'], nonfinite_rows)}"
 
 
 def known() -> str:
@@ -83,7 +84,7 @@ def known() -> str:
         ]
         for setting in sorted(settings, key=lambda setting: setting["trainer"].lower())
     ]
-    return _markdown.table(["trainer", "setting", "default", "meaning", "why it is not imported"], rows)
+    return markdown.table(["trainer", "setting", "default", "meaning", "why it is not imported"], rows)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unified_clip import _markdown
+from unified_clip._kit import markdown
 from unified_clip.parity.known.entries import size_in_words
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +64,7 @@ def summary(report: Mapping[str, Any]) -> str:
             for framework in columns
         ]
         rows.append([title, *cells])
-    return _markdown.table(["", *(report["titles"][framework] for framework in columns)], rows)
+    return markdown.table(["", *(report["titles"][framework] for framework in columns)], rows)
 
 
 def details(report: Mapping[str, Any]) -> str:
@@ -82,7 +82,7 @@ def details(report: Mapping[str, Any]) -> str:
         ]
         for (*words, reason), grouped in rows.items()
     ]
-    return _markdown.table(["what differs", "framework", "function", "by", "cases", "why"], lines)
+    return markdown.table(["what differs", "framework", "function", "by", "cases", "why"], lines)
 
 
 def why(entry: Entry) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unified_clip import _json
+from unified_clip._kit import plain_json
 from unified_clip.parity.known import entries
 from unified_clip.parity.suite.schema import TOLERANCE
 from unified_clip.port import catalog
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     largest = merged(
         [entry(known) for known in entries.read(options.known) if known.framework in ported and known.kind in SIZED]
     )
-    data = {"rounding": TOLERANCE, "known": [_json.plain(difference) for difference in largest]}
+    data = {"rounding": TOLERANCE, "known": [plain_json.plain(difference) for difference in largest]}
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if not options.check:
         options.file.write_text(text, encoding="utf-8")

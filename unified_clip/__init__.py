@@ -74,9 +74,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith(__name__):
             raise
-        from . import _install
+        from ._kit import install
 
-        message = f"{name} needs {error.name}. Install the extra `config`: {_install.command('config')}"
+        message = f"{name} needs {error.name}. Install the extra `config`: {install.command('config')}"
         raise ModuleNotFoundError(message, name=error.name) from None
 
 

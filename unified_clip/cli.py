@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import _files, _install
 from ._command import (
     BROKEN,
     INTERRUPTED,
@@ -26,7 +25,8 @@ from ._command import (
 )
 from ._command import completion as completion_command
 from ._command import help as help_command
-from ._display import flush_or_discard, print_error
+from ._kit import atomic_files, install
+from ._kit.display import flush_or_discard, print_error
 from .bench import cli as bench_command
 from .check import cli as check_command
 from .config import cli as config_commands
@@ -77,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         flush_or_discard()
         if error.filename is None:  # `print` and temporary files name no file
-            return reject(_files.unwritable("Standard output or a temporary file", error))
-        return reject(_files.failure(error, error.filename, "is not accessible"))
+            return reject(atomic_files.unwritable("Standard output or a temporary file", error))
+        return reject(atomic_files.failure(error, error.filename, "is not accessible"))
     except Exception:  # Python would exit with status 1, which means a difference
         traceback.print_exc()
         print_error("This is a bug of unified-clip. Report it with the lines above.", BUG)
@@ -109,9 +109,7 @@ def not_installed(command: str) -> str:
     extra, modules = EXTRAS[command]
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return (
-        f"not installed: {', '.join(missing)}. Install the extra `{extra}`: {_install.command(extra)}"
-        if missing
-        else ""
+        f"not installed: {', '.join(missing)}. Install the extra `{extra}`: {install.command(extra)}" if missing else ""
     )
 
 

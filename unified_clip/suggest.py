@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _files, _install
-from ._files import LARGEST_REPORT
+from ._kit import atomic_files, install
+from ._kit.atomic_files import LARGEST_REPORT
 from .recording.lines import READABLE, without_calls
 
 RULE_COLORS = ("#2c9c69", "#9a5fc4", "#c98a1b")
@@ -116,7 +116,7 @@ class Suggestion:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "matplotlib":
                 raise
-            message = f"a plot needs matplotlib. Install the extra `bench`: {_install.command('bench')}"
+            message = f"a plot needs matplotlib. Install the extra `bench`: {install.command('bench')}"
             raise ModuleNotFoundError(message, name="matplotlib") from None
 
         figure = Figure((8, 3), layout="constrained")
@@ -146,7 +146,7 @@ class Suggestion:
         steps.set_title(f"threshold {self.threshold:g}: {100 * self.clipped:.3g} % clipped", fontsize=9)
         image = io.BytesIO()
         figure.savefig(image, format=Path(path).suffix[1:] or None)
-        _files.write(Path(path), image.getvalue())
+        atomic_files.write(Path(path), image.getvalue())
 
 
 def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) -> Suggestion:
@@ -230,7 +230,8 @@ def _recorded(path: Path) -> Iterator[float]:
         raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))
     by_step: dict[int, list[float]] = {}
     try:
-        header, *lines = [json.loads(line) for line in _files.read_text(path, LARGEST_REPORT).splitlines()] or [{}]
+        text = atomic_files.read_text(path, LARGEST_REPORT)
+        header, *lines = [json.loads(line) for line in text.splitlines()] or [{}]
         if header.get("schema") not in READABLE or "unified_clip" not in header:
             raise ValueError(
                 f"the first line is not the header of a recording with `schema` {' or '.join(map(str, READABLE))}"

@@ -19,7 +19,7 @@ from unittest import SkipTest
 import unified_clip
 
 from ._dispatch import ADAPTERS
-from ._display import safe
+from ._kit.display import safe
 from .cli import not_installed
 
 __all__ = ["assert_clip_parity", "assert_gradients_equal", "assert_suite_passes"]

@@ -16,9 +16,9 @@ from support import reference
 from support.kits import Kit
 
 import unified_clip
-from unified_clip import _safetensors
 from unified_clip._compute import kernels
 from unified_clip._core.types import Deferred
+from unified_clip._kit import safetensors_files
 
 NUMBERS = [[3.0, -4.0], [[0.25, 12.0], [-0.5, 1.0]], [2.0]]
 
@@ -249,7 +249,7 @@ def test_gradients_are_stored_before_clipping(kit: Kit, tmp_path: Path) -> None:
     expected = {
         name: (dtype, kernels.storage(reference.array(values, dtype))[0]) for name, (values, dtype) in numbers.items()
     }
-    _safetensors.write(tmp_path / "expected.safetensors", expected)
+    safetensors_files.write(tmp_path / "expected.safetensors", expected)
     assert (tmp_path / "run.step4.safetensors").read_bytes() == (tmp_path / "expected.safetensors").read_bytes()
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from unified_clip._workers import CPU_ONLY
+from unified_clip._kit.workers import CPU_ONLY
 from unified_clip.recording.compare import RecordingComparison, compare
 from unified_clip.recording.report import sentences
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unified_clip._workers import CPU_ONLY
+from unified_clip._kit.workers import CPU_ONLY
 from unified_clip.recording import compare, divergence
 
 pytestmark = pytest.mark.nightly

@@ -25,7 +25,7 @@ from support.port import pages as pages
 from support.port.pages import AFTER, BEFORE, GUIDES, PORTING, PROOF, SAYS, SILENT, WRONG
 from support.tiers import sampled
 
-from unified_clip._workers import CPU_ONLY
+from unified_clip._kit.workers import CPU_ONLY
 from unified_clip.recording import compare, divergence, rounding
 from unified_clip.tensors.files import safetensors
 

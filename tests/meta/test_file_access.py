@@ -1,4 +1,4 @@
-"""Only `_files` opens files, and only `_parse` parses Python source: their guards hold for every reader and writer."""
+"""Only `atomic_files` opens files, and only `parse` parses Python: their guards hold for every reader and writer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FUNCTIONS = (
 DRAWN = ("savefig", "tofile")
 
 SCRATCH = "a file in a temporary directory of the command, which an error removes"
-OPEN = "takes a file that `_files` has opened"
+OPEN = "takes a file that `atomic_files` has opened"
 OWN = "not a file of the user"
 
 EXCEPTIONS = {
-    "_display.py: open": OWN,
-    "_install.py: metadata.distribution('unified_clip').read_text": OWN,
-    "_scratch.py: os.open": "the lock of a temporary directory",
+    "_kit/display.py: open": OWN,
+    "_kit/install.py: metadata.distribution('unified_clip').read_text": OWN,
+    "_kit/scratch.py: os.open": "the lock of a temporary directory",
     "bench/measure.py: (PROCESS / 'clear_refs').write_text": OWN,
     "bench/plot.py: figure.savefig": "draws into memory",
     "bench/run.py: path.open": SCRATCH,
@@ -60,18 +60,18 @@ def direct_accesses(nodes: list[ast.AST]) -> set[str]:
 
 
 def _is_method(owner: str, name: str) -> bool:
-    return bool(owner) and owner not in ("_files", "documents") and name in (*METHODS, *DRAWN)
+    return bool(owner) and owner not in ("atomic_files", "documents") and name in (*METHODS, *DRAWN)
 
 
 def test_files_are_read_and_written_in_one_place() -> None:
-    paths = [path for path in PACKAGE.rglob("*.py") if path.name not in ("_files.py", "_parse.py")]
+    paths = [path for path in PACKAGE.rglob("*.py") if path.name not in ("atomic_files.py", "parse.py")]
     assert len(paths) > 100
     found = {
         f"{path.relative_to(PACKAGE).as_posix()}: {call}"
         for path in paths
         for call in direct_accesses(syntax.nodes(path))
     }
-    assert sorted(found) == sorted(EXCEPTIONS), "read and write with _files, and parse with _parse"
+    assert sorted(found) == sorted(EXCEPTIONS), "read and write with _kit.atomic_files, and parse with _kit.parse"
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,10 @@ PACKAGE = Path(unified_clip.__file__).parent
 FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
-    "_coded_error", "errors", "_guard", "_display", "_files", "_parse", "_install", "_command", "_json",
-    "_report_model", "_limits", "_markdown", "_safetensors", "_core", "_native", "_compute", "_distributed", "_api",
-    "_backends", "_dispatch", "_keras_releases", "adaptive", "namespaces", "_compilers", "_scratch", "_workers",
-    "_progress", "_page", "tensors", "causes", "recording", "suggest", "ownership", "_directories", "_mode_options",
-    "_static_values", "config", "package", "monitor", "integrations", "parity", "verify", "port", "check", "bench",
-    "_versions", "cli", "testing",
-    "pytest_plugin",
+    "_kit", "errors", "_guard", "_command", "_core", "_native", "_compute", "_distributed", "_api", "_backends",
+    "_dispatch", "adaptive", "namespaces", "_compilers", "_page", "tensors", "causes", "recording", "suggest",
+    "ownership", "config", "package", "monitor", "integrations", "parity", "verify", "port", "check", "bench",
+    "_versions", "cli", "testing", "pytest_plugin",
 ]  # fmt: skip
 """Each layer may import from itself and from the layers before it."""
 

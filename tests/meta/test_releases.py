@@ -21,7 +21,7 @@ ASKS = re.compile(
     rf"\b(?:hasattr|getattr|signature)\((?:{'|'.join(MODULES_OF)})\b[\w.]*, *\"[a-z]|\b(?:{'|'.join(MODULES_OF)})"
     r"(?:\.\w+)*\.__version(?:_info)?__|signature\((?:torch|jax|tf|paddle|np)\."
 )
-MAY_ASK = {"__init__.py", "numpy.py", "releases.py", "_keras_releases.py"}
+MAY_ASK = {"__init__.py", "numpy.py", "releases.py", "keras_releases.py"}
 """A backend's `__init__.py` passes the version to `check_release`."""
 
 

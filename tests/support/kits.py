@@ -226,9 +226,9 @@ class TensorflowKit(Kit):
     differentiates = True
 
     def __init__(self) -> None:
-        from unified_clip import _workers
+        from unified_clip._kit import workers
 
-        _workers.import_tensorflow()
+        workers.import_tensorflow()
 
     def from_array(self, array: np.ndarray) -> Any:
         import tensorflow as tf

@@ -15,7 +15,8 @@ import pytest
 from support.parity.cases import suite
 from support.recordings import complete
 
-from unified_clip import _display, cli
+from unified_clip import cli
+from unified_clip._kit import display
 from unified_clip.parity.workers import run_worker
 from unified_clip.testing import assert_gradients_equal
 
@@ -66,13 +67,13 @@ def written(path: Path, *lines: dict[str, Any]) -> Path:
     ],
 )
 def test_control_characters_and_log_commands_are_escaped_and_nothing_else(text: str, shown: str) -> None:
-    assert _display.safe(text) == shown
-    assert _display.safe({text: [text, (text, 1.5, None)]}) == {shown: [shown, [shown, 1.5, None]]}
+    assert display.safe(text) == shown
+    assert display.safe({text: [text, (text, 1.5, None)]}) == {shown: [shown, [shown, 1.5, None]]}
 
 
 def test_line_breaks_can_be_kept() -> None:
-    assert _display.safe("a\n\tb\x1b", keep="\n\t") == "a\n\tb\\x1b"
-    assert _display.safe("::2", keep="\n\t") == "::2"
+    assert display.safe("a\n\tb\x1b", keep="\n\t") == "a\n\tb\\x1b"
+    assert display.safe("::2", keep="\n\t") == "::2"
 
 
 def test_a_report_has_no_control_characters_in_any_format(
@@ -171,7 +172,7 @@ def test_no_format_character_without_width_is_left() -> None:
     for code in range(sys.maxunicode + 1):
         character = chr(code)
         if unicodedata.category(character) == "Cf" and unicodedata.name(character).split()[0] not in shaped:
-            assert _display.safe(character) != character, hex(code)
+            assert display.safe(character) != character, hex(code)
 
 
 # -- commands to type
@@ -199,4 +200,4 @@ def test_commands_to_type_name_the_program_as_it_was_started(
     assert line.partition(": ")[0] == "unified-clip"
     assert line.endswith(f"Type: {shown} record run.jsonl -- python train.py")
     text = "run `{} parity`. unified-clip is a program"
-    assert _display.as_started(text.format("unified-clip")) == text.format(shown)
+    assert display.as_started(text.format("unified-clip")) == text.format(shown)

@@ -20,9 +20,10 @@ from support.terminal import on_a_terminal
 from support.tiers import sampled
 
 import unified_clip
-from unified_clip import _command, _files, _install, cli
-from unified_clip._coded_error import CodedError
+from unified_clip import _command, cli
 from unified_clip._command import codes, statuses
+from unified_clip._kit import atomic_files, install
+from unified_clip._kit.coded_error import CodedError
 from unified_clip.errors import ClipWarning
 
 PACKAGE = Path(unified_clip.__file__).parent
@@ -55,14 +56,14 @@ def _arrays(_: Patch) -> None:
 def _without_libcst(patch: Patch) -> None:
     find_spec = importlib.util.find_spec
     patch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "libcst" else find_spec(name, *rest))
-    patch.setattr(_install, "command", "pip install './unified_clip[{}]'".format)
+    patch.setattr(install, "command", "pip install './unified_clip[{}]'".format)
 
 
 def _full_disk(patch: Patch) -> None:
     def write(path: Path, _: bytes) -> Path:
         raise OSError(28, "No space left on device", path.name)
 
-    patch.setattr(_files, "write_beside", write)
+    patch.setattr(atomic_files, "write_beside", write)
 
 
 def _private(patch: Patch) -> None:
@@ -214,8 +215,8 @@ def test_the_source_uses_every_code_and_no_other() -> None:
 
 INTERNAL = {
     "check/notebooks/cells.py: NotebookError",
-    "_parse.py: UnreadableSourceError",
-    "_static_values.py: UnknownValueError",
+    "_kit/parse.py: UnreadableSourceError",
+    "_kit/static_values.py: UnknownValueError",
     "bench/cuda.py: NoDeviceError",
     "config/documents/interpolation.py: _UnknownError",
     "config/documents/merge.py: MergeError",
@@ -252,11 +253,11 @@ def test_every_exception_has_a_code_or_is_listed_as_internal() -> None:
     while result := {name for name in exceptions - coded if names & {*bases[name]}}:
         coded |= result
         names |= {name.partition(": ")[2] for name in result}
-    assert exceptions - coded == {*INTERNAL, *PUBLIC, "_coded_error.py: CodedError"}
+    assert exceptions - coded == {*INTERNAL, *PUBLIC, "_kit/coded_error.py: CodedError"}
 
 
 NOTES = {
-    "_display.py": "complain and print_error",
+    "_kit/display.py": "complain and print_error",
     "_guard.py": "a warning in a program that turns warnings into errors",
     "_command/__init__.py": "interrupted",
     "_command/parser.py": "the usage line above an error",

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from support.full_disk import full_disk
 
-from unified_clip import ClipConfig, _files, record
-from unified_clip._files import FileError
+from unified_clip import ClipConfig, record
+from unified_clip._kit import atomic_files
+from unified_clip._kit.atomic_files import FileError
 from unified_clip.bench import report
 
 
@@ -27,7 +28,7 @@ def special(kind: str, directory: Path) -> Path:
         path.mkdir()
     elif kind == "large":
         path.touch()
-        os.truncate(path, _files.LARGEST + 1)
+        os.truncate(path, atomic_files.LARGEST + 1)
     elif kind == "binary":
         path.write_bytes(b"a\xff")
     return {"zero": Path("/dev/zero"), "memory": Path("/proc/self/mem")}.get(kind, path)
@@ -45,7 +46,7 @@ def test_what_is_no_readable_file_is_refused(kind: str, tmp_path: Path) -> None:
     if kind in ("zero", "memory") and not path.exists():
         pytest.skip(f"there is no {path} here")
     with pytest.raises(FileError, match=f"^{path} cannot be read: ") as failure:
-        _files.read_text(path)
+        atomic_files.read_text(path)
     assert failure.value.code == "UC207"
     assert failure.value.errno == KINDS[kind]
 
@@ -53,14 +54,14 @@ def test_what_is_no_readable_file_is_refused(kind: str, tmp_path: Path) -> None:
 def test_text_is_read_without_byte_order_mark_and_carriage_returns(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"\xef\xbb\xbfa\r\nb\xff")
-    assert _files.read_text(path, errors="replace") == "a\nb\ufffd"
+    assert atomic_files.read_text(path, errors="replace") == "a\nb\ufffd"
 
 
 def test_the_path_has_the_new_content_and_no_other_file_is_left(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     path.chmod(0o640)
-    _files.write(path, "new")
+    atomic_files.write(path, "new")
     assert path.read_text() == "new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert list(tmp_path.iterdir()) == [path]
@@ -70,14 +71,14 @@ def test_a_link_remains_a_link(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")
     link.symlink_to(target)
-    _files.write(link, "new")
+    atomic_files.write(link, "new")
     assert link.is_symlink()
     assert target.read_text() == "new"
 
 
 def test_the_name_of_the_file_can_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
     path = tmp_path / ("n" * 255)
-    _files.write(path, b"new")
+    atomic_files.write(path, b"new")
     assert path.read_text() == "new"
 
 
@@ -87,7 +88,7 @@ def test_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
     received: list[str] = []
     reader = threading.Thread(target=lambda: received.append(path.read_text()))
     reader.start()
-    _files.write(path, "new")
+    atomic_files.write(path, "new")
     reader.join()
     assert received == ["new"]
     assert path.is_fifo()
@@ -97,11 +98,11 @@ def test_several_files_are_all_written_or_none(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     a.write_text("old")
     with full_disk(), pytest.raises(FileError, match=f"^{b} cannot be written: ") as failure:
-        _files.write_all({a: "new", b: "much too long"})
+        atomic_files.write_all({a: "new", b: "much too long"})
     assert failure.value.code == "UC205"
     assert a.read_text() == "old"
     assert list(tmp_path.iterdir()) == [a]
-    _files.write_all({a: "new", b: "short"})
+    atomic_files.write_all({a: "new", b: "short"})
     assert [path.read_text() for path in (a, b)] == ["new", "short"]
 
 
@@ -133,9 +134,9 @@ def test_a_path_is_checked_before_the_work(kind: str, tmp_path: Path) -> None:
     if kind == "directory":
         path.mkdir()
     if kind == "file":
-        _files.check_writable(path)
+        atomic_files.check_writable(path)
     else:
         with pytest.raises(FileError) as failure:
-            _files.check_writable(path)
+            atomic_files.check_writable(path)
         assert failure.value.code == "UC205"
     assert not path.is_file()

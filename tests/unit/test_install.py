@@ -14,17 +14,18 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from unified_clip import _install, cli
+from unified_clip import cli
+from unified_clip._kit import install
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = Path(_install.__file__).parent
+PACKAGE = Path(install.__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.yml")]
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(_install, "PACKAGE_PARENT", tmp_path)
+    monkeypatch.setattr(install, "PACKAGE_PARENT", tmp_path)
     return tmp_path
 
 
@@ -36,20 +37,20 @@ def installed_from(url: str | None, monkeypatch: pytest.MonkeyPatch, **details: 
 
 def test_a_clone_is_named_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyproject.toml").touch()
-    monkeypatch.setattr(_install, "PACKAGE_PARENT", tmp_path)
-    assert _install.command("cli") == f"pip install '{tmp_path}[cli]'"
+    monkeypatch.setattr(install, "PACKAGE_PARENT", tmp_path)
+    assert install.command("cli") == f"pip install '{tmp_path}[cli]'"
 
 
 def test_a_package_installed_from_a_clone_names_the_clone(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clone = site / "a clone"
     clone.mkdir()
     installed_from(clone.as_uri(), monkeypatch)
-    assert _install.command("port") == f"pip install '{clone}[port]'"
+    assert install.command("port") == f"pip install '{clone}[port]'"
 
 
 def test_a_clone_that_is_gone_is_a_placeholder_with_the_reason(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed_from("file:///absent/unified_clip", monkeypatch)
-    assert _install.command("cli") == (
+    assert install.command("cli") == (
         "pip install 'path/to/unified_clip[cli]' "
         "(replace path/to/unified_clip by the path of your clone: /absent/unified_clip no longer exists)"
     )
@@ -79,7 +80,7 @@ def test_a_package_from_a_repository_or_an_archive_names_it(
     url: str, details: dict[str, Any], requirement: str, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed_from(url, monkeypatch, **details)
-    program, action, argument = shlex.split(_install.command("cli"))
+    program, action, argument = shlex.split(install.command("cli"))
     assert (program, action, argument) == ("pip", "install", requirement)
     parsed = Requirement(argument)
     assert (parsed.name, parsed.extras) == ("unified_clip", {"cli"})
@@ -90,7 +91,7 @@ def test_a_package_that_is_not_installed_is_a_placeholder(site: Path, monkeypatc
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", absent)
-    assert _install.command("cli") == (
+    assert install.command("cli") == (
         "pip install 'path/to/unified_clip[cli]' "
         "(replace path/to/unified_clip by the path of your clone: unified_clip was not imported from a clone)"
     )
@@ -98,7 +99,7 @@ def test_a_package_that_is_not_installed_is_a_placeholder(site: Path, monkeypatc
 
 def test_a_package_from_an_index_is_named_without_a_path(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed_from(None, monkeypatch)
-    assert _install.command("cli") == "pip install 'unified_clip[cli]'"
+    assert install.command("cli") == "pip install 'unified_clip[cli]'"
 
 
 def test_help_names_the_place_of_the_pages(

@@ -16,7 +16,8 @@ import pytest
 from support.parity.cases import ONE_CASE, suite
 from support.parity.gradient_files import Found, write_safetensors
 
-from unified_clip import _limits, cli
+from unified_clip import cli
+from unified_clip._kit import limits
 from unified_clip.tensors import files
 from unified_clip.tensors.types import UnreadableError, densify
 
@@ -58,7 +59,7 @@ def test_a_bomb_is_rejected_before_anything_is_computed_or_written(
     bomb(tmp_path / "small.npz", 5_000_000)
     assert len(files.read(tmp_path / "small.npz", tmp_path)) == 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(_limits.MAX_BYTES, "10MiB")
+        patch.setenv(limits.MAX_BYTES, "10MiB")
         status = cli.main(["parity", "--suite", str(directory), "--out", str(tmp_path / "report")])
     assert status == 2
     assert capsys.readouterr().err == (
@@ -91,7 +92,7 @@ def test_explain_has_the_limit_too(
 ) -> None:
     (tmp_path / "clip.toml").write_text("rule = 'global_norm'\nthreshold = 1.0\n")
     arguments = ["explain", str(tmp_path / "clip.toml"), "--gradients", str(bomb(tmp_path / "a.npz", 5_000_000))]
-    monkeypatch.setenv(_limits.MAX_BYTES, "10MiB")
+    monkeypatch.setenv(limits.MAX_BYTES, "10MiB")
     assert cli.main(arguments) == 2
     assert "the limit for this file is 10 MiB" in capsys.readouterr().err
     data = saved(np.savez)
@@ -104,13 +105,13 @@ def test_explain_has_the_limit_too(
     ("variable", "text", "message"),
     [
         (
-            _limits.MAX_BYTES,
+            limits.MAX_BYTES,
             "lots",
             "UNIFIED_CLIP_MAX_BYTES: 'lots' is not an amount of memory: write a number and one of",
         ),
-        (_limits.MAX_NESTING, "0", "UNIFIED_CLIP_MAX_NESTING: '0' is not a whole number of 1 or more"),
-        (_limits.MAX_ENTRIES, "many", "UNIFIED_CLIP_MAX_ENTRIES: 'many' is not a whole number of 1 or more"),
-        (_limits.MAX_SECONDS, "-1", "UNIFIED_CLIP_MAX_SECONDS: '-1' is not a number above 0"),
+        (limits.MAX_NESTING, "0", "UNIFIED_CLIP_MAX_NESTING: '0' is not a whole number of 1 or more"),
+        (limits.MAX_ENTRIES, "many", "UNIFIED_CLIP_MAX_ENTRIES: 'many' is not a whole number of 1 or more"),
+        (limits.MAX_SECONDS, "-1", "UNIFIED_CLIP_MAX_SECONDS: '-1' is not a number above 0"),
     ],
 )
 def test_a_limit_that_is_no_number_is_rejected(
@@ -119,7 +120,7 @@ def test_a_limit_that_is_no_number_is_rejected(
     (tmp_path / "a.pdparams").write_bytes(pickle.dumps(ARRAYS, 4))
     (tmp_path / "grads.py").touch()
     monkeypatch.setenv(variable, text)
-    is_time = variable == _limits.MAX_SECONDS
+    is_time = variable == limits.MAX_SECONDS
     with pytest.raises(UnreadableError, match=message):
         files.call("grads.py:f", tmp_path, tmp_path) if is_time else read(tmp_path / "a.pdparams")
 
@@ -133,10 +134,10 @@ def test_limits_can_be_raised_and_lowered(
     (tmp_path / "a.pdparams").write_bytes(pickle.dumps(deep, 4))
     with pytest.raises(UnreadableError, match="nested more than 100 deep"):
         read(tmp_path / "a.pdparams")
-    monkeypatch.setenv(_limits.MAX_NESTING, "101")
+    monkeypatch.setenv(limits.MAX_NESTING, "101")
     assert len(read(tmp_path / "a.pdparams")) == 1
     (tmp_path / "grads.py").write_text("import time\ndef f(): time.sleep(60)\n")
-    monkeypatch.setenv(_limits.MAX_SECONDS, "0.5")
+    monkeypatch.setenv(limits.MAX_SECONDS, "0.5")
     with pytest.raises(
         UnreadableError,
         match=r"no result after 0.5 seconds: .*Set the environment variable UNIFIED_CLIP_MAX_SECONDS to a higher",
@@ -148,24 +149,24 @@ def test_limits_can_be_raised_and_lowered(
 def test_ordinary_files_are_below_the_limits(tmp_path: Path, read: Callable[..., Found]) -> None:
     np.savez_compressed(tmp_path / "zeros.npz", w=np.zeros(20_000_000, np.float32))
     assert read(tmp_path / "zeros.npz")["w"].shape == (20_000_000,)
-    _limits.check_expanded(400 * 2**30, 4 * 2**30)
-    with pytest.raises(_limits.LimitError, match="UNIFIED_CLIP_MAX_BYTES='401 GiB'"):
-        _limits.check_expanded(400 * 2**30 + 1, 4 * 2**30)
+    limits.check_expanded(400 * 2**30, 4 * 2**30)
+    with pytest.raises(limits.LimitError, match="UNIFIED_CLIP_MAX_BYTES='401 GiB'"):
+        limits.check_expanded(400 * 2**30 + 1, 4 * 2**30)
 
 
 def test_nested_data_has_at_most_a_million_entries_by_default() -> None:
-    tree = _limits.Tree()
+    tree = limits.Tree()
     for _ in range(1_000_000):
         tree.enter("w", 0)
-    with pytest.raises(_limits.LimitError, match="the dicts and lists have more than 1000000 entries"):
+    with pytest.raises(limits.LimitError, match="the dicts and lists have more than 1000000 entries"):
         tree.enter("w", 0)
 
 
 def test_names_that_together_take_much_memory_are_rejected() -> None:
-    tree = _limits.Tree()
+    tree = limits.Tree()
     for _ in range(10_000):
         tree.name("x" * 10_000)
-    with pytest.raises(_limits.LimitError, match="all tensor names together have more than 100000000 characters"):
+    with pytest.raises(limits.LimitError, match="all tensor names together have more than 100000000 characters"):
         tree.name("x")
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from unified_clip import _scratch
-from unified_clip._workers import Worker
+from unified_clip._kit import scratch
+from unified_clip._kit.workers import Worker
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
 
 PARENT = """
 import sys, time
-from unified_clip._scratch import Scratch
-from unified_clip._workers import Worker
+from unified_clip._kit.scratch import Scratch
+from unified_clip._kit.workers import Worker
 scratch = Scratch("test")
 (scratch.path / "data").write_text("x")
 if sys.argv[1:]:
@@ -36,7 +36,7 @@ time.sleep(600)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    _scratch._remove_abandoned_once.cache_clear()
+    scratch._remove_abandoned_once.cache_clear()
     return tmp_path
 
 
@@ -57,9 +57,9 @@ def living(directory: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 
 def test_a_directory_is_removed_with_its_block(directory: Path) -> None:
-    with _scratch.Scratch("test") as scratch:
-        assert scratch.path.is_dir()
-        assert scratch.path.parent == directory
+    with scratch.Scratch("test") as own:
+        assert own.path.is_dir()
+        assert own.path.parent == directory
     assert not list(directory.iterdir())
 
 
@@ -70,14 +70,14 @@ def test_the_directory_of_a_killed_process_is_removed_by_the_next_one(
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert (path / "data").exists()
-    with _scratch.Scratch("test") as scratch:
+    with scratch.Scratch("test") as own:
         assert not path.exists()
-        assert scratch.path.is_dir()
+        assert own.path.is_dir()
 
 
 def test_the_directory_of_a_living_process_is_kept(living: tuple[subprocess.Popen[str], Path]) -> None:
     _, path = living
-    with _scratch.Scratch("test"), _scratch.Scratch("test"):
+    with scratch.Scratch("test"), scratch.Scratch("test"):
         assert (path / "data").exists()
 
 
@@ -87,19 +87,19 @@ def test_the_directory_of_a_killed_process_is_kept_while_its_worker_lives(direct
     with process:
         process.send_signal(signal.SIGKILL)
         process.wait()
-        _scratch.remove_abandoned(str(directory))
+        scratch.remove_abandoned(str(directory))
         assert (path / "data").exists()
         for number in _sleeping(path):
             os.kill(number, signal.SIGKILL)
         until = time.monotonic() + 10
         while path.exists() and time.monotonic() < until:
-            _scratch.remove_abandoned(str(directory))
+            scratch.remove_abandoned(str(directory))
             time.sleep(0.05)
         assert not path.exists()
 
 
 def _sleeping(path: Path) -> list[int]:
-    lock = path / _scratch.LOCK
+    lock = path / scratch.LOCK
     result = set()
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):  # a process that starts opens and closes files
@@ -112,27 +112,27 @@ def test_other_directories_are_kept(directory: Path) -> None:
     """A directory without a lock may be in use. A link leads elsewhere. A lock may belong to another program."""
     elsewhere = directory / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / _scratch.LOCK).touch()
+    (elsewhere / scratch.LOCK).touch()
     (directory / "unified_clip_verify_without").mkdir()
     (directory / "unified_clip_verify_link").symlink_to(elsewhere)
     linked = directory / "unified_clip_verify_linked"
     linked.mkdir()
-    (linked / _scratch.LOCK).symlink_to(elsewhere / _scratch.LOCK)
+    (linked / scratch.LOCK).symlink_to(elsewhere / scratch.LOCK)
     before = sorted(directory.iterdir())
-    _scratch.remove_abandoned(str(directory))
+    scratch.remove_abandoned(str(directory))
     assert sorted(directory.iterdir()) == before
 
 
 def test_the_directory_of_another_user_is_kept(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     abandoned = directory / "unified_clip_verify_abandoned"
     abandoned.mkdir()
-    (abandoned / _scratch.LOCK).touch()
+    (abandoned / scratch.LOCK).touch()
     user = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: user + 1)
-    _scratch.remove_abandoned(str(directory))
+    scratch.remove_abandoned(str(directory))
     assert abandoned.exists()
     monkeypatch.undo()
-    _scratch.remove_abandoned(str(directory))
+    scratch.remove_abandoned(str(directory))
     assert not abandoned.exists()
 
 
@@ -140,11 +140,11 @@ def test_a_file_system_without_locks_is_used_without(directory: Path, monkeypatc
     def unsupported(*_: object) -> None:
         raise OSError("No locks available")
 
-    monkeypatch.setattr(_scratch.fcntl, "flock", unsupported)
-    with _scratch.Scratch("test") as scratch:
-        assert scratch.lock is None
-        _scratch.remove_abandoned(str(directory))
-        with Worker([sys.executable, "-c", "pass"], scratch) as worker:
+    monkeypatch.setattr(scratch.fcntl, "flock", unsupported)
+    with scratch.Scratch("test") as own:
+        assert own.lock is None
+        scratch.remove_abandoned(str(directory))
+        with Worker([sys.executable, "-c", "pass"], own) as worker:
             assert worker.wait(60).code == 0
     assert not list(directory.iterdir())
 
@@ -160,8 +160,8 @@ time.sleep(600)
 
 STARTS = """
 import sys
-from unified_clip._scratch import Scratch
-from unified_clip._workers import Worker
+from unified_clip._kit.scratch import Scratch
+from unified_clip._kit.workers import Worker
 scratch = Scratch("test")
 with Worker([sys.executable, "-c", sys.argv[1], sys.argv[2]], scratch) as worker:
     worker.wait(600)
@@ -176,6 +176,6 @@ def test_a_prepared_worker_ends_after_its_killed_parent_and_its_directory_goes(d
         process.kill()
     until = time.monotonic() + 20
     while list(directory.glob("unified_clip_*")) and time.monotonic() < until:
-        _scratch.remove_abandoned(str(directory))
+        scratch.remove_abandoned(str(directory))
         time.sleep(0.05)
     assert not list(directory.glob("unified_clip_*"))

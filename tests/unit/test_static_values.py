@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from unified_clip._static_values import UnknownValueError, evaluate
+from unified_clip._kit.static_values import UnknownValueError, evaluate
 
 NAMES = {"limit": 0.5, "text": "2.5"}
 IMPORTS = {"np.inf": "numpy.inf"}

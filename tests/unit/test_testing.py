@@ -19,7 +19,7 @@ import pytest
 
 import unified_clip
 from unified_clip import testing
-from unified_clip._install import command
+from unified_clip._kit.install import command
 from unified_clip.parity import assert_parity
 from unified_clip.parity.suite import cases
 from unified_clip.parity.workers import run_worker

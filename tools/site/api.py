@@ -6,8 +6,9 @@ import ast
 from pathlib import Path
 
 import unified_clip
-from unified_clip import _api, _markdown
+from unified_clip import _api
 from unified_clip._api import classes, settings, tensorflow_functions, torch_functions
+from unified_clip._kit import markdown
 
 PACKAGE = Path(__file__).parents[2] / "unified_clip"
 NAMESPACES = ("torch", "tensorflow", "paddle", "jax", "mlx", "numpy")
@@ -80,7 +81,7 @@ def index() -> str:
     ]
     rows.insert(1, ["[Configuration](config.md)", ", ".join(f"[`{name}`][unified_clip.{name}]" for name in LATER)])
     text = "The reference has every public name, with its signature, parameters, errors and an executed example."
-    return f"# API reference\n\n{text}\n\n{_markdown.table(['page', 'names'], rows)}\n"
+    return f"# API reference\n\n{text}\n\n{markdown.table(['page', 'names'], rows)}\n"
 
 
 def address(module: str, name: str) -> str:
@@ -113,7 +114,7 @@ def summary(module: str) -> str:
     if module != "unified_clip":
         return text
     rows = [[f"`unified_clip.{name}`", " ".join(summary(f"unified_clip.{name}").split())] for name in NAMESPACES]
-    return f"{text}\n\n{_markdown.table(['module', 'description'], rows)}"
+    return f"{text}\n\n{markdown.table(['module', 'description'], rows)}"
 
 
 def parsed(module: str) -> ast.Module:

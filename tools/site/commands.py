@@ -6,8 +6,9 @@ import argparse
 import re
 from collections.abc import Iterator
 
-from unified_clip import _markdown, cli
+from unified_clip import cli
 from unified_clip._command import statuses, subcommands
+from unified_clip._kit import markdown
 
 BEGIN = """# Commands
 
@@ -27,9 +28,9 @@ def section(name: str, parser: argparse.ArgumentParser) -> str:
     usage = parser.format_usage().removeprefix("usage: ").strip()
     paragraphs = [f"## unified-clip {name}", *description(parser), f"```text\n{usage}\n```"]
     rows = [[f"`{form}`", text] for form, text in options(parser)]
-    paragraphs.append(_markdown.table(["argument", "meaning"], rows))
+    paragraphs.append(markdown.table(["argument", "meaning"], rows))
     meanings = statuses.COMMANDS.get(name, {})
-    paragraphs.append(_markdown.table(["exit status", "meaning"], [[str(key), text] for key, text in meanings.items()]))
+    paragraphs.append(markdown.table(["exit status", "meaning"], [[str(key), text] for key, text in meanings.items()]))
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import unified_clip
-from unified_clip import _markdown
+from unified_clip._kit import markdown
 from unified_clip.parity.known.entries import size_in_words
 
 from .api import PACKAGE
@@ -63,7 +63,7 @@ def index() -> str:
         ]
         sections += [
             f"## {title.capitalize()}\n",
-            _markdown.table(["function", "framework", "unified_clip"], rows) + "\n",
+            markdown.table(["function", "framework", "unified_clip"], rows) + "\n",
         ]
     return "\n".join(sections)
 
@@ -76,7 +76,7 @@ def page(function: Mapping[str, Any], known: list[dict[str, Any]]) -> str:
     sections += ["## Closest functions elsewhere", closest(function)]
     if rows := [deviation(entry) for entry in known if covers(entry, function)]:
         sections += ["## Measured differences from the exact result", MEASURED]
-        sections.append(_markdown.table(["input", "largest difference in the suite", "functions", "reason"], rows))
+        sections.append(markdown.table(["input", "largest difference in the suite", "functions", "reason"], rows))
     return "\n\n".join(sections) + "\n"
 
 
@@ -137,7 +137,7 @@ def closest(function: Mapping[str, Any]) -> str:
         ]
         for alternative in same
     ]
-    table = _markdown.table(["function", "framework", "difference of the rules"], rows)
+    table = markdown.table(["function", "framework", "difference of the rules"], rows)
     names = " and ".join(", ".join(without).rsplit(", ", 1))
     none = f"{names} {'has' if len(without) == 1 else 'have'} no such function."
     return "\n\n".join(part for part in (table, none if without else "") if part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unified_clip import _markdown
+from unified_clip._kit import markdown
 from unified_clip.config.formats import FORMATS
 from unified_clip.port.catalog import clip_functions, settings
 
@@ -87,7 +87,7 @@ If your library is missing, call a function of your framework's namespace, which
 def page() -> str:
     header = ["library", "clip", "configuration", "port", "record"]
     trainer_names = sorted({*PAGES, *formats(), *ported()} - set(FRAMEWORKS), key=str.lower)
-    tables = (_markdown.table(header, [row(name) for name in section]) for section in (FRAMEWORKS, trainer_names))
+    tables = (markdown.table(header, [row(name) for name in section]) for section in (FRAMEWORKS, trainer_names))
     frameworks, trainers = tables
     sections = [BEGIN, "## Frameworks", frameworks, "## Trainers and optimizers", trainers, END]
     return "\n\n".join(section.strip("\n") for section in sections) + "\n"

@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from .. import _files
-from .._coded_error import CodedError, UsageError
-from .._display import print_error
+from .._kit import atomic_files
+from .._kit.coded_error import CodedError, UsageError
+from .._kit.display import print_error
 from .parser import Parser, add_format, describe_exit_statuses, subcommands
 from .statuses import BROKEN, DIFFERENT, INCOMPLETE, INTERRUPTED, REJECTED, SUCCESS, UNREAD
 
@@ -35,4 +35,4 @@ def interrupted() -> int:
 def write_new(out: Path, text: str) -> None:
     if os.path.lexists(out):  # also a link to a missing file
         raise UsageError(f"{out} exists. Pass another file to --out.", "UC206")
-    _files.write(out, text)
+    atomic_files.write(out, text)

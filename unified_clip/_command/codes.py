@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from .. import _files
-from .._display import BOLD, paint
-from .._parse import tomllib
+from .._kit import atomic_files
+from .._kit.display import BOLD, paint
+from .._kit.parse import tomllib
 
 PATH = Path(__file__).with_name("errors.toml")
 
@@ -52,7 +52,7 @@ class ErrorCode:
 
 @cache
 def read() -> dict[str, ErrorCode]:
-    entries = tomllib.loads(_files.read_text(PATH))
+    entries = tomllib.loads(atomic_files.read_text(PATH))
     texts = ("title", "explanation", "example")
     return {
         code: ErrorCode(code, remedies=entry["remedies"], **{key: " ".join(entry[key].split()) for key in texts})

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from .. import _install
-from .._coded_error import UsageError
-from .._display import BOLD, paint
+from .._kit import install
+from .._kit.coded_error import UsageError
+from .._kit.display import BOLD, paint
 from . import codes, statuses
 from .parser import subcommands, suggestion
 
@@ -44,7 +44,7 @@ def run(root: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         for line in _page(topic, commands):
             print(line)
     if not topic:
-        print(f"\nThe directory docs/, which messages name, is {_install.documentation()}")
+        print(f"\nThe directory docs/, which messages name, is {install.documentation()}")
     return statuses.SUCCESS
 
 

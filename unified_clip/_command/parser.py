@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from .._display import print_error
+from .._kit.display import print_error
 from . import statuses
 
 FORMATS = {

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .. import _files
+from .._kit import atomic_files
 from .._native import KERNELS
 from ..errors import ClipWarning
 
@@ -72,7 +72,7 @@ class Compiler:
 
     def compile(self, capability: int, options: Sequence[str]) -> bytes:
         """Return the code for one compute capability. Older drivers reject code for several (PTX)."""
-        source, header = (_files.read_bytes(SOURCE / name) for name in ("clip.cu", "call.hpp"))
+        source, header = (atomic_files.read_bytes(SOURCE / name) for name in ("clip.cu", "call.hpp"))
         arguments = [text.encode() for text in (f"--gpu-architecture=sm_{capability}", *OPTIONS, *options)]
         program, library = ctypes.c_void_p(), self._library
         one = ctypes.c_char_p * 1
@@ -139,7 +139,7 @@ def cache_directory() -> Path | None:
 
 @functools.cache
 def _source_digest() -> bytes:
-    return hashlib.sha256(b"".join(_files.read_bytes(SOURCE / name) for name in ("clip.cu", "call.hpp"))).digest()
+    return hashlib.sha256(b"".join(atomic_files.read_bytes(SOURCE / name) for name in ("clip.cu", "call.hpp"))).digest()
 
 
 def compiled(compiler: Compiler, capability: int, options: Sequence[str]) -> bytes:
@@ -150,13 +150,13 @@ def compiled(compiler: Compiler, capability: int, options: Sequence[str]) -> byt
     key = hashlib.sha256(repr((_source_digest(), compiler.version, capability, OPTIONS, list(options))).encode())
     path = directory / f"{key.hexdigest()}.cubin"
     with suppress(OSError):
-        content = _files.read_bytes(path)
+        content = atomic_files.read_bytes(path)
         if hashlib.sha256(content[32:]).digest() == content[:32]:
             return content[32:]
     code = compiler.compile(capability, options)
     with suppress(OSError):  # a cache that cannot be written is left out
         directory.mkdir(parents=True, exist_ok=True)
-        _files.write(path, hashlib.sha256(code).digest() + code)
+        atomic_files.write(path, hashlib.sha256(code).digest() + code)
         files = sorted(directory.glob("*.cubin"), key=lambda file: file.stat().st_mtime)
         for file in files[:-MAX_CACHED]:
             file.unlink(missing_ok=True)

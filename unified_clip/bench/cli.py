@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import _files
 from .._command import INCOMPLETE, interrupted
 from .._command.parser import comma_separated
+from .._kit import atomic_files
 from .lists import LISTS, LISTS_ON_GPU
 from .options import DEVICES, Options
 
@@ -52,7 +52,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from .._progress import busy, progress
+    from .._kit.progress import busy, progress
     from . import gradients, report
     from . import run as engine
 
@@ -63,8 +63,8 @@ def run(options: argparse.Namespace) -> int:
         with busy("reading the shapes"):
             passed["own_lists"] = {title: gradients.shapes_in(Path(path)) for path, title in titles.items()}
     chosen = Options(**DEVICES.get(options.device, {}) | passed)
-    _files.make_directory(options.out)
-    _files.check_writable(options.out / "bench.json")
+    atomic_files.make_directory(options.out)
+    atomic_files.check_writable(options.out / "bench.json")
     try:
         with progress({name: len(list(chosen.measurements(name))) for name in chosen.frameworks}) as advance:
             data = engine.run(chosen, advance)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _files
+from .._kit import atomic_files
 from .gradients import Array
 
 WARM_UP = 2
@@ -130,5 +130,5 @@ def extra_memory(call: Call, inputs: Any) -> int | None:
 
 
 def _kibibytes(key: str) -> int:
-    status = _files.read_text(PROCESS / "status")
+    status = atomic_files.read_text(PROCESS / "status")
     return int(status.split(f"{key}:")[1].split()[0])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._coded_error import CodedError
+from .._kit.coded_error import CodedError
 from .lists import GROWTH, LISTS, LISTS_ON_GPU, Shape
 
 DTYPES = ("float32", "bfloat16")

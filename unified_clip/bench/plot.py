@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from .. import _files
+from .._kit import atomic_files
 
 COLOURS = {
     "torch": "#d1422a",
@@ -124,4 +124,4 @@ def _key(label: str, colour: str, marker: str, hollow: bool = False) -> Line2D:
 def _save(figure: Figure, path: Path) -> None:
     image = io.BytesIO()
     figure.savefig(image, format="svg", metadata={"Date": None, "Creator": None})
-    _files.write(path, image.getvalue())
+    atomic_files.write(path, image.getvalue())

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import _files
-from .._display import cell
+from .._kit import atomic_files
+from .._kit.display import cell
 from . import plot
 
 NOTHING = "-"
@@ -26,7 +26,7 @@ Table = tuple[Sequence[str], list[list[str]]]
 
 
 def write(data: Mapping[str, Any], out: Path) -> None:
-    _files.write(out / "bench.json", as_json(data))
+    atomic_files.write(out / "bench.json", as_json(data))
     plot.ratios(data, out / "ratios.svg")
     (out / "growth.svg").unlink(missing_ok=True)
     if data["growth"]:

@@ -13,9 +13,9 @@ from typing import Any
 
 import unified_clip
 
-from .. import _workers
+from .._kit import workers
+from .._kit.scratch import Scratch
 from .._native import KERNELS
-from .._scratch import Scratch
 from .options import Options
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads", "PJRT_NPROC")
@@ -79,7 +79,7 @@ def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None
         with (
             path.open("wb") as out,
             path.open("rb") as lines,
-            _workers.Worker(arguments, None, out, environment, sees_gpus=options.device != "cpu") as worker,
+            workers.Worker(arguments, None, out, environment, sees_gpus=options.device != "cpu") as worker,
         ):
             end = worker.wait(math.inf, add_results)
     return str(end) if end.code else ""

@@ -14,7 +14,7 @@ from typing import Any
 
 import unified_clip
 
-from .. import _workers
+from .._kit import workers
 from . import cuda, lists, measure
 from .gradients import create_gradients, rough_norm
 from .options import Measurement, Options
@@ -95,5 +95,5 @@ def _measure_growth(framework: Framework, measurement: Measurement, options: Opt
 
 
 if __name__ == "__main__":
-    _workers.prepare()
+    workers.prepare()
     main()

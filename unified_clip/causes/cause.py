@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
 
-from .._display import enumeration
+from .._kit.display import enumeration
 
 CauseKind = Literal[
     # found in the tensors of a call, or in the numbers of a recorded call

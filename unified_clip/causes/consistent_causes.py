@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._display import counted, enumeration
+from .._kit.display import counted, enumeration
 from ..tensors.arithmetic import FORMATS
 from ..tensors.types import Sparse
 from . import call_causes, hypotheses

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .._static_values import is_number
+from .._kit.static_values import is_number
 from ..config import documents
 from ..config.clip_config import ClipConfig
 from ..config.families import family_difference

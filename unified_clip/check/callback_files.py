@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import _files
+from .._kit import atomic_files
 from ..config.clip_config import ClipConfig
 from ..config.documents import DOCUMENT_KINDS, Document, Key
 from ..config.documents.inheritance import hydra
@@ -49,7 +49,7 @@ def _marked(use: ClipUse) -> ClipUse:
 
 
 def _read(path: Path) -> Iterator[ClipUse]:
-    if path.suffix.lower() not in DOCUMENT_KINDS or b"ClipCallback" not in _files.read_bytes(path):
+    if path.suffix.lower() not in DOCUMENT_KINDS or b"ClipCallback" not in atomic_files.read_bytes(path):
         return
     with contextlib.suppress(ConfigError):
         document = convert.named(path, convert.UNIFIED_CLIP)[1]

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import _files
 from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
-from .._display import complain
+from .._kit import atomic_files
+from .._kit.display import complain
 
 if TYPE_CHECKING:
     from .model import CheckReport
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         report = _checked(options)
         text = output.WRITERS[options.format](report)
         if options.out:
-            _files.write(options.out, text)
+            atomic_files.write(options.out, text)
             outcome = f"The report is in {options.out}."
         is_text = bool(options.out) or options.format == "text"
         print(output.as_text(report, printed=True) if is_text else text, end="")
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> CheckReport:
-    from .._progress import progress
+    from .._kit.progress import progress
     from . import check_files, files_to_check
 
     _check_order(options.clip, options.paths)

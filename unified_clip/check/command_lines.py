@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import _files
+from .._kit import atomic_files
 from ..config.clip_config import ClipConfig
 from ..config.documents import Document, Key, format_value
 from ..config.documents.script_options import (
@@ -141,7 +141,7 @@ def has_shebang(path: Path) -> bool:
     try:
         if path.suffix or not path.is_file():
             return False
-        with _files.reading(path) as file:
+        with atomic_files.reading(path) as file:
             return SHEBANG.match(file.readline(100)) is not None
     except OSError:
         return False
@@ -199,7 +199,7 @@ def _commands(text: str) -> Iterator[TrainerCommand]:
 
 def formats(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (file, format) for each YAML file that a command of TRL reads, as in `trl sft --config a.yaml`."""
-    code = without_comments(_files.read_text(path, errors="replace"))
+    code = without_comments(atomic_files.read_text(path, errors="replace"))
     commands = [match[3] for match in COMMAND.finditer(code) if match[1] == "trl"]
     for options in (*commands, *(match[1] for match in OF_TRL.finditer(code))):
         for file in (folder / name for name in CONFIG.findall(options) for folder in path.resolve().parents):

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .. import _files
-from .._directories import files_below, is_installed
-from .._files import FileError
+from .._kit import atomic_files
+from .._kit.atomic_files import FileError
+from .._kit.directories import files_below, is_installed
 from ..config.documents import DOCUMENT_KINDS
 from ..errors import ConfigError
 from .clip_use import shown
@@ -62,7 +62,7 @@ def below(path: Path) -> list[Path]:
     Hidden directories, virtual environments and installed packages are skipped.
     """
     if not path.is_dir():
-        _files.check_regular(path)
+        atomic_files.check_regular(path)
         return [path]
     files = files_below(path, SUFFIXES, has_shebang)
     if not files:
@@ -73,7 +73,7 @@ def below(path: Path) -> list[Path]:
 
 def unreadable(path: Path) -> str:
     try:
-        with _files.reading(path) as file:
+        with atomic_files.reading(path) as file:
             limit = MAX_NOTEBOOK_BYTES if path.suffix.lower() == NOTEBOOK else MAX_BYTES
             file.read(1)  # some files of /proc can only be opened
             return f"{TOO_LARGE} {limit >> 20} MiB." if os.fstat(file.fileno()).st_size > limit else ""
@@ -83,7 +83,7 @@ def unreadable(path: Path) -> str:
 
 def is_report(path: Path) -> bool:
     try:
-        return path.suffix.lower() in DOCUMENT_KINDS and REPORT.match(_files.read_bytes(path)) is not None
+        return path.suffix.lower() in DOCUMENT_KINDS and REPORT.match(atomic_files.read_bytes(path)) is not None
     except OSError:
         return False
 

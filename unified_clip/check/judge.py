@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .._display import counted
-from .._static_values import is_number
+from .._kit.display import counted
+from .._kit.static_values import is_number
 from ..config.clip_config import ClipConfig
 from ..config.explain import compare, describe
 from ..config.families import family_difference

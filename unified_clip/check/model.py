@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .._report_model import ReportModel, json_schema
+from .._kit.report_model import ReportModel, json_schema
 
 Kind = Literal["drift", "missing", "unknown", "unused"]
 Result = Literal["same", "near", "off", "drift", "missing", "unknown", "ignored"]

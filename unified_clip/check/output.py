@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from .. import __version__
-from .._display import annotation, counted, safe
+from .._kit.display import annotation, counted, safe
 from ..config.explain.compare import RESULT
 from .model import TITLES, CheckReport, Clip, Finding
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from .. import _files
-from .._static_values import is_number
+from .._kit import atomic_files
+from .._kit.static_values import is_number
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
 from ..config.documents import DOCUMENT_KINDS, Document, Key, dotted, format_value
@@ -284,7 +284,7 @@ def names_clip(path: Path) -> bool:
     try:
         if path.suffix.lower() == NOTEBOOK:
             return text_names_clip(all_code(path))
-        with _files.reading(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with atomic_files.reading(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return any(pattern.search(content) for pattern in CLIP_NAMES)
     except OSError:
         return True
@@ -316,7 +316,7 @@ def may_be_configuration(path: Path) -> bool:
 
 
 def _text(path: Path) -> str:
-    text = _files.read_text(path, errors="replace")
+    text = atomic_files.read_text(path, errors="replace")
     return text.replace("\0", "")  # UTF-16 is not supported, but its words stay readable
 
 

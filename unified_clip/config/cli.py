@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._command import write_new
-from .._display import safe
+from .._kit.display import safe
 
 if TYPE_CHECKING:
     from .clip_config import ClipConfig

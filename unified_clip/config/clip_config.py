@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import PrivateAttr, ValidationError
 from typing_extensions import Self
 
-from .. import _files
 from .._api import param_grads
 from .._core.distributed import DistributedSpec
 from .._core.types import Tensor
 from .._core.validation import warn
+from .._kit import atomic_files
 from . import documents
 from .clipper import Clipper
 from .documents import Document, model_errors
@@ -185,7 +185,7 @@ class ClipConfig(OutcomeProperties, Settings):
             ...     ClipConfig.load(path).threshold
             1.0
         """
-        _files.write(Path(path), self.dumps(documents.kind_of(Path(path))))
+        atomic_files.write(Path(path), self.dumps(documents.kind_of(Path(path))))
 
     @classmethod
     def import_from(cls, path: str | os.PathLike[str], from_: str | None = None) -> Self:

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._keras_releases import IS_KERAS_2, needs_keras_3
+from .._kit.keras_releases import IS_KERAS_2, needs_keras_3
 
 if IS_KERAS_2:  # `ClipConfig.attach_to` imports this module
     raise TypeError(needs_keras_3("ClipConfig.attach_to for optimizers of Keras"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _install
+from .._kit import install
 from ..tensors import diff, in_memory, norms
 from ..tensors.types import Gradient
 from .call_outcome import CallOutcome, ClipTensors, Failure
@@ -61,7 +61,7 @@ def problems(
             python = interpreters[framework]
             remedy = f"Install {framework} for {python}, or correct this path in interpreters= or --clip-interpreter."
             if python == sys.executable:
-                remedy = f"Install it: {_install.command(framework)}. "
+                remedy = f"Install it: {install.command(framework)}. "
                 remedy += f"Or pass interpreters= with a Python that has {framework}."
             absent.append(f"{framework} is missing: {outcome.detail}. {remedy}")
         elif not (verdict := compare_with_exact(case, right, outcome, HOST)).agrees:

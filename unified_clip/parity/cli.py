@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import _files
 from .._command import DIFFERENT, UsageError, interrupted, reject
 from .._command.parser import FORMATS, comma_separated
-from .._display import as_started, counted, enumeration, safe
-from .._mode_options import check_modes
-from .._progress import busy, progress
+from .._kit import atomic_files
+from .._kit.display import as_started, counted, enumeration, safe
+from .._kit.mode_options import check_modes
+from .._kit.progress import busy, progress
 
 if TYPE_CHECKING:
     from .results import ParityReport
@@ -226,8 +226,8 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
     if options.baseline:
         earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))
     ported = read_ported(options.ported) if options.ported else None
-    _files.make_directory(out)
-    _files.check_writable(out / "parity.json")
+    atomic_files.make_directory(out)
+    atomic_files.check_writable(out / "parity.json")
     report = _run(suite)
     if options.strict:
         report = build.with_strict(report, accepting=options.accept)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import computed_field
 
-from .._report_model import Real, ReportModel
+from .._kit.report_model import Real, ReportModel
 from ..tensors.types import Stage
 
 Side = Literal["ours", "native"]

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, cast
 
 from pydantic import Field, InstanceOf, create_model
 
-from .._display import safe
-from .._report_model import Real, ReportModel, json_schema
+from .._kit.display import safe
+from .._kit.report_model import Real, ReportModel, json_schema
 from ..tensors.types import Stage
 from .elements import WorstElement
 from .judge.verdict import AGREEING, STAGES, NativeVerdict, VerdictKind

@@ -11,8 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, get_args
 
-from .. import _files
-from .._workers import POLL_SECONDS
+from .._kit import atomic_files
+from .._kit.workers import POLL_SECONDS
 from ..tensors.types import Gradient, densify
 from .judge import oracle, own_function_pairs
 from .judge.judged_result import ExpectedResults, choose_causes, judge_result, worst_elements
@@ -125,7 +125,7 @@ def _processor() -> str:
     """
     name = platform.processor() or platform.machine()
     with suppress(OSError):
-        lines = _files.read_text(Path("/proc/cpuinfo"), errors="replace").splitlines()
+        lines = atomic_files.read_text(Path("/proc/cpuinfo"), errors="replace").splitlines()
         name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{name}, {cores} cores"

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import unified_clip
 
-from .. import _files
 from .._dispatch import ADAPTERS
-from .._parse import tomllib
+from .._kit import atomic_files
+from .._kit.parse import tomllib
 
 Kind = Literal["", "in place", "functional", "any tensor", "class", "program", "unknown"]
 
@@ -168,7 +168,7 @@ class TrainerSetting:
 
 @functools.cache
 def _tables(file: str = "catalog.toml") -> dict[str, Any]:
-    return tomllib.loads(_files.read_text(Path(__file__).with_name(file)))
+    return tomllib.loads(atomic_files.read_text(Path(__file__).with_name(file)))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
-from .._display import complain, safe
+from .._kit.display import complain, safe
 
 if TYPE_CHECKING:
     from .ported_clip import PortedFile, Target
@@ -73,7 +73,7 @@ def _target(options: argparse.Namespace) -> Target:
 
 
 def run(options: argparse.Namespace) -> int:
-    from .._progress import progress
+    from .._kit.progress import progress
     from . import port_files
     from .report import build
 

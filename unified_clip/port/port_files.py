@@ -16,11 +16,11 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from .. import _files, _workers
-from .._coded_error import CodedError
-from .._directories import files_below
-from .._files import FileError
-from .._parse import TOO_DEEP, UnreadableSourceError
+from .._kit import atomic_files, workers
+from .._kit.atomic_files import FileError
+from .._kit.coded_error import CodedError
+from .._kit.directories import files_below
+from .._kit.parse import TOO_DEEP, UnreadableSourceError
 from .catalog import clip_pattern
 from .port_file import port
 from .ported_clip import PortedFile, Target, UnreadableFile
@@ -52,7 +52,7 @@ def sources(*paths: Path) -> list[Path]:
 
 def _below(path: Path) -> list[Path]:
     if not path.is_dir():
-        _files.check_regular(path)
+        atomic_files.check_regular(path)
         if path.suffix.lower() not in PYTHON:
             remedy = "Pass Python files, or directories. Convert a notebook with `jupyter nbconvert --to script FILE`."
             raise PortError(f"{path}: this is not a Python file. {remedy}")
@@ -70,7 +70,7 @@ def port_all(
     target: Target = "torch",
     native: bool = False,
     advance: Advance = lambda count: None,
-    read: Read = _files.read_bytes,
+    read: Read = atomic_files.read_bytes,
     edit: bool = True,
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port files, without writing them. Other processes import `read`, so it must be a top-level function.
@@ -105,7 +105,7 @@ def imported_clips(paths: Sequence[Path]) -> list[UnreadableFile]:
     while waiting:
         importer, object_name = waiting.pop()
         with suppress(OSError):
-            for file, name in local_imports.imported_files(importer, _files.read_bytes(importer), object_name):
+            for file, name in local_imports.imported_files(importer, atomic_files.read_bytes(importer), object_name):
                 path = file if importer.is_absolute() else Path(os.path.relpath(file))
                 real, follow = os.path.realpath(file), name if file.name == "__init__.py" else None
                 if (real, follow) not in seen:
@@ -148,7 +148,7 @@ def _processes() -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of processes. If an error occurs, stop the processes immediately."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
-        mp_context=multiprocessing.get_context("spawn"), initializer=_workers.prepare, initargs=(os.getpid(),)
+        mp_context=multiprocessing.get_context("spawn"), initializer=workers.prepare, initargs=(os.getpid(),)
     )
     try:
         yield pool
@@ -236,15 +236,15 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
     """Write the changed files. After an error or Ctrl-C, every file has its old content."""
     changed = {file.path: file for file in ported if file.is_changed}
     for path, file in changed.items():
-        if _files.read_bytes(path) != file.before:
+        if atomic_files.read_bytes(path) != file.before:
             problem = f"{path}: another program changed this file, so the command changed no file."
             raise PortError(f"{problem} Run the command again.", "UC403")
     try:
-        _files.write_all({path: file.after for path, file in changed.items()})
+        atomic_files.write_all({path: file.after for path, file in changed.items()})
     except FileError as error:
         raise PortError(f"{error} No file was changed.", "UC403") from None
     return [*changed]
 
 
 def is_written(ported: PortedFile) -> bool:
-    return ported.is_changed and _files.read_bytes(ported.path) == ported.after
+    return ported.is_changed and atomic_files.read_bytes(ported.path) == ported.after

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .. import _files
 from .._command import UsageError, add_format
-from .._display import cell, safe
-from .._progress import progress
+from .._kit import atomic_files
+from .._kit.display import cell, safe
+from .._kit.progress import progress
 
 
 def add_parser(commands: Any) -> None:
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         for line in report.sentences:
             console.print(cell(line), soft_wrap=True)
     if options.html:
-        _files.write(options.html, page.render(report))
+        atomic_files.write(options.html, page.render(report))
         if options.format == "text":
             print(safe(f"Page: {options.html}"))
     return comparison.exit_code
@@ -76,4 +76,4 @@ def _check_page(options: argparse.Namespace) -> None:
         if path.exists() and options.html.exists() and options.html.samefile(path):
             message = f"--html would overwrite the recording {options.html}. Pass another file to --html."
             raise UsageError(message, "UC206")
-    _files.check_writable(options.html)
+    atomic_files.check_writable(options.html)

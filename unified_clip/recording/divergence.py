@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from .._report_model import Real, ReportModel
+from .._kit.report_model import Real, ReportModel
 from ..causes.cause import Cause, CauseKind
 from .pairs.calls import CallPair, MissingCalls
 from .recorded_run import RecordedCall, RecordedRun

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from io import FileIO
 from typing import Any
 
-from .. import _json
+from .._kit import plain_json
 
 SCHEMA = 2
 """The schema version. Recordings of version 1 have no lines for optimizer steps."""
@@ -63,7 +63,7 @@ def write_line(file: FileIO, line: dict[str, Any]) -> None:
     write more lines."""
     text = encode(line)
     if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name
-        text = encode(_json.plain(line))
+        text = encode(plain_json.plain(line))
     data = text.encode() + b"\n"
     if file.write(data) < len(data):
         raise OSError("only a part of a line was written")

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from .._report_model import Real
+from .._kit.report_model import Real
 from .optimizers.names import SETTINGS
 
 Number = TypeVar("Number", float, float | None)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _guard as guard
-from .. import _safetensors
 from .._core import validation
 from .._core.names import ByParameter, make_namer
 from .._core.observer import Clip
+from .._kit import safetensors_files
 from .clip_event import ClipEvent, copy_gradients, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
 from .lines import NO_CALLS, header, write_line
@@ -331,7 +331,7 @@ class Recording:
         mark = "" if number == 1 else f".{number}"
         path = self.path.with_name(f"{self.path.stem}.step{step}{mark}.safetensors")
         try:
-            _safetensors.write(path, gradients)
+            safetensors_files.write(path, gradients)
         except OSError as error:
             self._warn(f"gradients cannot be stored beside {self.path}: {error.strerror}. Record to another path.")
             return None

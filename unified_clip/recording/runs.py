@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from .. import _files
-from .._coded_error import CodedError
-from .._files import LARGEST_REPORT, FileError
+from .._kit import atomic_files
+from .._kit.atomic_files import LARGEST_REPORT, FileError
+from .._kit.coded_error import CodedError
 from .lines import READABLE
 from .recorded_run import (
     Header,
@@ -119,7 +119,7 @@ def read(
 
 def _complete_lines(path: Path) -> tuple[list[str], str]:
     try:
-        text = _files.read_text(path, LARGEST_REPORT)
+        text = atomic_files.read_text(path, LARGEST_REPORT)
     except FileError as error:
         raise RunError(f"{error} {PASS}") from None
     whole, end, rest = text.rpartition("\n")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._display import counted, safe
+from .._kit.display import counted, safe
 from .arithmetic import FORMATS, Float64s
 from .types import PARTS, Dense, Gradient, densify, form
 from .ulp import differences

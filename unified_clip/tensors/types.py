@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .._coded_error import CodedError
+from .._kit.coded_error import CodedError
 from .arithmetic import FORMATS, Float64s, sum_of_columns
 
 STORAGE = {

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
-from .._display import complain
-from .._progress import progress
-from .._scratch import Scratch
+from .._kit.display import complain
+from .._kit.progress import progress
+from .._kit.scratch import Scratch
 
 if TYPE_CHECKING:
     from .compare import Verification

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._coded_error import CodedError
+from .._kit.coded_error import CodedError
 
 
 class VerifyError(CodedError, code="UC601"):

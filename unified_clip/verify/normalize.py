@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .. import _files
-from .._files import LARGEST_REPORT
+from .._kit import atomic_files
+from .._kit.atomic_files import LARGEST_REPORT
 from ..recording import runs
 from ..recording.lines import encode
 from ..recording.natives.native_call import NativeCall, ObservedTensors, line_fields
@@ -114,7 +114,7 @@ def _read_calls(
 def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bool) -> None:
     result.path, source = path, result.run.directory / RECORDING
     recording = runs.read(source)
-    header = _files.read_text(source, LARGEST_REPORT).partition("\n")[0]
+    header = atomic_files.read_text(source, LARGEST_REPORT).partition("\n")[0]
     logged = recording.logged
     if not result.run.yields:
         logged = tuple(each.model_copy(update={"step": steps}) for each in recording.logged)
@@ -123,7 +123,7 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
     items = [*clips, *logged]
     written = [encode(each.model_dump(mode="json", exclude_unset=True, exclude={"clips", "losses"})) for each in items]
     written += [encode({"step": 1, "warning": each}) for each in recording.warnings]
-    _files.write(path, "".join(f"{line}\n" for line in [header, *written]))
+    atomic_files.write(path, "".join(f"{line}\n" for line in [header, *written]))
 
 
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .. import _json
-from .._display import cell
+from .._kit import plain_json
+from .._kit.display import cell
 from ..recording.report import model
 from ..recording.report.losses import loss_sentences
 from ..recording.report.remedies import remedies
@@ -235,7 +235,7 @@ def as_data(result: Verification) -> dict[str, Any]:
         "finding": None if result.finding is None else result.finding.as_data(),
         "clips": {"calls": [sum(each.values()) for each in result.calls], **{key: clips[key] for key in CLIPS}},
     }
-    return _json.plain(data)  # type: ignore[no-any-return]
+    return plain_json.plain(data)  # type: ignore[no-any-return]
 
 
 def _step_data(row: StepComparison, max_ulp: float) -> dict[str, Any]:

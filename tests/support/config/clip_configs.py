@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from unified_clip._parse import tomllib
+from unified_clip._kit.parse import tomllib
 
 Write = Callable[[str, str], Path]
 

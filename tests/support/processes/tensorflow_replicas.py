@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from support.processes.worlds import World, error_message, worlds_when_needed
 
-from unified_clip import _workers
+from unified_clip._kit import workers
 
 Arrays = list[np.ndarray]
 state: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def start(replicas: int, rank: int, size: int, meeting: str) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"], os.environ["KERAS_BACKEND"] = "3", "tensorflow"
     if replicas == 0:
         os.environ["TF_CONFIG"] = json.dumps(meet_cluster(rank, size, meeting))
-    _workers.import_tensorflow()
+    workers.import_tensorflow()
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)

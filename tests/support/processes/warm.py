@@ -74,21 +74,21 @@ def origin_of_copies(*modules: str) -> Iterator[Start]:
 
     modules: What the process imports in addition to NumPy. These modules must not start threads.
     """
-    from unified_clip import _workers
+    from unified_clip._kit import workers
 
     own_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with closing(own_end):
-        search = os.pathsep.join([str(_workers.PACKAGE.parent), str(Path(__file__).parents[2])])
+        search = os.pathsep.join([str(workers.PACKAGE.parent), str(Path(__file__).parents[2])])
         with closing(server_end):  # so that a request to a server that has ended fails, and does not wait
             server = subprocess.Popen(
                 [sys.executable, *SAFE_PATH, "-m", __name__, str(server_end.fileno()), *modules],
-                env={**os.environ, **_workers.CPU_ONLY, "PYTHONPATH": search},
+                env={**os.environ, **workers.CPU_ONLY, "PYTHONPATH": search},
                 pass_fds=[server_end.fileno()],
             )
-        settings, package = _settings(os.environ), _workers.PACKAGE
+        settings, package = _settings(os.environ), workers.PACKAGE
 
         def start(arguments: Sequence[str], env: Mapping[str, str], **options: Any) -> Any:
-            is_same = _settings(env) == settings and package == _workers.PACKAGE
+            is_same = _settings(env) == settings and package == workers.PACKAGE
             if not _may_be_copied(arguments) or not is_same or _customized(env["PYTHONPATH"]):
                 return subprocess.Popen(arguments, env=env, **options)
             return _start(own_end, list(arguments[1:]), env, **options)
@@ -104,9 +104,9 @@ def origin_of_copies(*modules: str) -> Iterator[Start]:
 @contextmanager
 def started_by(start: Start) -> Iterator[None]:
     """Let the tools start their workers by a function that takes the arguments of `subprocess.Popen`."""
-    from unified_clip import _workers
+    from unified_clip._kit import workers
 
-    with mock.patch.object(_workers, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start})):
+    with mock.patch.object(workers, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start})):
         yield
 
 

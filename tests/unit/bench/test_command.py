@@ -16,7 +16,7 @@ import pytest
 from support.bench import DATA, check_schema
 
 from unified_clip import cli
-from unified_clip._install import command
+from unified_clip._kit.install import command
 from unified_clip.bench import run
 from unified_clip.bench.options import Options
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from support.config.clip_configs import AS_JSON, AS_YAML, CLIP, write_config
 
 from unified_clip import ClipConfig, ConfigError
-from unified_clip._install import command
+from unified_clip._kit.install import command
 from unified_clip.config import documents
 from unified_clip.config.schema import FAMILIES, Group, Settings, is_off, json_schema
 

@@ -10,7 +10,7 @@ import pytest
 from support.parity.baselines import torch_report, write_baseline
 from support.parity.reports import clip_result, known, native, one_case, report
 
-from unified_clip._files import FileError
+from unified_clip._kit.atomic_files import FileError
 from unified_clip.parity.report import baseline, build, change_rows
 from unified_clip.parity.results import FrameworkResult, UnifiedClipResult
 from unified_clip.parity.suite.schema import SuiteError

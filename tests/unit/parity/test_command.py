@@ -21,7 +21,7 @@ from support.parity.reports import clip_result, known, native, one_case, report
 from support.tiers import quick
 
 from unified_clip import cli
-from unified_clip._install import command
+from unified_clip._kit.install import command
 from unified_clip.parity import run_suite
 from unified_clip.parity.report import build, github, markdown, terminal, write
 from unified_clip.parity.results import FrameworkResult, ParityReport

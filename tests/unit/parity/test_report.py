@@ -15,7 +15,7 @@ import pytest
 from support.parity.reports import native, one_case
 from support.parity.runs import NORM_OFF, run_suite_with, unchanged_outcome, wrong_outcome
 
-from unified_clip._report_model import json_schema
+from unified_clip._kit.report_model import json_schema
 from unified_clip.parity.known import match
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.modes import HOST

@@ -20,7 +20,7 @@ import pytest
 from support.parity.cases import ONE_CASE, WORKED, case, dense, suite
 from support.tiers import sampled
 
-from unified_clip import _workers
+from unified_clip._kit import workers
 from unified_clip.parity import run_suite
 from unified_clip.parity.call_outcome import CallOutcome, Failure
 from unified_clip.parity.judge import oracle
@@ -407,11 +407,11 @@ def test_the_users_search_path_comes_before_the_package_and_other_packages_besid
 ) -> None:
     """An installed package of the user must not hide the one in the user's directory."""
     site, own = tmp_path / "site", tmp_path / "own"
-    shutil.copytree(_workers.PACKAGE, site / "unified_clip", ignore=shutil.ignore_patterns("__pycache__", "_native"))
+    shutil.copytree(workers.PACKAGE, site / "unified_clip", ignore=shutil.ignore_patterns("__pycache__", "_native"))
     for directory in (site, own):
         directory.mkdir(exist_ok=True)
         (directory / "acme.py").write_text(f"WHERE = {str(directory)!r}\n", encoding="utf-8")
-    monkeypatch.setattr(_workers, "PACKAGE", site / "unified_clip")
+    monkeypatch.setattr(workers, "PACKAGE", site / "unified_clip")
     monkeypatch.setenv("PYTHONPATH", str(own))
     assert imported_from(tmp_path) == [str(own), str(site / "unified_clip")]
     (own / "unified_clip").mkdir()  # another copy of the package, which the worker must not import
@@ -422,7 +422,7 @@ def test_the_users_search_path_comes_before_the_package_and_other_packages_besid
 def imported_from(directory: Path) -> list[str]:
     code = "import os, acme, unified_clip; print(acme.WHERE, os.path.dirname(unified_clip.__file__), sep='\\n')"
     with (directory / "out").open("w+b") as stdout:
-        with _workers.Worker([sys.executable, "-c", code], stdout=stdout) as worker:
+        with workers.Worker([sys.executable, "-c", code], stdout=stdout) as worker:
             assert worker.wait(60.0).code == 0
         stdout.seek(0)
         return stdout.read().decode().splitlines()
@@ -571,7 +571,7 @@ def test_hidden_packages_cannot_be_imported_until_the_context_ends(
         del sys.modules[name]
     monkeypatch.syspath_prepend(tmp_path)
     imported = importlib.import_module("imported_package")
-    with _workers.hide_packages("hidden_package", "imported_package"):
+    with workers.hide_packages("hidden_package", "imported_package"):
         assert importlib.import_module("imported_package") is imported
         with pytest.raises(ModuleNotFoundError, match="hidden_package"):
             importlib.import_module("hidden_package")

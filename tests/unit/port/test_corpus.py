@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.tiers import quick
 
-from unified_clip._parse import UnreadableSourceError
+from unified_clip._kit.parse import UnreadableSourceError
 from unified_clip.port.port_file import port
 from unified_clip.port.ported_clip import PortedFile, Target
 from unified_clip.port.rules.registry import rules

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from support.port import faults as port_faults
 
-from unified_clip import _files, cli
-from unified_clip._coded_error import CodedError
-from unified_clip._parse import TOO_DEEP
+from unified_clip import cli
+from unified_clip._kit import atomic_files
+from unified_clip._kit.coded_error import CodedError
+from unified_clip._kit.parse import TOO_DEEP
 from unified_clip.port import port_files
 from unified_clip.port.port_files import PortError
 from unified_clip.port.ported_clip import PortedFile
@@ -187,14 +188,14 @@ def test_nothing_is_written_if_a_directory_is_not_writable(project: Path) -> Non
 
 def test_nothing_is_written_if_the_disk_is_full(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ported, _ = port_files.port_all(port_files.sources(project))
-    beside = _files.write_beside
+    beside = atomic_files.write_beside
 
     def fail(path: Path, content: bytes) -> Path:
         if path.name == "train.py":
             raise OSError(28, "No space left on device")
         return beside(path, content)
 
-    monkeypatch.setattr(_files, "write_beside", fail)
+    monkeypatch.setattr(atomic_files, "write_beside", fail)
     with pytest.raises(PortError, match=r"train.py cannot be written: No space left on device. .* No file was changed"):
         port_files.write(ported)
     assert (project / "models/net.py").read_text() == CLIPS
@@ -327,14 +328,14 @@ def test_an_interrupt_before_the_first_replacement_leaves_no_files(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ported, _ = port_files.port_all(port_files.sources(project))
-    beside = _files.write_beside
+    beside = atomic_files.write_beside
 
     def fail(path: Path, content: bytes) -> Path:
         if path.name == "train.py":
             raise KeyboardInterrupt
         return beside(path, content)
 
-    monkeypatch.setattr(_files, "write_beside", fail)
+    monkeypatch.setattr(atomic_files, "write_beside", fail)
     with pytest.raises(KeyboardInterrupt):
         port_files.write(ported)
     assert not list(project.rglob(".*.py.*"))

@@ -16,8 +16,8 @@ from support.port import snippets
 from support.port.sites import CLIP, MINE, PADDLE, TORCH, VALUE, at_run_time, report_of, report_with_everything, site
 
 from unified_clip import ClipConfig
-from unified_clip._coded_error import CodedError
-from unified_clip._report_model import json_schema
+from unified_clip._kit.coded_error import CodedError
+from unified_clip._kit.report_model import json_schema
 from unified_clip.port import catalog
 from unified_clip.port.port_file import port
 from unified_clip.port.ported_clip import Meaning, PortedFile, Target, UnreadableFile

@@ -14,7 +14,7 @@ from markupsafe import escape
 from support.recordings import write_and_compare, write_recording
 
 from unified_clip import cli
-from unified_clip._report_model import json_schema
+from unified_clip._kit.report_model import json_schema
 from unified_clip.recording import compare
 from unified_clip.recording.recorded_run import RecordedCall
 from unified_clip.recording.report import largest_differences, model, page, run_plots

@@ -25,8 +25,8 @@ from support.parity.gradient_files import (
     write_safetensors,
 )
 
-from unified_clip import _safetensors
-from unified_clip._limits import LimitError
+from unified_clip._kit import safetensors_files
+from unified_clip._kit.limits import LimitError
 from unified_clip.tensors import files
 from unified_clip.tensors.files import convert_worker
 from unified_clip.tensors.files.entries import select
@@ -153,7 +153,7 @@ def in_its_file(array: np.memmap[Any, Any]) -> bytes:
 
 def test_what_can_be_mapped_stays_where_it_is(tmp_path: Path, paddle_files: Path, read: Callable[..., Found]) -> None:
     np.savez(tmp_path / "a.npz", **ARRAYS)
-    _safetensors.write(
+    safetensors_files.write(
         tmp_path / "a.safetensors", {name: (name, DENSE[name].array) for name in ("bfloat16", "float64")}
     )
     for path in (tmp_path / "a.npz", tmp_path / "a.safetensors", paddle_files / "large.pdparams"):

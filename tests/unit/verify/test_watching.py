@@ -18,7 +18,7 @@ from support.recordings import complete
 
 import unified_clip
 from unified_clip._guard import Hook
-from unified_clip._safetensors import write
+from unified_clip._kit.safetensors_files import write
 from unified_clip.recording import compare, runs
 from unified_clip.recording.natives.native_call import (
     NativeCall,

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ... import _files
-from ..._parse import UnreadableSourceError, parse_python
+from ..._kit import atomic_files
+from ..._kit.parse import UnreadableSourceError, parse_python
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
 from ...port.source.unused_result import WRITTEN
@@ -60,7 +60,7 @@ class NotebookError(Exception):
 
 def python_source(path: Path) -> bytes:
     if path.suffix.lower() != NOTEBOOK:
-        return _files.read_bytes(path)
+        return atomic_files.read_bytes(path)
     try:
         return read(path).source.encode()
     except NotebookError:
@@ -86,12 +86,12 @@ def all_code(path: Path) -> bytes:
     try:
         notebook = read(path)
     except NotebookError:
-        return _files.read_bytes(path)
+        return atomic_files.read_bytes(path)
     return "\n".join([notebook.source, notebook.commands, *notebook.other.values()]).encode()
 
 
 def read(path: Path) -> Notebook:
-    text = _files.read_text(path, errors="replace")
+    text = atomic_files.read_text(path, errors="replace")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ... import _files
+from ..._kit import atomic_files
 from .. import command_lines
 from ..clip_use import ClipUse
 from ..trainer_files import text_names_clip
@@ -36,7 +36,7 @@ def clips_outside_python(path: Path) -> list[ClipUse]:
     try:
         notebook = cells.read(path)
     except NotebookError as error:
-        is_named = text_names_clip(_files.read_bytes(path))
+        is_named = text_names_clip(atomic_files.read_bytes(path))
         return [ClipUse(path, 1, 1, "notebook", why_unknown=NO_NOTEBOOK.format(reason=error))] if is_named else []
     uses = command_lines.clips(path, notebook.commands)
     return uses + [

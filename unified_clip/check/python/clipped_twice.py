@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ... import _files
+from ..._kit import atomic_files
 from ...config.formats.python_source import Source, last_name
 from ...config.schema import is_off
 from ..clip_use import OWN, ClipUse
@@ -24,7 +24,7 @@ ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "t
 
 
 def packages_of_callbacks(path: Path) -> set[str]:
-    text = _files.read_text(path, errors="replace")
+    text = atomic_files.read_text(path, errors="replace")
     names = [name for name in CALLBACKS if name.split(".")[1] in text and "ClipCallback(" in text]
     return {package for name in names for package in CALLBACKS[name]}
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..._static_values import is_number
+from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document
 from ...config.formats import FORMATS, clip_key_names, convert, placement

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..._static_values import Target, UnknownValueError, evaluate, is_number
+from ..._kit.static_values import Target, UnknownValueError, evaluate, is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document, format_value
 from ...config.formats import placement

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..._parse import parse_expression
+from ..._kit.parse import parse_expression
 from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source, last_name
 from ..clip_use import ClipUse

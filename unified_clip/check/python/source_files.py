@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..._parse import decoded
+from ..._kit.parse import decoded
 from ...config.clip_config import ClipConfig
 from ...config.documents import format_value
 from ...config.formats.python_source import Source, shortened

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..._static_values import UnknownValueError
+from ..._kit.static_values import UnknownValueError
 from ...config.formats.python_source import MAX_ALIASES, Source, last_name
 from ..notebooks.cells import python_source, source_of
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..._static_values import is_number
+from ..._kit.static_values import is_number
 from ...config.check_rules import Ignore
 from ...config.clip_config import ClipConfig
 from ...config.families import family_difference

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..._static_values import is_number
+from ..._kit.static_values import is_number
 from ...config.schema import Rule
 from ..clip_use import NamedValue
 

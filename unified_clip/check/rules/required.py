@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 from functools import cache
 from pathlib import Path
 
-from ... import _files
+from ..._kit import atomic_files
 from ...config.documents import DOCUMENT_KINDS
 from ...config.documents.script_options import without_comments
 from ...port.catalog import setting_of_base
@@ -157,7 +157,7 @@ def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips,
 
 def _names_file(script: Path, files: Set[str]) -> bool:
     """Return whether a script passes one of the files to a command, as in `--config a.yaml`."""
-    code = without_comments(_files.read_text(script, errors="replace"))
+    code = without_comments(atomic_files.read_text(script, errors="replace"))
     names = CONFIGURATION.findall(code) + [f"{folder}/{name}.yaml" for folder, name in HYDRA.findall(code)]
     return any(file.endswith(f"/{name.removeprefix('./')}") for file in files for name in names)
 

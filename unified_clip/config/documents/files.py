@@ -10,10 +10,10 @@ from typing import Any
 
 import tomlkit
 
-from ... import _files
-from ..._files import FileError
-from ..._json import plain
-from ..._limits import DEFAULT_NESTING
+from ..._kit import atomic_files
+from ..._kit.atomic_files import FileError
+from ..._kit.limits import DEFAULT_NESTING
+from ..._kit.plain_json import plain
 from ...errors import ConfigError
 from . import json_text, script_options, toml_text, yaml_text
 from .document import Document
@@ -32,7 +32,7 @@ def kind_of(path: Path) -> str:
 
 def read_text(path: Path) -> str:
     try:
-        return _files.read_text(path)
+        return atomic_files.read_text(path)
     except FileError as error:
         raise ConfigError(str(error), "UC101") from None
 

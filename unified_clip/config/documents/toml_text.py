@@ -10,7 +10,7 @@ import tomlkit
 import tomlkit.exceptions
 import tomlkit.items
 
-from ..._parse import tomllib
+from ..._kit.parse import tomllib
 from .keys import Duplicate, Key
 from .parse_error import NOT_VALID, ParseError, too_long
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._command import CodedError, UsageError, add_format
-from ..._display import cell
-from ..._files import FileError
-from ..._mode_options import check_modes
+from ..._kit.atomic_files import FileError
+from ..._kit.display import cell
+from ..._kit.mode_options import check_modes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -103,7 +103,7 @@ def _result(options: argparse.Namespace) -> ExplainedConfig | ConfigComparison:
 
 
 def _read_gradients(path: Path) -> Gradients:
-    from ..._limits import LimitError
+    from ..._kit.limits import LimitError
     from ...tensors.files import npz
     from ...tensors.files.entries import select
     from ...tensors.types import Dense, UnreadableError, to_numpy

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ... import _json
 from ..._core.exact import nearest
+from ..._kit import plain_json
 from ...errors import ClipWarning, NonFiniteNormError
 from ..clip_config import ClipConfig
 from ..clipper import Clipper
@@ -147,7 +147,7 @@ def selections(a: ClipConfig, b: ClipConfig, names: Sequence[str]) -> str:
 
 def as_data(result: ExplainedConfig | ConfigComparison) -> dict[str, Any]:
     summary = {"summary": result.summary} if isinstance(result, ConfigComparison) else {}
-    data: dict[str, Any] = _json.plain(asdict(result) | summary)
+    data: dict[str, Any] = plain_json.plain(asdict(result) | summary)
     return data
 
 

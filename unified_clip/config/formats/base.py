@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from packaging.version import InvalidVersion, Version
 
 from ..._api.groups import Nonfinite
-from ..._static_values import is_number
+from ..._kit.static_values import is_number
 from ...errors import ConfigError, NotRepresentableError
 from .. import documents
 from ..documents import Document, Key, infinity

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ..._static_values import is_number
+from ..._kit.static_values import is_number
 from ..documents import Key
 
 Path = tuple[Key, ...]

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from ..._parse import UnreadableSourceError, parsed_nodes
-from ..._static_values import Target, UnknownValueError, evaluate
+from ..._kit.parse import UnreadableSourceError, parsed_nodes
+from ..._kit.static_values import Target, UnknownValueError, evaluate
 from ...errors import ConfigError
 from ..documents import Document
 from .base import OwnFormat

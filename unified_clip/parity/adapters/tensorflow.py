@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ..._keras_releases import IS_KERAS_2
+from ..._kit.keras_releases import IS_KERAS_2
 from ...tensors.frameworks.tensorflow import Converter
 from ..call_outcome import LEARNING_RATE
 from ..modes import COMPILED

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import tomlkit
 from tomlkit.items import AoT
 
-from ... import _files
+from ..._kit import atomic_files
 from ..results import NativeResult, ParityReport
 from .entries import KnownDifference
 from .match import Place
@@ -33,7 +33,7 @@ def accept_differences(path: Path, report: ParityReport) -> Changes:
 
     If only the size or the cases of an entry are stale, update the entry instead of removing it.
     """
-    document = tomlkit.parse(_files.read_text(path)) if path.exists() else tomlkit.document()
+    document = tomlkit.parse(atomic_files.read_text(path)) if path.exists() else tomlkit.document()
     tables = _entry_tables(document)
     old = [table.unwrap() for table in tables]
     updates = update_entries(tables, *_correct_and_stale(report, differences_of(report)), report)
@@ -48,7 +48,7 @@ def accept_differences(path: Path, report: ParityReport) -> Changes:
         tables.append(table)
     if not tables:
         del document["known"]  # `known = []` would be in the way of later [[known]] tables
-    _files.write(path, _with_blank_lines(tomlkit.dumps(document)))
+    atomic_files.write(path, _with_blank_lines(tomlkit.dumps(document)))
     return Changes(kept, updates.changed, len(updates.stale), len(updates.more) + len(added))
 
 

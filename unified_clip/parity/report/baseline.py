@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ... import _files
-from ..._files import LARGEST_REPORT
+from ..._kit import atomic_files
+from ..._kit.atomic_files import LARGEST_REPORT
 from ..known.entries import ERRORS, NO_REASON
 from ..modes import NATIVE, TITLES
 from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, ParityReport, UnifiedClipResult
@@ -57,7 +57,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
         return SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
 
     try:
-        data = json.loads(_files.read_text(path, LARGEST_REPORT))
+        data = json.loads(atomic_files.read_text(path, LARGEST_REPORT))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
         if schema is None:
             raise error("is not a valid parity.json: the key `schema` is missing")

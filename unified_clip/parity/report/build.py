@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..._display import counted
+from ..._kit.display import counted
 from ..exit_status import always_raising, exit_status, is_different, is_problem
 from ..known import match
 from ..known.entries import ERRORS, NO_REASON, recorded_cause

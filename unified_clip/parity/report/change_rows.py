@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._display import counted
+from ..._kit.display import counted
 from ..results import Change
 
 KINDS = {

@@ -4,7 +4,7 @@ the user.
 
 from __future__ import annotations
 
-from ..._display import counted, enumeration
+from ..._kit.display import counted, enumeration
 from ..elements import SIDES, WIDTH
 from ..modes import NATIVE, TITLES, YOURS
 from ..results import NativeResult, ParityReport, Result

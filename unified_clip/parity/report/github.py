@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..._display import annotation, safe
+from ..._kit.display import annotation, safe
 from ..results import ParityReport, Problem
 from ..suite import own_functions
 from . import markdown

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from ..._display import safe
+from ..._kit.display import safe
 from ..exit_status import always_raising, is_problem
 from ..judge import own_function_pairs
 from ..modes import NATIVE, TITLES

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from ... import _markdown
+from ..._kit import markdown
 from ..known.entries import KINDS, SIZED
 from ..modes import TITLES, UNIFIED_CLIP_MODES
 from ..results import CaseResult, Counts, FrameworkResult, OwnPair, ParityReport, Problem, UnifiedClipResult
@@ -187,21 +187,21 @@ def as_markdown(report: ParityReport, most: int = MAX_BYTES) -> str:
     report = report.safe()
     header = ["case", *report.frameworks]
     versions = [f"- {name} {version}" for name, version in report.versions.items()]
-    problems = [f"{'  ' * line.startswith(' ')}{_markdown.inline(line)}" for line in problem_lines(report)]
+    problems = [f"{'  ' * line.startswith(' ')}{markdown.inline(line)}" for line in problem_lines(report)]
     parts = ["# Parity report", report.verdict]
     sections = [
         ("Problems", build.next_steps(report), problems),
-        ("At a glance", [], [f"- {_markdown.inline(line)}" for line in glance(report)]),
-        ("Since the baseline", [], _markdown.rows(change_rows.HEADER, change_rows.rows(report.baseline or []))),
+        ("At a glance", [], [f"- {markdown.inline(line)}" for line in glance(report)]),
+        ("Since the baseline", [], markdown.rows(change_rows.HEADER, change_rows.rows(report.baseline or []))),
         (
             "Your functions compared with each other",
             [OWN_PAIRS],
-            _markdown.rows(OWN_PAIRS_HEADER, own_pairs_rows(report)),
+            markdown.rows(OWN_PAIRS_HEADER, own_pairs_rows(report)),
         ),
-        ("Known differences", [KNOWN_LEGEND], _markdown.rows(KNOWN_HEADER, known_rows(report))),
+        ("Known differences", [KNOWN_LEGEND], markdown.rows(KNOWN_HEADER, known_rows(report))),
         ("Versions", [], versions),
-        ("unified_clip", [LEGEND], _markdown.rows(header, rows(report, unified_clip))),
-        (legend("{whose}", report), [legend(NATIVE_LEGEND, report)], _markdown.rows(header, native_rows(report))),
+        ("unified_clip", [LEGEND], markdown.rows(header, rows(report, unified_clip))),
+        (legend("{whose}", report), [legend(NATIVE_LEGEND, report)], markdown.rows(header, native_rows(report))),
     ]
     room = most - len("\n\n".join(parts).encode()) - len(sections) * 200  # for a line on each section that is cut
     for title, below, lines in sections:

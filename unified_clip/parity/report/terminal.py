@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..._display import as_started, cell
+from ..._kit.display import as_started, cell
 from ..results import ParityReport
 from . import build, change_rows, markdown
 

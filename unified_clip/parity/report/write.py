@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ... import _files
+from ..._kit import atomic_files
 from ..results import ParityReport
 from . import junit, markdown, page
 
@@ -26,14 +26,14 @@ def remove(out: Path, keep: Path | None) -> None:
             if not (keep and keep.exists() and path.exists() and path.samefile(keep)):
                 path.unlink(missing_ok=True)
         except OSError as error:
-            raise _files.unwritable(path, error) from None
+            raise atomic_files.unwritable(path, error) from None
 
 
 def write(report: ParityReport, out: Path, ported: Any = None) -> None:
     """Write all files of a report, or none of them if an error occurs."""
-    _files.make_directory(out)
+    atomic_files.make_directory(out)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
     contents: tuple[str | bytes, ...] = (
         data, page.render(report, ported), markdown.as_markdown(report), junit.as_xml(report),
     )  # fmt: skip
-    _files.write_all({out / name: content for name, content in zip(FILES, contents, strict=True)})
+    atomic_files.write_all({out / name: content for name, content in zip(FILES, contents, strict=True)})

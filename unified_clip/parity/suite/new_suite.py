@@ -9,9 +9,9 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ... import _files
 from ..._dispatch import ADAPTERS
-from ..._display import enumeration
+from ..._kit import atomic_files
+from ..._kit.display import enumeration
 from ...tensors import files
 from ...tensors.norms import exact_norm, norm_dtype
 from ...tensors.types import densify
@@ -193,8 +193,8 @@ def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -
     tables = [_framework(name, is_chosen=bool(frameworks)) for name in frameworks or PACKAGES]
     norms = {file: _norm(file) for file in chosen}
     text = _text(norms, path.parent, tables)
-    _files.make_directory(path.parent)
-    _files.write(path, text)
+    atomic_files.make_directory(path.parent)
+    atomic_files.write(path, text)
     return path, norms
 
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ... import _files
-from ..._files import FileError
-from ..._parse import UnreadableSourceError, parse_python, parsed_nodes
+from ..._kit import atomic_files
+from ..._kit.atomic_files import FileError
+from ..._kit.parse import UnreadableSourceError, parse_python, parsed_nodes
 from ..modes import NATIVE
 from .case import Case
 from .public_calls import CALLS
@@ -33,7 +33,7 @@ def split_name(text: str, root: Path) -> tuple[Path, str]:
 def parse(path: Path) -> ast.Module:
     """Return an empty module if the file cannot be read or parsed."""
     try:
-        return parse_python(_files.read_bytes(path))
+        return parse_python(atomic_files.read_bytes(path))
     except (UnreadableSourceError, FileError):
         return ast.Module([], [])
 
@@ -94,7 +94,7 @@ def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bo
         file can be for another version of Python.
     """
     try:
-        nodes = parsed_nodes(_files.read_bytes(path))
+        nodes = parsed_nodes(atomic_files.read_bytes(path))
     except FileError as error:
         raise SuiteError(f"{place}: {error}".rstrip(".")) from None
     except UnreadableSourceError as error:

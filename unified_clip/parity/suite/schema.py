@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import Self
 
-from ..._coded_error import CodedError
+from ..._kit.coded_error import CodedError
 from ...config import documents
 from ...config.documents.model_errors import first_error
 from ...config.documents.model_errors import no_such as no_such

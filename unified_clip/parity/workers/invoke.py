@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import adaptive
-from ..._workers import LINE_CHARACTERS
+from ..._kit.workers import LINE_CHARACTERS
 from ...tensors import types
 from ...tensors.arithmetic import nearest_float
 from ...tensors.norms import norm_dtype

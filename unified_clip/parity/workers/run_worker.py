@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from ... import _workers
-from ..._scratch import Scratch
+from ..._kit import workers
+from ..._kit.scratch import Scratch
 from ...tensors.files import memmap
 from ..call_outcome import OUT_OF_MEMORY, CallOutcome, Failure
 from .worker_files import WorkItem, read_current, read_result, read_start, write_job
@@ -173,7 +173,7 @@ def _run_once(
 
     printed = bytearray()
     try:
-        started = _workers.Worker(arguments, scratch, subprocess.PIPE)
+        started = workers.Worker(arguments, scratch, subprocess.PIPE)
     except OSError as error:
         return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
     with started as worker:
@@ -186,7 +186,7 @@ def _run_once(
     return _failure_of(end, timeout)
 
 
-def _failure_of(end: _workers.Exit, timeout: float) -> Failure | None:
+def _failure_of(end: workers.Exit, timeout: float) -> Failure | None:
     if end.code is None:
         return Failure("timed out", f"no new result in {timeout:g} seconds (set by --timeout); {end}")
     if end.code == 0:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._dispatch import adapter_of
-from ..._display import describe_exception, enumeration
+from ..._kit.display import describe_exception, enumeration
 from ...tensors.files.convert_worker import load_function, with_line
 from ...tensors.types import Dense, UnreadableError, densify, encode
 from ..adapters.base import Invocation

@@ -28,11 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from ... import _files, _workers
 from ..._core.backend import Backend
 from ..._core.distributed import INFERRED
 from ..._core.types import Leaf
-from ..._display import counted, describe_exception
+from ..._kit import atomic_files, workers
+from ..._kit.display import counted, describe_exception
 from ...tensors.files import memmap
 from ...tensors.types import STORAGE, Dense, Gradient, Sparse, encode
 from ..adapters.base import Adapter, FunctionsMissingError
@@ -66,11 +66,11 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path(), help="the directory of the files in --functions")
     parser.add_argument("--table", help="the framework's table in the suite, if `--functions` is used")
     options = parser.parse_args()
-    _workers.prepare()
+    workers.prepare()
     warnings.simplefilter("ignore")
     try:
         if options.framework == "tensorflow":
-            _workers.import_tensorflow()
+            workers.import_tensorflow()
         module = importlib.import_module(f"unified_clip.parity.adapters.{options.framework}")
         adapter: Adapter = module.FrameworkAdapter()
     except ModuleNotFoundError as error:
@@ -130,7 +130,7 @@ def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: Backend) -> None:
     out, rank = options.out, options.rank
-    job = json.loads(_files.read_text(options.job / "job.json"))
+    job = json.loads(atomic_files.read_text(options.job / "job.json"))
     stored = memmap.open_map(options.job / memmap.TENSORS)
     items = [item for item in job["runs"] if options.mode in (None, item["mode"])]
     results_out = ResultsOut(out)
@@ -310,7 +310,7 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def write_json(path: Path, data: Any) -> None:
-    _files.write(path, json.dumps(data))  # at once, so the parent process never reads an incomplete file
+    atomic_files.write(path, json.dumps(data))  # at once, so the parent process never reads an incomplete file
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ... import _files
+from ..._kit import atomic_files
 from ...tensors.files import memmap
 from ...tensors.types import densify
 from ..call_outcome import OUT_OF_MEMORY, CallOutcome, Failure
@@ -42,7 +42,7 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
     }
     runs = [{"number": number, "mode": item.mode, "case": item.case.name} for number, item in items.items()]
     text = json.dumps({"runs": runs, "cases": described, "gradients": entries})
-    _files.write(job / "job.json", text)
+    atomic_files.write(job / "job.json", text)
 
 
 def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
@@ -50,7 +50,7 @@ def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
     if not path.exists():
         return None
     try:
-        data = json.loads(_files.read_text(path))
+        data = json.loads(atomic_files.read_text(path))
         if "missing" in data:
             return Failure("missing", str(data["missing"]))
         versions.update(data["versions"])
@@ -63,7 +63,7 @@ def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
 
 def read_current(out: Path) -> list[int]:
     with suppress(OSError, ValueError):
-        *_, last = _files.read_text(out / "current.jsonl", None).splitlines()
+        *_, last = atomic_files.read_text(out / "current.jsonl", None).splitlines()
         numbers: list[int] = json.loads(last)
         return numbers
     return []
@@ -71,7 +71,7 @@ def read_current(out: Path) -> list[int]:
 
 def read_result(out: Path, number: int) -> CallOutcome | Failure:
     try:
-        data = json.loads(_files.read_text(out / f"{number}.json", None))
+        data = json.loads(atomic_files.read_text(out / f"{number}.json", None))
         if "missing" in data:
             return Failure("missing", str(data["missing"]))
         if "unreadable" in data:

@@ -9,10 +9,10 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from ... import _files
-from ..._coded_error import CodedError
-from ..._display import counted
-from ..._files import LARGEST_REPORT
+from ..._kit import atomic_files
+from ..._kit.atomic_files import LARGEST_REPORT
+from ..._kit.coded_error import CodedError
+from ..._kit.display import counted
 from ...config.explain import compare, describe
 from ..ported_clip import UNUSED, Meaning, PortedClip, PortedFile, Target, UnreadableFile, Verdict
 from . import differences, model, terminal
@@ -73,18 +73,18 @@ def writer(path: Path) -> Callable[[Report], str]:
     if path.suffix.lower() not in WRITERS:
         suffixes = " or ".join(WRITERS)
         raise ReportError(f"{path}: the name of a report must end in {suffixes}. Pass such a name.", "UC203")
-    _files.check_writable(path)
+    atomic_files.check_writable(path)
     return WRITERS[path.suffix.lower()]
 
 
 def write(path: Path, report: Report) -> None:
     text = writer(path)(report)
-    _files.write(path, text)
+    atomic_files.write(path, text)
 
 
 def read(path: Path) -> Report:
     try:
-        return Report.model_validate_json(_files.read_bytes(path, LARGEST_REPORT))
+        return Report.model_validate_json(atomic_files.read_bytes(path, LARGEST_REPORT))
     except ValidationError as error:
         first = error.errors()[0]
         keys = ".".join(map(str, first["loc"]))

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
-from ... import _files
+from ..._kit import atomic_files
 from .. import catalog
 from .model import KnownDifferenceSummary
 
@@ -55,5 +55,5 @@ def rounding() -> float:
 
 @cache
 def _read() -> tuple[float, list[KnownDifferenceSummary]]:
-    data = json.loads(_files.read_text(Path(__file__).with_name("differences.json")))
+    data = json.loads(atomic_files.read_text(Path(__file__).with_name("differences.json")))
     return data["rounding"], [KnownDifferenceSummary(number=i, **entry) for i, entry in enumerate(data["known"])]

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from typing_extensions import Self
 
-from ..._display import safe
-from ..._report_model import Real, ReportModel, json_schema
+from ..._kit.display import safe
+from ..._kit.report_model import Real, ReportModel, json_schema
 from ...config.explain import describe
 from ...config.explain.compare import Outcome
 from ..ported_clip import Target, Verdict

@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from ..._parse import TOO_DEEP, UnreadableSourceError, parsed_nodes
+from ..._kit.parse import TOO_DEEP, UnreadableSourceError, parsed_nodes
 
 MAX_CHAIN = 1000
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 import libcst as cst
 from libcst.metadata import Assignment, BaseAssignment, ImportAssignment
 
-from ..._parse import parse_expression
-from ..._static_values import UnknownValueError, evaluate, is_number
+from ..._kit.parse import parse_expression
+from ..._kit.static_values import UnknownValueError, evaluate, is_number
 from .local_imports import file_of
 from .syntax_tree import SyntaxTree, Target, first_name, is_name, sorted_nodes
 

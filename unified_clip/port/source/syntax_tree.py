@@ -18,7 +18,7 @@ from libcst.metadata import Scope
 from libcst.metadata.expression_context_provider import ExpressionContextVisitor
 from libcst.metadata.scope_provider import ScopeVisitor
 
-from ..._parse import TOO_DEEP, UnreadableSourceError
+from ..._kit.parse import TOO_DEEP, UnreadableSourceError
 
 Target = cst.Name | cst.Attribute
 Node = TypeVar("Node", bound=cst.CSTNode)

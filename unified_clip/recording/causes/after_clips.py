@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ..._display import counted
+from ..._kit.display import counted
 from ...causes.cause import Cause, joined
 from ...causes.scaling import combined_norm
 from ..divergence import DivergencePoint

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..._display import counted, enumeration
+from ..._kit.display import counted, enumeration
 from ...causes.cause import Cause, CauseKind, names_text
 from ...causes.scaling import combined_norm
 from ..divergence import Divergence, DivergencePoint, StepDifference, call_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..._display import enumeration
+from ..._kit.display import enumeration
 from ...causes.cause import Cause
 from ..divergence import DivergencePoint
 from ..pairs.calls import CallPair

@@ -12,11 +12,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 
-from ... import _files
 from ..._command import UsageError, reject
 from ..._command.statuses import NOT_EXECUTABLE, NOT_FOUND
-from ..._display import complain, flush_or_discard
-from ..._files import FileError
+from ..._kit import atomic_files
+from ..._kit.atomic_files import FileError
+from ..._kit.display import complain, flush_or_discard
 from ..lines import header
 from ..startup import sitecustomize
 from . import merge
@@ -83,7 +83,7 @@ def _create(file: Path, parts: Path, *, force: bool) -> bool:
             parts.rmdir()
             raise
     except OSError as error:
-        raise _files.unwritable(file, error) from None
+        raise atomic_files.unwritable(file, error) from None
     return is_new
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ... import _files
-from ..._files import LARGEST_REPORT, FileError
+from ..._kit import atomic_files
+from ..._kit.atomic_files import LARGEST_REPORT, FileError
 from ..lines import without_calls
 from .process import FAILED, NOTES, PART, STARTED
 
@@ -35,7 +35,7 @@ def merge(directory: Path, file: Path, header: dict[str, Any], status: int) -> l
     merged["exit_status"] = status
     # Processes without a line are listed only if no process has one: often they only start the others.
     merged["processes"] = [{**part.header["process"], "incomplete_line": part.incomplete_line} for part in parts] or [
-        json.loads(_files.read_text(path)) for path in sorted(directory.glob(f"*{STARTED}"))
+        json.loads(atomic_files.read_text(path)) for path in sorted(directory.glob(f"*{STARTED}"))
     ]
     lines = [json.dumps(merged)]
     for number, part in enumerate(parts):
@@ -43,17 +43,17 @@ def merge(directory: Path, file: Path, header: dict[str, Any], status: int) -> l
         lines += [f"{mark}{line[1:]}" for line in part.lines]
     text, notes = "\n".join([*lines, ""]), _notes(directory)
     try:
-        _files.write(file, text)
+        atomic_files.write(file, text)
     except FileError:  # often the disk is full: the parts take the space, and are in memory
         shutil.rmtree(directory)
-        _files.write(file, text)
+        atomic_files.write(file, text)
     if not any('"call": ' in line for part in parts for line in part.lines):
         notes.append(f"{file}: {without_calls(status, merged['processes'])}")
     return notes
 
 
 def _read_part(path: Path) -> RecordingPart | None:
-    whole, _, rest = _files.read_text(path, LARGEST_REPORT, errors="replace").rpartition("\n")
+    whole, _, rest = atomic_files.read_text(path, LARGEST_REPORT, errors="replace").rpartition("\n")
     if not whole:
         return None
     first, *lines = whole.split("\n")
@@ -64,12 +64,11 @@ def _notes(directory: Path) -> list[str]:
     notes = [
         json.loads(line)
         for path in sorted(directory.glob(f"*{NOTES}"))
-        for line in _files.read_text(path, LARGEST_REPORT, errors="replace").splitlines()
+        for line in atomic_files.read_text(path, LARGEST_REPORT, errors="replace").splitlines()
     ]
     for path in sorted(directory.glob(f"*{FAILED}")):
-        reason = (_files.read_text(path, LARGEST_REPORT, errors="replace").splitlines() or ["no reason was written"])[
-            -1
-        ]
+        lines = atomic_files.read_text(path, LARGEST_REPORT, errors="replace").splitlines()
+        reason = lines[-1] if lines else "no reason was written"
         remedy = "If a package is missing, install unified_clip in the Python environment of the command."
         notes.append(f"process {path.stem} was not recorded: {reason}. {remedy}")
     return list(dict.fromkeys(notes))

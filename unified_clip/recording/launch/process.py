@@ -11,8 +11,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from ... import _files
-from ..._display import complain
+from ..._kit import atomic_files
+from ..._kit.display import complain
 from ..dispatcher import DISPATCHER
 from ..lines import write_line
 from ..recorder import Recording
@@ -31,7 +31,7 @@ RANKS = (
 
 
 def start(directory: str, norms: bool) -> None:
-    _files.write(Path(directory, f"{os.getpid()}{STARTED}"), json.dumps(_process()))
+    atomic_files.write(Path(directory, f"{os.getpid()}{STARTED}"), json.dumps(_process()))
     recording = ProcessRecording(Path(directory), norms)
     DISPATCHER.add(recording)
     atexit.register(recording.end)

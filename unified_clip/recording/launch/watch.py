@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ... import _files
-from ..._display import flush_or_discard, safe
+from ..._kit import atomic_files
+from ..._kit.display import flush_or_discard, safe
 from .process import PART
 
 INTERVAL = 30.0  # seconds
@@ -41,7 +41,7 @@ class WatchedProcess:
     learning_rate: str = "-"
 
     def read_on(self) -> None:
-        with _files.reading(self.path) as file:
+        with atomic_files.reading(self.path) as file:
             file.seek(self.offset)
             whole, newline, _ = file.read().rpartition(b"\n")
         self.offset += len(whole) + len(newline)

@@ -11,7 +11,7 @@ import keras
 
 from ..._core.observer import Rule
 from ..._guard import Call
-from ..._keras_releases import IS_KERAS_2, needs_keras_3
+from ..._kit.keras_releases import IS_KERAS_2, needs_keras_3
 from .hooks import HOOKS
 from .native_call import NativeCall
 from .observer import OBSERVER, RunningNativeCall, without_none

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..._display import counted
+from ..._kit.display import counted
 from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
 from ..pairs.calls import clip_text

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from statistics import mode
 
-from ..._display import counted
+from ..._kit.display import counted
 from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
 from ..pairs.calls import calls_by_step

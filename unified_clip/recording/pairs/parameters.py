@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ... import _files
 from ..._core.names import canonical, without_indices
-from ..._files import FileError
-from ..._parse import tomllib
+from ..._kit import atomic_files
+from ..._kit.atomic_files import FileError
+from ..._kit.parse import tomllib
 from ...tensors.arithmetic import Float64s
 from ..recorded_run import Parameter, RecordedCall, RecordedRun
 from ..rounding import is_near
@@ -104,7 +104,7 @@ WRITE = 'Write one line for each parameter: "name" = "its name in the other run"
 
 def read_names(path: Path) -> Names:
     try:
-        names = tomllib.loads(_files.read_text(path))
+        names = tomllib.loads(atomic_files.read_text(path))
     except FileError as error:
         raise RunError(f"{error}", "UC503") from None
     except RecursionError:

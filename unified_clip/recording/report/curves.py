@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from ..._report_model import Real, ReportModel
+from ..._kit.report_model import Real, ReportModel
 from ..recorded_run import OptimizerStep, RecordedCall
 
 Item = TypeVar("Item")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._display import counted
+from ..._kit.display import counted
 from ...causes.cause import names_text
 from ..causes.order_of_calls import RULES_FOR_GLOBAL
 from ..causes.run_causes import SIZES

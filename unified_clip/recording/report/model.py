@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer
 from typing_extensions import Self
 
-from ... import _json
-from ..._display import safe
-from ..._report_model import Real, ReportModel, json_schema
+from ..._kit import plain_json
+from ..._kit.display import safe
+from ..._kit.report_model import Real, ReportModel, json_schema
 from ..compare import RecordingComparison
 from ..divergence import Agreement, numbers
 from ..losses import logged_numbers
@@ -22,7 +22,7 @@ from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
 from .losses import loss_advice, loss_sentences
 from .remedies import remedies
 
-Value = Annotated[Any, PlainSerializer(_json.plain, when_used="json")]
+Value = Annotated[Any, PlainSerializer(plain_json.plain, when_used="json")]
 """A value of a recording: a number, a text, null, or a list of values."""
 
 

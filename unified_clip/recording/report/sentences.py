@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..._display import counted, enumeration
+from ..._kit.display import counted, enumeration
 from ...causes.cause import Cause, CauseKind, names_text
 from ..causes.before_clips import OUTSIDE_THE_CLIP
 from ..causes.order_of_calls import count_of

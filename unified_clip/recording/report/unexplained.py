@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from ..._display import counted, enumeration
+from ..._kit.display import counted, enumeration
 from ..causes.before_clips import OUTSIDE_THE_CLIP
 from ..causes.join_causes import ROUNDED
 from ..causes.order_of_calls import RULES_FOR_GLOBAL, count_of

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from ... import _files, _workers
-from ..._files import FileError
-from ..._limits import MAX_SECONDS, LimitError, seconds
-from ..._scratch import Scratch
+from ..._kit import atomic_files, workers
+from ..._kit.atomic_files import FileError
+from ..._kit.limits import MAX_SECONDS, LimitError, seconds
+from ..._kit.scratch import Scratch
 from ..types import Gradient, UnreadableError
 from . import memmap, npz, paddle_pickle, safetensors
 from .entries import Item, describe_failure, select, size_of
@@ -156,7 +156,7 @@ def _convert(
     reader = "the process that runs the function" if is_function else "the process that reads the file"
     command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]
     try:
-        with Scratch("convert") as directory, _workers.Worker(command, directory) as worker:
+        with Scratch("convert") as directory, workers.Worker(command, directory) as worker:
             end = worker.wait(timeout)
     except OSError as error:
         problem = f"the interpreter {python} cannot be started: {error.strerror}"
@@ -178,7 +178,7 @@ def _convert(
             remedy = f"{remedy if end.stderr else 'Correct the function'}. The function must return, not exit"
         raise UnreadableError(f"{reader} ended with {end}. {remedy}")
     if (out / memmap.FAILED).exists():
-        failed = json.loads(_files.read_text(out / memmap.FAILED))
+        failed = json.loads(atomic_files.read_text(out / memmap.FAILED))
         if "missing" in failed:
             install = "Correct the name of the module, or install its package" if is_function else "Install the package"
             advice = _with_alternative(f"{install} for {python}", alternative)

@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from ... import _files, _workers
 from ..._dispatch import adapter_of
-from ..._display import describe_exception
-from ..._limits import LimitError, Tree
+from ..._kit import atomic_files, workers
+from ..._kit.display import describe_exception
+from ..._kit.limits import LimitError, Tree
 from ..frameworks import converter
 from ..types import Dense, Gradient, Sparse, UnreadableError, from_numpy, name_of
 from .entries import Item, describe_failure, flatten, select, size_of
@@ -74,13 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         failed = {"error": describe_failure(error)}
     else:
         return
-    _files.write(options.out / FAILED, json.dumps(failed))
+    atomic_files.write(options.out / FAILED, json.dumps(failed))
 
 
 def from_torch(source: str, out: Path) -> Iterator[Item]:
     import torch
 
-    with _files.reading(Path(source)) as file:
+    with atomic_files.reading(Path(source)) as file:
         is_zip = file.read(2) == b"PK"  # instead of a zip, PyTorch before 1.6 wrote a pickle, which cannot be mapped
     if is_zip and not zipfile.is_zipfile(source):
         raise UnreadableError("the file is incomplete: the end of the zip archive is missing. Copy the file again")
@@ -108,7 +108,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
 def _has_complete_pickles(source: str) -> bool:
     """Return whether a file begins with five pickles, as torch.save wrote them before PyTorch 1.6."""
     try:
-        with _files.reading(Path(source)) as file:
+        with atomic_files.reading(Path(source)) as file:
             for _ in range(5):
                 for _opcode in pickletools.genops(file):
                     pass
@@ -118,7 +118,7 @@ def _has_complete_pickles(source: str) -> bool:
 
 
 def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
-    _workers.import_tensorflow()
+    workers.import_tensorflow()
     import tensorflow as tf
 
     latest = tf.train.latest_checkpoint(source) if Path(source).is_dir() else None
@@ -323,5 +323,5 @@ def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
 KINDS = {"torch": from_torch, "tensorflow": from_tensorflow, "keras": from_keras, "function": from_function}
 
 if __name__ == "__main__":
-    _workers.prepare()
+    workers.prepare()
     main()

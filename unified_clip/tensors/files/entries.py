@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._display import describe_exception
-from ..._limits import Tree, check_expanded, check_name, check_shape
+from ..._kit.display import describe_exception
+from ..._kit.limits import Tree, check_expanded, check_name, check_shape
 from ..types import PARTS, STORAGE, Gradient, Sparse, UnreadableError
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from ... import _files
+from ..._kit import atomic_files
 from ..types import PARTS, STORAGE, Dense, Gradient, Sparse
 
 Raw = npt.NDArray[np.uint8]
@@ -30,7 +30,7 @@ SMALL = 1 << 25
 
 def open_map(path: Path) -> Raw:
     """Map a file. Call this function only once for a file, because every map keeps the file open."""
-    with _files.reading(path) as file:
+    with atomic_files.reading(path) as file:
         return np.memmap(file, np.uint8, "r") if os.fstat(file.fileno()).st_size else np.zeros(0, np.uint8)
 
 
@@ -84,11 +84,11 @@ _shared_map = cache(open_map)
 def write(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> None:
     with (directory / TENSORS).open("wb") as file:
         index = {name: append(file, gradient) for name, gradient in gradients}
-    _files.write(directory / INDEX, json.dumps(index))
+    atomic_files.write(directory / INDEX, json.dumps(index))
 
 
 def load(directory: Path) -> dict[str, Gradient]:
-    index: Mapping[str, Entry] = json.loads(_files.read_text(directory / INDEX, None))
+    index: Mapping[str, Entry] = json.loads(atomic_files.read_text(directory / INDEX, None))
     raw = open_map(directory / TENSORS)
     return {name: at(raw, entry) for name, entry in index.items()}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..._limits import array_header, check_shape
+from ..._kit.limits import array_header, check_shape
 from ..types import Gradient, UnreadableError, from_numpy, name_of
 from .entries import Item
 from .memmap import Raw, dense, open_map

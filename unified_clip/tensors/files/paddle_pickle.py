@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from ... import _files
-from ..._display import describe_exception
-from ..._limits import LimitError, Tree, check_shape
+from ..._kit import atomic_files
+from ..._kit.display import describe_exception
+from ..._kit.limits import LimitError, Tree, check_shape
 from ..types import Dense, UnreadableError, from_numpy, name_of
 from .entries import Item, flatten
 from .memmap import Raw, dense, open_map
@@ -200,7 +200,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
 def items(path: Path) -> Iterator[Item]:
     raw = open_map(path)
     try:
-        with _files.reading(path) as file:
+        with atomic_files.reading(path) as file:
             loaded = Unpickler(file, raw).load()
         if isinstance(loaded, Mapping) and SLICED in loaded:
             raise UnreadableError(

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._limits import check_shape
-from ..._safetensors import CODES
+from ..._kit.limits import check_shape
+from ..._kit.safetensors_files import CODES
 from ..types import STORAGE, Dense, Sparse, UnreadableError
 from .entries import Item
 from .memmap import Raw, dense, open_map, read_or_map

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ... import _files
-from ..._files import FileError
+from ..._kit import atomic_files
+from ..._kit.atomic_files import FileError
 from ...tensors import files
 from ...tensors.types import Gradient, UnreadableError, densify, to_numpy
 from ..errors import VerifyError
@@ -59,7 +59,7 @@ def read_batches(path: Path, steps: int | None) -> Batches:
 
 def _load(path: Path) -> Arrays:
     try:
-        with _files.reading(path) as file:  # NumPy would not close a damaged file
+        with atomic_files.reading(path) as file:  # NumPy would not close a damaged file
             stored = np.load(file, allow_pickle=False)
             if isinstance(stored, np.ndarray):
                 raise VerifyError(

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ... import _files, _safetensors
 from ..._dispatch import adapter_of
+from ..._kit import atomic_files, safetensors_files
 from ...tensors.files import safetensors
 from ...tensors.files.convert_worker import read_tensor
 from ...tensors.types import PARTS, Dense, UnreadableError, densify
@@ -56,7 +56,7 @@ def store_output(out: Path, step: int, output: Any) -> None:
             )
         present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         stored |= {f"{part}/{name}": dtype_and_array(part, name, step, tensor) for name, tensor in present.items()}
-    _safetensors.write(out / OUTPUT.format(step), stored)
+    safetensors_files.write(out / OUTPUT.format(step), stored)
 
 
 def dtype_and_array(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
@@ -68,7 +68,7 @@ def dtype_and_array(part: str, name: Any, step: int, tensor: Any) -> tuple[str, 
         ) from None
     assert dense is not None
     dtype = PARTS.get(dense.dtype, dense.dtype)
-    if dtype not in _safetensors.CODES:
+    if dtype not in safetensors_files.CODES:
         raise InvalidStepError(
             f"output {step} of the function has invalid {PART_TITLES[part]}: {name!r} has dtype {dense.dtype}. Convert "
             "this tensor to float32, or leave the tensor out if it is not trained."
@@ -118,7 +118,7 @@ class ScriptRun:
 
 def read_outputs(script: Script, out: Path, steps: int) -> ScriptRun:
     try:
-        ended = json.loads(_files.read_text(out / ENDED))
+        ended = json.loads(atomic_files.read_text(out / ENDED))
     except (OSError, ValueError):
         raise WorkerError(
             f"{script} ended its process before its last step. Remove the call that ends the process, such as "

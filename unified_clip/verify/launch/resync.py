@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ... import _safetensors
 from ..._dispatch import adapter_of
-from ..._parse import UnreadableSourceError, parsed_nodes
+from ..._kit import safetensors_files
+from ..._kit.parse import UnreadableSourceError, parsed_nodes
 from ...recording.pairs.parameters import Names, orient_names
 from ...tensors.types import Dense, to_numpy
 from ..errors import InvalidStepError
@@ -49,7 +49,7 @@ def weight_copier(
         assign(parameters, weights, is_sent=is_sent)
         stored = weights if is_sent else parameters
         after = {name: dtype_and_array("parameters", name, step, each) for name, each in stored.items()}
-        _safetensors.write(out / RESYNCED.format(step), after)
+        safetensors_files.write(out / RESYNCED.format(step), after)
         return weights if is_sent else None
 
     return resync

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ... import _files, _install, _workers
-from ..._progress import Advance, unseen
-from ..._scratch import Scratch
+from ..._kit import atomic_files, install, workers
+from ..._kit.progress import Advance, unseen
+from ..._kit.scratch import Scratch
 from ..errors import VerifyError, WorkerError
 from .input_files import Arrays, Batches
 from .outputs import OUTPUT, ScriptRun, read_outputs
@@ -28,7 +28,7 @@ def make_directory(path: Path) -> Path:
     if present := [name for name in names if os.path.lexists(path / name)]:  # also links to missing files
         remedy = "Pass another directory to --out. If an earlier run wrote these files, you can also remove them."
         raise VerifyError(f"--out {path} contains {', '.join(present)} already. {remedy}", "UC206")
-    _files.make_directory(path)
+    atomic_files.make_directory(path)
     return path
 
 
@@ -49,10 +49,10 @@ def run(
         by_step = {f"{step}/{name}": each for step, batch in enumerate(batches, 1) for name, each in batch.items()}
         np.savez(scratch.path / "batches.npz", **by_step)  # type: ignore[arg-type]
         if resync is not None:
-            _files.write(scratch.path / NAMES, json.dumps(resync))
+            atomic_files.write(scratch.path / NAMES, json.dumps(resync))
         for script in scripts:
             (out / script.side).mkdir()
-        workers = [stack.enter_context(_start(script, scratch, out / script.side)) for script in scripts]
+        started = [stack.enter_context(_start(script, scratch, out / script.side)) for script in scripts]
         until = time.monotonic() + timeout
         done = Counter[str]()
 
@@ -63,7 +63,7 @@ def run(
                     advance(side, 1)
             return False
 
-        for script, worker in zip(scripts, workers, strict=True):
+        for script, worker in zip(scripts, started, strict=True):
             _check_end(script, worker.wait(max(0.0, until - time.monotonic()), poll), timeout)
     runs = []
     for script in scripts:
@@ -88,7 +88,7 @@ def run_transposed(
         return None
 
 
-def _check_end(script: Script, end: _workers.Exit, timeout: float) -> None:
+def _check_end(script: Script, end: workers.Exit, timeout: float) -> None:
     if end.code is None:
         remedy = "Pass a higher --timeout, or correct the step if it hangs."
         raise WorkerError(f"{script} has not ended after {timeout:g} seconds: {end}. {remedy}")
@@ -97,7 +97,7 @@ def _check_end(script: Script, end: _workers.Exit, timeout: float) -> None:
         raise WorkerError(f"{script} failed: {end}. {_not_installed(script, end) or repeat}")
 
 
-def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
+def _start(script: Script, scratch: Scratch, out: Path) -> workers.Worker:
     arguments = [
         script.python,
         "-X",
@@ -108,16 +108,16 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
         script.name,
     ]
     try:
-        return _workers.Worker([*arguments, str(scratch.path), str(out)], scratch)
+        return workers.Worker([*arguments, str(scratch.path), str(out)], scratch)
     except OSError as error:
         raise VerifyError(
             f"{script.python} cannot be started: {error.strerror}. Pass another --python-{script.side}.", "UC203"
         ) from None
 
 
-def _not_installed(script: Script, end: _workers.Exit) -> str:
+def _not_installed(script: Script, end: workers.Exit) -> str:
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
     pip = f"{script.python} -m pip install PACKAGE"
-    own = f"{script.python} -m {_install.command('cli')}"
+    own = f"{script.python} -m {install.command('cli')}"
     return f"Install the package of this module: {pip}. If unified_clip needs this module, type {own}"

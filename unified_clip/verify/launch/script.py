@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ... import _files
-from ..._files import FileError
-from ..._parse import UnreadableSourceError, parse_python
+from ..._kit import atomic_files
+from ..._kit.atomic_files import FileError
+from ..._kit.parse import UnreadableSourceError, parse_python
 from ..errors import VerifyError
 
 TOGETHER = ("tensorflow", "paddle")
@@ -49,7 +49,7 @@ def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> 
 
 def _imports(file: Path) -> set[str]:
     try:
-        body = parse_python(_files.read_bytes(file)).body
+        body = parse_python(atomic_files.read_bytes(file)).body
     except (UnreadableSourceError, FileError):
         return set()
     names = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}

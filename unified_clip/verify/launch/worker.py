@@ -23,8 +23,8 @@ import numpy as np
 
 import unified_clip
 
-from ... import _files, _workers
 from ..._dispatch import adapter_of
+from ..._kit import atomic_files, workers
 from ...recording.natives.hooks import HOOKS
 from ...recording.recorder import Recording
 from ...tensors.files.convert_worker import function_in, read_tensor
@@ -44,7 +44,7 @@ def main() -> None:
         ended = run(Path(file), name, Path(job), Path(out))
     except InvalidStepError as error:
         ended = {"invalid": str(error)}
-    _files.write(Path(out, ENDED), json.dumps(ended))
+    atomic_files.write(Path(out, ENDED), json.dumps(ended))
 
 
 def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None
         return None
     from .resync import weight_copier  # its imports take as long as a short training step
 
-    return weight_copier(out, json.loads(_files.read_text(job / NAMES)), function)
+    return weight_copier(out, json.loads(atomic_files.read_text(job / NAMES)), function)
 
 
 def _split_loss(output: Any) -> tuple[Any, float | None]:
@@ -153,5 +153,5 @@ def _split_loss(output: Any) -> tuple[Any, float | None]:
 
 
 if __name__ == "__main__":
-    _workers.prepare()
+    workers.prepare()
     main()

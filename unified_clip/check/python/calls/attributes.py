@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from ...._static_values import is_number
+from ...._kit.static_values import is_number
 from ....config.formats.python_source import Source, last_name
 from ....errors import ConfigError
 from ...notebooks.cells import python_source, source_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import contextlib
 
-from ...._parse import UnreadableSourceError, parse_expression
-from ...._static_values import is_number
+from ...._kit.parse import UnreadableSourceError, parse_expression
+from ...._kit.static_values import is_number
 from ....config.clip_config import ClipConfig
 from ....config.documents import format_value
 from ....config.formats.python_source import Source, last_name, shortened

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from .... import _files
-from ...._parse import UnreadableSourceError, parse_expression
-from ...._static_values import is_number
+from ...._kit import atomic_files
+from ...._kit.parse import UnreadableSourceError, parse_expression
+from ...._kit.static_values import is_number
 from ....config.clip_config import ClipConfig
 from ....config.documents.script_options import COMMENT
 from ....config.formats.engines import DEEPSPEED
@@ -123,7 +123,7 @@ def passed(uses: Sequence[ClipUse], sources: Sequence[Path], files: Sequence[Pat
 def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipUse]:
     """Yield the clips. If an imported module sets the option of a clip, the effect of the clip becomes unknown."""
     readers = [use for use in uses if use.package and use.option and use.config is not None]
-    texts = {path: _files.read_text(path, errors="replace") for path in sources} if readers else {}
+    texts = {path: atomic_files.read_text(path, errors="replace") for path in sources} if readers else {}
     for use in uses:
         for path, text in texts.items() if use in readers else ():
             is_imported = re.search(
@@ -181,7 +181,7 @@ def _scripts(use: ClipUse) -> set[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    return [COMMENT.sub("", line) for line in _files.read_text(path, errors="replace").splitlines()]
+    return [COMMENT.sub("", line) for line in atomic_files.read_text(path, errors="replace").splitlines()]
 
 
 def _command(use: ClipUse) -> str:

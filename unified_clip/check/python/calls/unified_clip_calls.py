@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...._static_values import UnknownValueError
+from ...._kit.static_values import UnknownValueError
 from ....config.clip_config import ClipConfig
 from ....config.formats.python_source import Source
 from ....errors import ConfigError

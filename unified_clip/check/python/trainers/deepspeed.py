@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...._static_values import UnknownValueError
+from ...._kit.static_values import UnknownValueError
 from ....config.clip_config import ClipConfig
 from ....config.documents import DOCUMENT_KINDS, Document, parse, read_text
 from ....config.formats import FORMATS, convert

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .... import _files
+from ...._kit import atomic_files
 from ..document import Document, Layer
 from ..keys import Key
 from ..merge import MergeRules
@@ -56,7 +56,7 @@ class NamedFile(Inheritance):
         if not paths:
             problem = f"cannot find {text} in the folder of {document.name} or in a parent folder."
             return Unknown(text, self.advice, problem)
-        others = [path for path in paths if _files.read_bytes(path) != _files.read_bytes(paths[0])]
+        others = [path for path in paths if atomic_files.read_bytes(path) != atomic_files.read_bytes(paths[0])]
         if others:
             names = " and ".join(files.name(path) for path in (paths[0], others[0]))
             raise document.wrong(

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from ...._static_values import Target, UnknownValueError, evaluate
+from ...._kit.static_values import Target, UnknownValueError, evaluate
 from ...documents import Document, Key, Unknown
 from ..python_source import statements
 from .changes import BASES, ROOTS, assigned_names, reads_base, unread_statements

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from ....._static_values import is_number
+from ....._kit.static_values import is_number
 from ....documents import Document
 from ....schema import Rule, Settings, is_off
 from ...base import Imported, Zero, check_size

@@ -6,7 +6,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from ....._static_values import is_number
+from ....._kit.static_values import is_number
 from ....documents import Document
 from ....documents.inheritance.base_files import BaseFiles
 from ....schema import Settings

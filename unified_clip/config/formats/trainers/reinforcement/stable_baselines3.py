@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from ....._display import enumeration
+from ....._kit.display import enumeration
 from .....errors import ConfigError
 from ....documents import Document, Key
 from ...base import Format, Imported, paths

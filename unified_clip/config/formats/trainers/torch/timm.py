@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from ..... import _files
+from ....._kit import atomic_files
 from ....documents import Document, Key, script_options
 from ....documents.inheritance.named_file import MOST_FOLDERS, DefaultsFile
 from ....schema import Settings
@@ -124,4 +124,4 @@ def _starts_train(document: Document) -> bool:
     folder = document.path.resolve().parent
     folders = [folder, *folder.parents][:MOST_FOLDERS]
     files = (each / path / "train.py" for path in dict.fromkeys(STARTED.findall(code)) for each in folders)
-    return any("--clip-mode" in _files.read_text(file, errors="replace") for file in files if file.is_file())
+    return any("--clip-mode" in atomic_files.read_text(file, errors="replace") for file in files if file.is_file())

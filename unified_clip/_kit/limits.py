@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, TypeVar
 
-from ._coded_error import CodedError
+from .coded_error import CodedError
 
 MAX_BYTES = "UNIFIED_CLIP_MAX_BYTES"
 MAX_SECONDS = "UNIFIED_CLIP_MAX_SECONDS"

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from ._coded_error import CodedError
+from .coded_error import CodedError
 
 LARGEST = 64 << 20
 """In bytes. Larger files are no configurations, scripts or notebooks."""

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-PACKAGE_PARENT = Path(__file__).parents[1]
+PACKAGE_PARENT = Path(__file__).parents[2]
 CLONE = "path/to/unified_clip"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import _files
+from . import atomic_files
 
 CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64"}
 
@@ -23,4 +23,4 @@ def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[
         header[name] = {"dtype": CODES[dtype], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     padded = text.ljust(-(-len(text) // 8) * 8)
-    _files.write(path, b"".join([len(padded).to_bytes(8, "little"), padded, *blocks]))
+    atomic_files.write(path, b"".join([len(padded).to_bytes(8, "little"), padded, *blocks]))

@@ -23,12 +23,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from ._scratch import Scratch
+from .scratch import Scratch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
