@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ class PythonFormat(OwnFormat):
     package: ClassVar[str]
 
     def parse(self, text: str, name: str) -> Document:
-        return Document(name, text, "python", Source(text, name))
+        return Document(name, text, "python", Source(textwrap.dedent(text), name))  # also an indented snippet
 
     def recognises(self, document: Document) -> bool:
         return isinstance(document.data, Source) and document.data.uses(self.package)
