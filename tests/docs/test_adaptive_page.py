@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from unified_clip import ClipConfig
-from unified_clip.adaptive.protocol import RULES
+from unified_clip.adaptive.rules import RULES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adaptive.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", PAGE, re.DOTALL)

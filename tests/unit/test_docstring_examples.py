@@ -10,7 +10,7 @@ import pytest
 MODULES = (
     "adaptive.functions",
     "adaptive.number",
-    "adaptive.protocol",
+    "adaptive.rules",
     "adaptive.tensor_functions",
     "config.clip_config",
     "monitor",

@@ -14,7 +14,7 @@ from .._core.types import Tensor
 from .._dispatch import backend_of, resolve
 from . import state as states
 from . import tensor_thresholds
-from .protocol import AdaGC, Data, Rule
+from .rules import AdaGC, Data, Rule
 
 
 def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -> Tensor:

@@ -6,13 +6,10 @@
 from __future__ import annotations
 
 import math
-from array import array
-from bisect import bisect_left, insort
 from typing import Any
 
 import numpy as np
 
-from .._compute.scalars import HOST
 from .._core.path import Scalars
 from .._core.types import Scalar
 
@@ -103,14 +100,6 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
     return yes if condition else no
 
 
-def is_less(left: Real, margin: float, right: Real) -> bool:
-    return isinstance(left, np.ndarray) and HOST.is_true((left + margin if margin else left) < right)
-
-
-def simplified(conditions: Condition) -> Condition:
-    return True if isinstance(conditions, np.ndarray) and HOST.is_true(conditions) else conditions
-
-
 def minimum(left: Real, right: Real) -> Real:
     """Return the smaller number. Raise no error.
 
@@ -165,66 +154,37 @@ def floor(number: Real) -> Real:
     return Number(number.xp, number.xp.floor(number.value)) if isinstance(number, Number) else float(math.floor(number))
 
 
-# -- vectors
+# -- the norms of `Percentile`: a NumPy vector on the host path
 
 
-class Window:
-    """The last norms. `ordered` has the norms of the steps so far, in ascending order."""
-
-    __slots__ = ("ordered", "vector")
-
-    def __init__(self, vector: array[float], ordered: array[float]) -> None:
-        self.vector, self.ordered = vector, ordered
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.array(self.vector, dtype)
-
-    def tolist(self) -> list[float]:
-        return self.vector.tolist()
-
-
-def put(vector: Real, index: Real, value: Real, count: Real) -> Real:
+def put(vector: Real, index: Real, value: Real) -> Real:
+    """Return the vector with another number at the index."""
     if not isinstance(vector, Number):
-        vector = _window(vector, count)
-        place, numbers, ordered = int(index), vector.vector[:], vector.ordered[:]
-        if place < len(ordered):
-            del ordered[bisect_left(ordered, numbers[place])]
-        numbers[place] = value
-        insort(ordered, value)
-        return Window(numbers, ordered)
+        changed = vector.copy()
+        changed[int(index)] = value
+        return changed
     xp = vector.xp
     values = xp.asarray(0.0) * vector.value + value.value
     return Number(xp, xp.where(_at(vector, index), values, vector.value))
 
 
-def take(vector: Real, index: Real) -> Real:
+def insert(ordered: Real, value: Real) -> Real:
+    """Insert a number into an ascending vector. Only the host path has vectors that grow."""
+    return np.insert(ordered, ordered.searchsorted(value), value)
+
+
+def ranked(vector: Real, count: Real, low: Real, high: Real) -> tuple[Real, Real]:
+    """Return the numbers with the ranks `low` and `high`, counted from 0, of the first `count` numbers."""
     if not isinstance(vector, Number):
-        return vector[int(index)]
+        ranks = int(low), int(high)
+        partitioned = np.partition(vector[: int(count)], ranks)
+        return float(partitioned[ranks[0]]), float(partitioned[ranks[1]])
     xp = vector.xp
     zeros = xp.asarray(0.0) * vector.value
-    return Number(xp, xp.total(xp.where(_at(vector, index), vector.value, zeros)))
-
-
-def insert(ordered: Real, value: Real) -> Real:
-    longer = array("d", ordered)
-    insort(longer, value)
-    return longer
-
-
-def sort_first(vector: Real, count: Real, length: int) -> Real:
-    """Sort the first `count` numbers. The rest of the result is arbitrary."""
-    if not isinstance(vector, Number):
-        return _window(vector, count).ordered
-    xp = vector.xp
-    rest = xp.asarray(0.0) * vector.value + xp.asarray(LARGEST)
-    return Number(xp, xp.sort(xp.where(xp.indices(length) < count.value, vector.value, rest)))
-
-
-def _window(vector: Window | np.ndarray[Any, Any], count: float) -> Window:
-    if isinstance(vector, Window):
-        return vector
-    numbers = vector.tolist()
-    return Window(array("d", numbers), array("d", sorted(numbers[: int(count)])))
+    is_counted = xp.indices(vector.value.shape[0]) < count.value
+    ordered = Number(xp, xp.sort(xp.where(is_counted, vector.value, zeros + xp.asarray(LARGEST))))
+    below, above = (Number(xp, xp.total(xp.where(_at(ordered, rank), ordered.value, zeros))) for rank in (low, high))
+    return below, above
 
 
 LARGEST = float(np.finfo(np.float64).max)

@@ -15,7 +15,7 @@ from .._core.rule import AdaptiveThreshold
 from .._core.types import Scalar, Tensor
 from .._dispatch import backend_of
 from .number import Number, Real, where
-from .protocol import RULES, AdaGC, Data, Percentile, Rule
+from .rules import RULES, AdaGC, Data, Percentile, Rule
 
 STEPS = "steps"
 """The state's key for the number of earlier norms."""

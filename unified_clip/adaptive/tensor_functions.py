@@ -15,7 +15,7 @@ from .._core.writers import Functional
 from .._dispatch import resolve
 from . import state as states
 from . import tensor_thresholds, unit_thresholds
-from .protocol import AGC, AdaGC
+from .rules import AGC, AdaGC
 
 IN_PLACE = "clip_by_unit_norm"
 

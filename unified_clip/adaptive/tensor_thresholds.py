@@ -14,10 +14,9 @@ from .._core.gradients import GradientList
 from .._core.path import Path, Scalars
 from .._core.rule import ClipRule, Norm, OwnThresholds
 from .._core.types import Scalar, Tensor
-from . import rules
 from . import state as states
-from .number import Number, Real
-from .protocol import AdaGC
+from .number import Condition, Number, Real, minimum, where
+from .rules import AdaGC
 
 
 def resize(state: states.State, count: int) -> states.State:
@@ -123,23 +122,33 @@ def _coefficients(
         mean = _at(xp, mean, slots)
     is_warm = step - adagc.warmup_steps >= 0.0
     scale = 1.0 if is_warm is True else rule.coefficient(xp, total, adagc.warmup_threshold, convention)
-    norms, eps = _real(xp, vector), convention.eps
-    limits, new = rules.adagc({"norms": mean}, norms, _real(xp, scale), step, eps=eps, **vars(adagc))
-    coefs = _repeated(mean, scale) if is_warm is not True else None
+    limits, averages = _advance(adagc, mean, _real(xp, vector), _real(xp, scale), is_warm)
+    coefs = _repeated(mean, scale)
     if is_warm is not False:
         # each norm is finite if the total norm is
         thresholds = limits if is_finite is True else xp.where(vector <= largest_norm, _scalar(limits), xp.asarray(0.0))
-        is_off = isinstance(thresholds, float)  # a float is inf here
-        own = 1.0 if is_off else rule.coefficient(xp, vector, thresholds, convention)
-        coefs = own if coefs is None else xp.where(is_warm, own, coefs)
+        own = rule.coefficient(xp, vector, thresholds, convention)
+        coefs = own if is_warm is True else xp.where(is_warm, own, coefs)
     if not isinstance(limit, float) or limit < math.inf:
         largest = rule.at_most(xp, xp.asarray(math.inf), limit)
         fixed = rule.coefficient(xp, vector, _repeated(mean, largest), convention)
         coefs = xp.where(fixed < coefs, fixed, coefs)
-    after = new["norms"] if slots is None else _put(xp, numbers["norms"], slots, new["norms"])
+    after = averages if slots is None else _put(xp, numbers["norms"], slots, averages)
     if isinstance(state, dict):
         return coefs, {states.STEPS: step + 1.0, "norms": after} if is_finite else state
     return coefs, xp.stop_gradient(xp.where(is_finite, xp.pack([(step + 1.0).value, after.value]), state))
+
+
+def _advance(adagc: AdaGC, mean: Real, norms: Real, scale: Real, is_warm: Condition) -> tuple[Real, Real]:
+    """Return (the threshold of each tensor, the new averages). Before the first norm above 0, the threshold is inf."""
+    has_begun = mean > 0.0
+    limits = where(has_begun, mean * adagc.ratio, math.inf)
+    average = where(has_begun, mean * adagc.alpha + minimum(norms, limits) * (1 - adagc.alpha), norms)
+    if is_warm is True:
+        return limits, average
+    first = norms * scale if adagc.warmup_norms == "clipped" else norms
+    smallest = where(has_begun, where(first > 0.0, minimum(mean, first), mean), first)
+    return where(is_warm, limits, math.inf), where(is_warm, average, smallest)
 
 
 def _real(xp: Scalars, value: Scalar) -> Real:

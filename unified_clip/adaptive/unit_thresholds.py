@@ -10,7 +10,7 @@ from .._core.gradients import GradientList
 from .._core.path import Scalars
 from .._core.rule import ClipRule, Norm, OwnThresholds
 from .._core.types import Leaf, Scalar, Tensor
-from .protocol import AGC
+from .rules import AGC
 
 REMEDY = (
     "Call clip(grads, parameters=parameters) or adaptive.clip_by_unit_norm(grads, parameters). `grads` and "

@@ -17,7 +17,7 @@ from .._core.rule import AdaptiveThreshold, OwnThresholds
 from .._core.types import Tensor
 from .._dispatch import backend_of
 from ..adaptive import state, tensor_thresholds, unit_thresholds
-from ..adaptive.protocol import AGC, PER_TENSOR, RULES, AdaGC, Rule
+from ..adaptive.rules import AGC, PER_TENSOR, RULES, AdaGC, Rule
 from .fields import ConfigModel, Finite
 
 

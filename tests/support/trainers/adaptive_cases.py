@@ -35,7 +35,7 @@ def state_of_another_framework(steps: int = HALF) -> Any:
 
 
 def rule_of(settings: dict[str, Any]) -> Any:
-    from unified_clip.adaptive.protocol import RULES
+    from unified_clip.adaptive.rules import RULES
 
     return RULES[settings["rule"]](**{key: value for key, value in settings.items() if key != "rule"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from ...adaptive.protocol import AGC
+from ...adaptive.rules import AGC
 from ..schema import DEFAULT_FAMILY, FAMILIES, Settings
 from .base import Format, OtherFamilyError
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ...adaptive.protocol import AGC
+from ...adaptive.rules import AGC
 from ...tensors.frameworks import TensorConverter
 from ...tensors.types import Gradient
 from ..suite import adaptive_calls

@@ -11,7 +11,7 @@ import numpy as np
 from jax.experimental import sparse
 
 from ..._backends.jax.releases import enable_x64
-from ...adaptive.protocol import AGC
+from ...adaptive.rules import AGC
 from ...tensors.frameworks.jax import Converter
 from ..call_outcome import LEARNING_RATE
 from ..suite.call_form import leaves

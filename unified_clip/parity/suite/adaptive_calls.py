@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ...adaptive.protocol import AGC, RULES, AdaGC, Rule
+from ...adaptive.rules import AGC, RULES, AdaGC, Rule
 from ...config.documents.model_errors import no_such
 from ...tensors.types import Gradient
 
