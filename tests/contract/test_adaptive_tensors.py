@@ -16,7 +16,7 @@ from support.tiers import quick
 
 from unified_clip import ClipConfig, NonFiniteNormError, adaptive, record
 from unified_clip._backends.numpy import COLLECTOR
-from unified_clip.adaptive import tensor_thresholds
+from unified_clip.adaptive.tensor_thresholds import TensorThresholds
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_adagc_in_place_measures_tensors_together_also_beside_one_without_a_grad
     clip = adagc(warmup_steps=2).model_copy(update={"family": "paddle"}).clipper()
     steps = [[2.0, None, 1.0], [3.0, 1.0, None], [9.0, None, 1.0], [None, None, None], [2.0, 2.0, 2.0]]
     expected = oracle.adagc(steps[:3] + steps[4:], warmup_steps=2, eps=0.0)
-    monkeypatch.setattr(tensor_thresholds, "_decided", None)  # which decides on tensors that were measured alone
+    monkeypatch.setattr(TensorThresholds, "_decided", None)  # which decides on tensors that were measured alone
     for norms in steps:
         holders = kit.in_place(tensors(kit, oracle.gradients(norms)))
         if kit.on_parameters and norms[1] is None:

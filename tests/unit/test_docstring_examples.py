@@ -11,7 +11,6 @@ MODULES = (
     "adaptive.functions",
     "adaptive.number",
     "adaptive.rules",
-    "adaptive.tensor_functions",
     "config.clip_config",
     "monitor",
     "recording.compare",

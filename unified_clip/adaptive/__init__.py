@@ -4,10 +4,18 @@
 argument and return the new state, so they also work in compiled graphs. They also accept your own rules.
 """
 
-from .functions import clip_by_global_norm, clip_grad_norm_, initial_state, read_state
+from .functions import (
+    clip_by_global_norm,
+    clip_by_tensor_norm,
+    clip_by_unit_norm,
+    clip_grad_norm_,
+    clip_tensor_norm_,
+    clip_unit_norm_,
+    initial_state,
+    read_state,
+)
 from .number import floor, minimum, sqrt, where
 from .rules import AGC, AdaGC, EmaRatio, Percentile, Rule, ZClip
-from .tensor_functions import clip_by_tensor_norm, clip_by_unit_norm, clip_tensor_norm_, clip_unit_norm_
 
 __all__ = [
     "AGC", "AdaGC", "EmaRatio", "Percentile", "Rule", "ZClip", "clip_by_global_norm", "clip_by_tensor_norm",

@@ -1,4 +1,4 @@
-"""Clip by an adaptive rule. The functions get the state as an argument, and return the new state."""
+"""Clip by an adaptive rule. The functions for a rule with a state get the state, and return the new state."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 
 from .._core import containers, entry, rule, validation
 from .._core.backend import Backend
-from .._core.collect import collect, collect_in_place
+from .._core.collect import collect, collect_in_place, from_tree, in_place
 from .._core.gradients import GradientList
-from .._core.rule import ClipConvention, ClipRule
+from .._core.rule import AdaptiveThreshold, ClipConvention, ClipRule, OwnThresholds
 from .._core.types import Tensor
 from .._dispatch import backend_of, resolve
 from . import state as states
 from . import tensor_thresholds
-from .rules import AdaGC, Data, Rule
+from .rules import AGC, AdaGC, Data, Rule
+from .tensor_thresholds import TensorThresholds
+from .unit_thresholds import UnitThresholds
 
 
 def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -> Tensor:
@@ -152,14 +154,137 @@ def clip_by_global_norm(
     return entry.run(_clip_by_global_norm, t_list, adaptive, state, clip_norm)
 
 
+def clip_by_tensor_norm(
+    t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any = math.inf
+) -> tuple[Any, Tensor, Tensor]:
+    """Clip each gradient by its own adaptive threshold, which a rule computes from the gradient's earlier norms.
+
+    Args:
+        t_list: The gradients: one tensor, or any container of tensors and None. The number of entries must be the same
+            in each step.
+        adaptive: The rule, such as `AdaGC()`.
+        state: The state that `initial_state(adaptive, t_list)` or the last call returned.
+        clip_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
+
+    Returns:
+        (the clipped gradients, the total norm before clipping, the new state).
+
+    Raises:
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. clip_norm is not a number.
+            `adaptive` is not an `AdaGC` rule. `state` is not a tensor that `initial_state` or a clip returned.
+        ValueError: clip_norm is negative or NaN. `t_list` has more or fewer tensors than `state` was created for.
+
+    Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> rule, grads = adaptive.AdaGC(ratio=1.0, warmup_steps=1), [np.array([0.6, 0.8]), np.array([0.0])]
+        >>> state = adaptive.initial_state(rule, grads)
+        >>> _, norm, state = adaptive.clip_by_tensor_norm(grads, rule, state)
+        >>> clipped, norm, state = adaptive.clip_by_tensor_norm([4 * grads[0], np.array([3.0])], rule, state)
+        >>> float(norm), clipped[0].round(3), clipped[1]
+        (5.0, array([0.6, 0.8]), array([3.]))
+    """
+    return entry.run(_clip_by_tensor_norm, t_list, adaptive, state, clip_norm)
+
+
+def clip_tensor_norm_(
+    parameters: Any, adaptive: AdaGC, state: Tensor, max_norm: Any = math.inf
+) -> tuple[Tensor, Tensor]:
+    """Clip each gradient in place by its own adaptive threshold. See `clip_by_tensor_norm`.
+
+    Args:
+        parameters: On PyTorch and Paddle, the parameters whose `.grad` is clipped. On NumPy and MLX, the gradients. On
+            TensorFlow and JAX, a list or a dict, in which the clipped tensors replace the gradients. The number of
+            entries must be the same in each step.
+        adaptive: The rule, such as `AdaGC()`.
+        state: The state that `initial_state(adaptive, parameters)` or the last call returned.
+        max_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
+
+    Returns:
+        (the total norm before clipping, the new state).
+
+    Raises:
+        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. max_norm is not a number.
+            `adaptive` is not an `AdaGC` rule. `state` is not a tensor that `initial_state` or a clip returned.
+        ValueError: max_norm is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an expanded
+            view. `parameters` has more or fewer tensors than `state` was created for.
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> rule, grads = adaptive.AdaGC(), [np.array([3.0, 4.0], np.float32)]
+        >>> norm, state = adaptive.clip_tensor_norm_(grads, rule, adaptive.initial_state(rule, grads))
+        >>> float(norm), grads[0].round(3)
+        (5.0, array([0.6, 0.8], dtype=float32))
+    """
+    return entry.run(_clip_tensor_norm_, parameters, adaptive, state, max_norm)
+
+
+def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_norm: Any = math.inf) -> Any:  # noqa: B008
+    """Clip each unit of each gradient by its own norm, and return new tensors.
+
+    A unit is a row or a channel, as in `AGC`. The norm of each unit is limited to `clip_factor` times the norm of the
+    same row or channel of the parameter.
+
+    Args:
+        t_list: The gradients: one tensor, or any container of tensors and None.
+        parameters: The parameters, in the order of `t_list` or with the same keys. Derivatives treat them as
+            constants.
+        adaptive: The settings, such as `AGC(clip_factor=0.02, convention="optax")`.
+        clip_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
+
+    Raises:
+        TypeError: A parameter is None or not a tensor. A gradient is sparse, or has an integer or boolean dtype.
+            clip_norm is not a number. adaptive is not AGC.
+        ValueError: `parameters` and `t_list` differ in their keys or their number of entries. A parameter and its
+            gradient have different shapes. clip_norm is negative or NaN. A gradient is distributed, or has too many
+            axes for the convention "optax".
+
+    Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021.
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> grads = [np.array([[3.0, 4.0], [0.0, 0.1]], np.float32)]
+        >>> parameters = [np.array([[6.0, 8.0], [0.0, 2.0]], np.float32)]
+        >>> adaptive.clip_by_unit_norm(grads, parameters, adaptive.AGC(clip_factor=0.1))[0].tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.10000000149011612]]
+    """
+    return entry.run(_clip_by_unit_norm, t_list, parameters, adaptive, clip_norm)
+
+
+def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math.inf) -> None:  # noqa: B008
+    """Clip each row or channel of each gradient in place, on PyTorch or Paddle. See `clip_by_unit_norm`.
+
+    Args:
+        parameters: The parameters whose `.grad` is clipped: one parameter, an iterable or a dict.
+        adaptive: The settings, such as `AGC(clip_factor=0.02)`.
+        max_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
+
+    Raises:
+        TypeError: The framework is not PyTorch or Paddle. A gradient is sparse. max_norm is not a number. adaptive is
+            not AGC.
+        ValueError: max_norm is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an expanded
+            view. A gradient is distributed, or has too many axes for the convention "optax".
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> adaptive.clip_unit_norm_([np.ones(2, np.float32)])
+        Traceback (most recent call last):
+        TypeError: parameters of numpy have no gradients. Use clip_by_unit_norm(gradients, parameters)
+    """
+    entry.run(_clip_unit_norm_, parameters, adaptive, max_norm)
+
+
 def _clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any) -> tuple[Tensor, Tensor]:
     backend = states.backend_for(adaptive, state, Rule)
     limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
-    has_values = backend.has_values(state)
-    gradients, writer = collect_in_place(
-        backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=has_values and isinstance(limit, float)
-    )
-    norm, new = _clip(backend, gradients, adaptive, state, has_values, limit, rule.PYTORCH)
+    plain = backend.has_values(state) and isinstance(limit, float)
+    gradients, writer = collect_in_place(backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=plain)
+    norm, new = _advance(backend, gradients, rule.PYTORCH, adaptive, state, limit)
     writer.finish()
     return norm, new
 
@@ -167,33 +292,86 @@ def _clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: A
 def _clip_by_global_norm(t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any) -> tuple[Any, Tensor, Tensor]:
     backend = states.backend_for(adaptive, state, Rule)
     limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
-    has_values = backend.has_values(state)
-    gradients, writer = collect(backend, t_list, "clip_by_global_norm", plain=has_values and isinstance(limit, float))
-    norm, new = _clip(backend, gradients, adaptive, state, has_values, limit, rule.TENSORFLOW_GLOBAL)
+    plain = backend.has_values(state) and isinstance(limit, float)
+    gradients, writer = collect(backend, t_list, "clip_by_global_norm", plain=plain)
+    norm, new = _advance(backend, gradients, rule.TENSORFLOW_GLOBAL, adaptive, state, limit)
     return writer.result(), norm, new
 
 
-def _clip(
+def _clip_by_tensor_norm(t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any) -> tuple[Any, Tensor, Tensor]:
+    backend = states.backend_for(adaptive, state, AdaGC)
+    limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
+    tree = containers.flatten(backend, t_list)
+    gradients, writer = from_tree(backend, tree, differentiable=True, measures="total", function="clip_by_tensor_norm")
+    norm, new = _advance(backend, gradients, rule.PADDLE, adaptive, state, limit, len(tree.leaves))
+    return writer.result(), norm, new
+
+
+def _clip_tensor_norm_(parameters: Any, adaptive: AdaGC, state: Tensor, max_norm: Any) -> tuple[Tensor, Tensor]:
+    backend = states.backend_for(adaptive, state, AdaGC)
+    limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
+    gradients, writer = in_place(backend, parameters, "clip_tensor_norm_", "clip_by_tensor_norm")
+    norm, new = _advance(backend, gradients, rule.PADDLE, adaptive, state, limit, writer.entries)
+    writer.finish()
+    return norm, new
+
+
+def _clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC, clip_norm: Any) -> Any:
+    states.check_rule(adaptive, AGC)
+    backend, t_list = resolve(t_list)
+    limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
+    tree = containers.flatten(backend, t_list)
+    tree = tree._replace(leaves=containers.with_parameters(backend, tree.leaves, parameters))
+    gradients, writer = from_tree(backend, tree, differentiable=True, measures="total", function="clip_by_unit_norm")
+    _clip(gradients, rule.PADDLE, UnitThresholds(adaptive, limit), limit)
+    return writer.result()
+
+
+def _clip_unit_norm_(parameters: Any, adaptive: AGC, max_norm: Any) -> None:
+    states.check_rule(adaptive, AGC)
+    backend, parameters = resolve(parameters)
+    if backend.parameters is None:
+        raise TypeError(f"parameters of {backend.name} have no gradients. Use clip_by_unit_norm(gradients, parameters)")
+    limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
+    gradients, writer = in_place(backend, parameters, "clip_unit_norm_", "clip_by_unit_norm")
+    _clip(gradients, rule.PADDLE, UnitThresholds(adaptive, limit), limit)
+    writer.finish()
+
+
+def _advance(
     backend: Backend,
     gradients: GradientList,
-    adaptive: Rule,
-    state: Tensor,
-    has_values: bool,
-    limit: Any,
     convention: ClipConvention,
+    adaptive: Rule | AdaGC,
+    state: Tensor,
+    limit: Any,
+    count: int = 0,
 ) -> tuple[Tensor, Tensor]:
+    """Clip, and return (the total norm, the new state). `count` includes tensors without a gradient."""
+    has_values = backend.has_values(state)
     current = states.read_packed(adaptive, backend.to_numpy(state)) if has_values else state
-    threshold = states.RuleThreshold(adaptive, current, limit)
-    inputs = [] if has_values else [tensor for tensor in (state, limit) if not isinstance(tensor, float)]
-    clip_rule = ClipRule("global_norm", convention, threshold)
-    if gradients.shards is not None:
-        fields = {"adaptive": threshold.describe(), **convention.arguments}
-        gradients.set_consensus_fields(fields)
-    norms = rule.measure(gradients, range(len(gradients.values)), clip_rule, inputs)
+    threshold = (
+        TensorThresholds(adaptive, current, count, limit)
+        if isinstance(adaptive, AdaGC)
+        else states.RuleThreshold(adaptive, current, limit)
+    )
+    norms = _clip(gradients, convention, threshold, *([] if has_values else [state]), limit)
+    new, total = (norms[0].state, norms[0].total) if norms else (state, None)
     if gradients.shards is None and not gradients.values:
-        return norms[0].total, state
-    rule.apply(gradients, clip_rule, norms)
-    new = norms[0].state
-    if isinstance(new, dict):
+        new = state
+    elif isinstance(new, dict):
         new = backend.from_state(states.flatten(adaptive, new), state)
-    return norms[0].total, new
+    return rule.total_norm(gradients, 2.0) if total is None else total, new
+
+
+def _clip(
+    gradients: GradientList, convention: ClipConvention, threshold: AdaptiveThreshold | OwnThresholds, *inputs: Any
+) -> list[rule.Norm]:
+    clip_rule = ClipRule("global_norm" if isinstance(threshold, AdaptiveThreshold) else "norm", convention, threshold)
+    if gradients.shards is not None:
+        gradients.set_consensus_fields({"adaptive": threshold.describe(), **convention.arguments})
+    tensors = [tensor for tensor in inputs if not isinstance(tensor, float)]
+    norms = rule.measure(gradients, range(len(gradients.values)), clip_rule, tensors)
+    if gradients.values or gradients.shards is not None:
+        rule.apply(gradients, clip_rule, norms)
+    return norms

@@ -12,7 +12,7 @@ from .._compute.scalars import HOST
 from .._core.backend import Backend
 from .._core.path import Scalars
 from .._core.rule import AdaptiveThreshold
-from .._core.types import Scalar, Tensor
+from .._core.types import Scalar, Tensor, with_article
 from .._dispatch import backend_of
 from .number import Number, Real, where
 from .rules import RULES, AdaGC, Data, Percentile, Rule
@@ -85,8 +85,7 @@ def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
 
 
 def _kind(data: Any) -> str:
-    name = "None" if data is None else type(data).__name__
-    return name if data is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+    return "None" if data is None else with_article(type(data).__name__)
 
 
 def _is_number(value: Any, low: float) -> bool:
@@ -204,19 +203,16 @@ PACKED = ((1, "float64"), (2, "int32"))
 """(number of axes, dtype) of a packed state. JAX stores a float64 as two int32."""
 
 
-def has_length(rule: Rule | AdaGC, length: int | None) -> bool:
-    """Return whether a packed state with this length can belong to a rule."""
-    expected = _length(rule)
-    return None in (length, expected) or length == expected
+def length(rule: Rule | AdaGC) -> int | None:
+    """Return the length of a packed state, or None if the rule does not determine the length."""
+    values = list(rule.init().values())
+    return None if [] in values else 1 + sum(len(value) if isinstance(value, list) else 1 for value in values)
 
 
-def _length(rule: Rule | AdaGC) -> int | None:
-    return None if [] in rule.init().values() else len(flatten(rule, initial(rule)))
-
-
-def _check_length(rule: Rule | AdaGC, length: int | None, remedy: str) -> None:
-    if not has_length(rule, length):
-        raise ValueError(f"the state has {length} numbers, but {rule} needs {_length(rule)}. {remedy}")
+def _check_length(rule: Rule | AdaGC, actual: int | None, remedy: str) -> None:
+    expected = length(rule)
+    if None not in (actual, expected) and actual != expected:
+        raise ValueError(f"the state has {actual} numbers, but {rule} needs {expected}. {remedy}")
 
 
 def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
@@ -224,8 +220,8 @@ def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
     numbers = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
     _check_length(rule, len(numbers), "Pass the rule that the state belongs to.")
     data, start = {}, 0
-    for name, length in _lengths(rule, array).items():
-        end = start + (1 if length is None else length)
-        data[name] = numbers[start] if length is None else numbers[start:end]
+    for name, count in _lengths(rule, array).items():
+        end = start + (1 if count is None else count)
+        data[name] = numbers[start] if count is None else numbers[start:end]
         start = end
     return from_data(rule, data)

@@ -12,7 +12,7 @@ from .._compute.scalars import HOST
 from .._core import observer, rule
 from .._core.gradients import GradientList
 from .._core.path import Path, Scalars
-from .._core.rule import ClipRule, Norm, OwnThresholds
+from .._core.rule import ClipConvention, ClipRule, Norm, OwnThresholds
 from .._core.types import Scalar, Tensor
 from . import state as states
 from .number import Condition, Number, Real, minimum, where
@@ -46,14 +46,20 @@ class TensorThresholds(OwnThresholds):
     def measure(
         self, gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]
     ) -> list[Norm]:
-        adagc, limit, current = self.adagc, self.limit, resize(self.state, self.count)
+        current, convention = resize(self.state, self.count), clip_rule.convention
+        slots = gradients.places if gradients.is_collected else [gradients.leaves[index].position for index in group]
         path = _path_together(gradients, group, current, inputs)
         if path is not None:
             with path.scope():
                 # The `Norm` has no thresholds, which only recordings need, and no total norm.
                 norms, total = path.norm(2.0), gradients.norm(gradients.path(group), group, 2.0)
-                slots = gradients.places
-                coefs, new = _coefficients(adagc, current, clip_rule, limit, HOST, total, norms, slots)
+                vector = norms
+                if slots is not None:
+                    vector = np.zeros(self.count)
+                    vector[slots] = norms
+                coefs, new = self._coefficients(current, convention, HOST, total, vector, slots)
+                if slots is not None and isinstance(coefs, np.ndarray):
+                    coefs = coefs[slots]
                 return [Norm(group, path, norms, coef=coefs, state=new)]
         plain = clip_rule._replace(threshold=math.inf)
         total = rule.measure_one(gradients, group, plain._replace(kind="global_norm"), inputs)
@@ -61,20 +67,69 @@ class TensorThresholds(OwnThresholds):
         if not total.path.on_host:
             if isinstance(current, dict):
                 with total.path.scope():
-                    current = states.pack(adagc, total.path.xp, current)  # raises an error on MLX
+                    current = states.pack(self.adagc, total.path.xp, current)  # raises an error on MLX
             inputs = [*inputs, total.n]  # so that all paths are on the device
         norms = [rule.measure_one(gradients, range(index, index + 1), plain, inputs) for index in group]
-        slots = _slots(gradients, group)
         with total.path.scope():
-            return _decided(adagc, current, clip_rule, limit, total, norms, slots) if norms else []
+            return self._decided(current, convention, total, norms, slots or range(len(norms))) if norms else []
 
+    def _decided(
+        self, state: states.State, convention: ClipConvention, total: Norm, norms: Sequence[Norm], slots: Sequence[int]
+    ) -> list[Norm]:
+        xp = total.path.xp
+        unchanged, infinite = xp.asarray(1.0), xp.asarray(math.inf)
+        tensor_norms, vector = [xp.asarray(norm.n) for norm in norms], [xp.asarray(0.0)] * self.count
+        for slot, n in zip(slots, tensor_norms, strict=True):
+            vector[slot] = n
+        coefs, new = self._coefficients(state, convention, xp, total.n, _stacked(xp, vector), slots)
+        by_slot = _parts(xp, coefs, self.count)
+        decided = []
+        for norm, n, slot in zip(norms, tensor_norms, slots, strict=True):
+            coef = by_slot[slot]
+            threshold = xp.where(coef < unchanged, n * coef, infinite)
+            decided.append(norm._replace(threshold=threshold, coef=coef, total=total.total, state=new))
+        return decided
 
-Slots = list[int] | None
-"""For each gradient, its index in the list `norms` of the state. None means the indices 0, 1, 2 and so on."""
+    def _coefficients(
+        self,
+        state: states.State,
+        convention: ClipConvention,
+        xp: Scalars,
+        total: Scalar,
+        vector: Scalar,
+        slots: Sequence[int] | None,
+    ) -> tuple[Scalar, states.State]:
+        """Return (the vector of coefficients, the new state). If the total norm is NaN or infinite, keep the old state.
 
-
-def _slots(gradients: GradientList, group: range) -> Slots:
-    return gradients.places if gradients.is_collected else [gradients.leaves[index].position for index in group]
+        `vector` has a norm for each number in the state. Only the indices `slots` are norms of gradients, and None
+        means all. The other norms are 0, and change no average.
+        """
+        adagc, limit, largest_norm = self.adagc, self.limit, xp.asarray(states.LARGEST_NORM)
+        is_finite = total <= largest_norm
+        numbers = state if isinstance(state, dict) else states.unpack(adagc, xp, state)
+        step, mean = numbers[states.STEPS], numbers["norms"]
+        is_warm = step - adagc.warmup_steps >= 0.0
+        scale = 1.0 if is_warm is True else rule.coefficient(xp, total, adagc.warmup_threshold, convention)
+        limits, averages = _advance(adagc, mean, _real(xp, vector), _real(xp, scale), is_warm)
+        coefs = _repeated(mean, scale)
+        if is_warm is not False:
+            # each norm is finite if the total norm is
+            thresholds = _scalar(limits)
+            if is_finite is not True:
+                thresholds = xp.where(vector <= largest_norm, thresholds, xp.asarray(0.0))
+            own = rule.coefficient(xp, vector, thresholds, convention)
+            coefs = own if is_warm is True else xp.where(is_warm, own, coefs)
+        if not isinstance(limit, float) or limit < math.inf:
+            largest = rule.at_most(xp, xp.asarray(math.inf), limit)
+            fixed = rule.coefficient(xp, vector, _repeated(mean, largest), convention)
+            coefs = xp.where(fixed < coefs, fixed, coefs)
+        if slots is not None and len(slots) < self.count:
+            changes = set(slots)
+            has_gradient = xp.vector([float(slot in changes) for slot in range(self.count)]) > xp.asarray(0.0)
+            averages = where(has_gradient, averages, mean)
+        if isinstance(state, dict):
+            return coefs, {states.STEPS: step + 1.0, "norms": averages} if is_finite else state
+        return coefs, xp.stop_gradient(xp.where(is_finite, xp.pack([(step + 1.0).value, averages.value]), state))
 
 
 def _path_together(gradients: GradientList, group: range, state: states.State, inputs: Sequence[Tensor]) -> Path | None:
@@ -82,61 +137,6 @@ def _path_together(gradients: GradientList, group: range, state: states.State, i
         return None
     path = gradients.per_tensor_path(group)
     return path if path is not None and path.on_host else None
-
-
-def _decided(
-    adagc: AdaGC,
-    state: states.State,
-    clip_rule: ClipRule,
-    limit: Any,
-    total: Norm,
-    norms: Sequence[Norm],
-    slots: Slots,
-) -> list[Norm]:
-    xp = total.path.xp
-    tensor_norms = [xp.asarray(norm.n) for norm in norms]
-    coefs, new = _coefficients(adagc, state, clip_rule, limit, xp, total.n, _stacked(xp, tensor_norms), slots)
-    unchanged, infinite = xp.asarray(1.0), xp.asarray(math.inf)
-    return [
-        norm._replace(threshold=xp.where(coef < unchanged, n * coef, infinite), coef=coef, total=total.total, state=new)
-        for norm, n, coef in zip(norms, tensor_norms, _parts(xp, coefs, len(tensor_norms)), strict=True)
-    ]
-
-
-def _coefficients(
-    adagc: AdaGC,
-    state: states.State,
-    clip_rule: ClipRule,
-    limit: Any,
-    xp: Scalars,
-    total: Scalar,
-    vector: Scalar,
-    slots: Slots,
-) -> tuple[Scalar, states.State]:
-    """Return (the vector of coefficients, the new state). If the total norm is NaN or infinite, keep the old state."""
-    convention, largest_norm = clip_rule.convention, xp.asarray(states.LARGEST_NORM)
-    is_finite = total <= largest_norm
-    numbers = state if isinstance(state, dict) else states.unpack(adagc, xp, state)
-    step, mean = numbers[states.STEPS], numbers["norms"]
-    if slots is not None:
-        mean = _at(xp, mean, slots)
-    is_warm = step - adagc.warmup_steps >= 0.0
-    scale = 1.0 if is_warm is True else rule.coefficient(xp, total, adagc.warmup_threshold, convention)
-    limits, averages = _advance(adagc, mean, _real(xp, vector), _real(xp, scale), is_warm)
-    coefs = _repeated(mean, scale)
-    if is_warm is not False:
-        # each norm is finite if the total norm is
-        thresholds = limits if is_finite is True else xp.where(vector <= largest_norm, _scalar(limits), xp.asarray(0.0))
-        own = rule.coefficient(xp, vector, thresholds, convention)
-        coefs = own if is_warm is True else xp.where(is_warm, own, coefs)
-    if not isinstance(limit, float) or limit < math.inf:
-        largest = rule.at_most(xp, xp.asarray(math.inf), limit)
-        fixed = rule.coefficient(xp, vector, _repeated(mean, largest), convention)
-        coefs = xp.where(fixed < coefs, fixed, coefs)
-    after = averages if slots is None else _put(xp, numbers["norms"], slots, averages)
-    if isinstance(state, dict):
-        return coefs, {states.STEPS: step + 1.0, "norms": after} if is_finite else state
-    return coefs, xp.stop_gradient(xp.where(is_finite, xp.pack([(step + 1.0).value, after.value]), state))
 
 
 def _advance(adagc: AdaGC, mean: Real, norms: Real, scale: Real, is_warm: Condition) -> tuple[Real, Real]:
@@ -172,27 +172,3 @@ def _parts(xp: Scalars, vector: Scalar, length: int) -> list[Scalar]:
         return list(np.broadcast_to(vector, length).tolist())
     # pinned: Inductor reads a number that is only a view of a vector as the vector's first number
     return list(map(xp.pinned, xp.unpack(xp.pack([vector]), [None] * length)))
-
-
-def _at(xp: Scalars, vector: Real, slots: list[int]) -> Real:
-    if xp is HOST:
-        return vector[slots]
-    count = vector.value.shape[0]
-    if slots == list(range(count)):
-        return vector
-    parts = _parts(xp, vector.value, count)
-    return Number(xp, _stacked(xp, [parts[slot] for slot in slots]))
-
-
-def _put(xp: Scalars, vector: Real, slots: list[int], values: Real) -> Real:
-    if xp is HOST:
-        changed = vector.copy()
-        changed[slots] = values
-        return changed
-    count = vector.value.shape[0]
-    if slots == list(range(count)):
-        return values
-    parts = _parts(xp, vector.value, count)
-    for slot, value in zip(slots, _parts(xp, values.value, len(slots)), strict=True):
-        parts[slot] = value
-    return Number(xp, _stacked(xp, parts))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
-from functools import wraps
 from typing import Annotated, Any, Literal, Union, get_type_hints
 
 from pydantic import Field, create_model, model_validator
@@ -70,26 +70,6 @@ def _table(name: str) -> type[AdaptiveTable]:
 Adaptive: Any = Annotated[Union[tuple(map(_table, RULES))], Field(discriminator="rule")]  # noqa: UP007
 
 
-def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate `Clipper._clip` with a lock, so that the adaptive states cannot change during a clip.
-
-    For gradients on several ranks, no lock is used. Ranks can be threads that wait for each other, so a lock could
-    cause a deadlock.
-    """
-
-    @wraps(clip)
-    def locked(
-        self: Any, backend: Backend, gradients: GradientList, ranges: Any, step: Any, states: Any = None, **options: Any
-    ) -> Any:
-        own: AdaptiveStates = self._adaptive
-        if states is not None or not own.current or gradients.shards is not None:
-            return clip(self, backend, gradients, ranges, step, states, **options)
-        with own.lock:
-            return clip(self, backend, gradients, ranges, step, states, **options)
-
-    return locked
-
-
 States = dict[str, state.State]
 """The state of each group by name. The name '' is for parameters in no group."""
 
@@ -103,6 +83,14 @@ class AdaptiveStates:
         self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
         self.lock = threading.RLock()
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
+
+    def lock_for(self, gradients: GradientList, states: States | None) -> AbstractContextManager[Any]:
+        """Return a context in which no other thread changes the current states.
+
+        For gradients on several ranks, no lock is used. Ranks can be threads that wait for each other, so a lock could
+        cause a deadlock.
+        """
+        return self.lock if states is None and self.current and gradients.shards is None else nullcontext()
 
     def set_places(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
         """Set `gradients.places` for the rule `adagc`. Return False if the parameter of a gradient is unknown."""
@@ -139,7 +127,9 @@ class AdaptiveStates:
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
         """Unpack the tensors from `to_packed`, except tensors whose values cannot be read yet."""
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
-        if len(lengths) != len(self._rules) or not all(map(state.has_length, self._rules.values(), lengths)):
+        expected = list(map(state.length, self._rules.values()))
+        fits = [None in (own, length) or own == length for own, length in zip(expected, lengths, strict=False)]
+        if len(lengths) != len(expected) or not all(fits):
             own = ", ".join(sorted(map(str, self._rules.values())))
             problem = f"the optimizer's state does not match the configuration's adaptive rules: {own}"
             if not lengths:

@@ -21,7 +21,7 @@ from .._core.names import as_mapping
 from .._core.types import Leaf, Tensor
 from .._core.writers import Functional, InPlace
 from ..errors import NothingClippedError
-from .adaptive import AdaptiveStates, States, keeping_states
+from .adaptive import AdaptiveStates, States
 from .outcome import ClipOutcome, Traced
 from .schema import Settings
 from .selection import ParameterSelection, consecutive_ranges, copied_names
@@ -258,7 +258,6 @@ class Clipper:
         results.update(zip((leaf.position for leaf in members.leaves), writer.result(), strict=True))
         return [results[leaf.position] for leaf in leaves], outcome
 
-    @keeping_states
     def _clip(
         self,
         backend: Backend,
@@ -273,7 +272,20 @@ class Clipper:
 
         `ranges[i]` has the indices of the gradients of `settings.parts[i]`. `count` includes gradients that are None.
         """
-        settings, own_parts, count = self.settings, self._parts, count or gradients.entries or len(gradients.values)
+        with self._adaptive.lock_for(gradients, states):
+            count = count or gradients.entries or len(gradients.values)
+            return self._clip_parts(backend, gradients, ranges, step, states, count)
+
+    def _clip_parts(
+        self,
+        backend: Backend,
+        gradients: GradientList,
+        ranges: Sequence[range],
+        step: Step,
+        states: States | None,
+        count: int,
+    ) -> Outcome:
+        settings, own_parts = self.settings, self._parts
         current = self._adaptive.current if states is None else states
         thresholds = [threshold_at(part, step.value) for part in own_parts]
         for index, (title, part) in enumerate(zip(self._titles, own_parts, strict=True)):
