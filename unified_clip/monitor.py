@@ -1,4 +1,4 @@
-"""Log clip metrics to TensorBoard, MLflow and Weights & Biases."""
+"""Log clip metrics, such as to TensorBoard, MLflow or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ._guard import Hook
 from .errors import NothingClippedError
 
-__all__ = ["Clipped", "Monitor", "metrics", "mlflow", "tensorboard", "wandb"]
+__all__ = ["Clipped", "Monitor", "metrics"]
 
 Log = Callable[[dict[str, float], int], object]
 
@@ -60,7 +60,8 @@ class Monitor:
 
     Args:
         clip: A `ClipConfig`, or the result of its method `clipper` or `attach_to`.
-        log: A function with two arguments: a dict of the metrics, and the step number.
+        log: A function with two arguments: a dict of the metrics, and the step number. Examples are
+            `mlflow.log_metrics`, and the method `log` of a run of Weights & Biases.
         every: Log at every n-th call. Other calls do not wait for the device.
         prefix: The prefix of each metric's name, such as "train/".
 
@@ -111,89 +112,3 @@ def observed_metrics(clip: Clipped, prefix: str = "") -> dict[str, float]:
         return {}
 
     return HOOK.run(read) or {}
-
-
-def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """Return a `Monitor` that logs to TensorBoard.
-
-    Args:
-        clip: A `ClipConfig`, or the result of its method `clipper` or `attach_to`.
-        writer: A `SummaryWriter` of torch.utils.tensorboard or tensorboardX. The monitor calls `add_scalar`.
-        every: Log at every n-th call.
-        prefix: The prefix of each metric's name.
-
-    Raises:
-        ValueError: `every` is not a positive whole number.
-
-    Example:
-        >>> import numpy as np
-        >>> from types import SimpleNamespace
-        >>> from unified_clip import ClipConfig, monitor
-        >>> clip = ClipConfig(rule="global_norm", threshold=1.0)
-        >>> writer = SimpleNamespace(add_scalar=print)  # in your script: SummaryWriter()
-        >>> watch = monitor.tensorboard(clip, writer)
-        >>> _ = clip([np.array([3.0, 4.0], np.float32)])
-        >>> watch(0)
-        train/grad_norm 5.0 0
-        train/grad_norm_clipped 0.99999980000004 0
-        train/clip_coef 0.199999960000008 0
-        train/clip_rate 1.0 0
-    """
-
-    def log(numbers: dict[str, float], step: int) -> None:
-        for name, value in numbers.items():
-            writer.add_scalar(name, value, step)
-
-    return Monitor(clip, log, every=every, prefix=prefix)
-
-
-def mlflow(clip: Clipped, module: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """Return a `Monitor` that logs to the active run of MLflow.
-
-    Args:
-        clip: A `ClipConfig`, or the result of its method `clipper` or `attach_to`.
-        module: The module `mlflow`. The monitor calls `mlflow.log_metrics`.
-        every: Log at every n-th call.
-        prefix: The prefix of each metric's name.
-
-    Raises:
-        ValueError: `every` is not a positive whole number.
-
-    Example:
-        >>> import numpy as np
-        >>> from types import SimpleNamespace
-        >>> from unified_clip import ClipConfig, monitor
-        >>> clip = ClipConfig(rule="global_norm", threshold=1.0)
-        >>> mlflow = SimpleNamespace(log_metrics=lambda numbers, step: print(step, sorted(numbers)))
-        >>> watch = monitor.mlflow(clip, mlflow, prefix="")
-        >>> _ = clip([np.array([3.0, 4.0], np.float32)])
-        >>> watch(0)
-        0 ['clip_coef', 'clip_rate', 'grad_norm', 'grad_norm_clipped']
-    """
-    return Monitor(clip, lambda numbers, step: module.log_metrics(numbers, step=step), every=every, prefix=prefix)
-
-
-def wandb(clip: Clipped, run: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """Return a `Monitor` that logs to a run of Weights & Biases.
-
-    Args:
-        clip: A `ClipConfig`, or the result of its method `clipper` or `attach_to`.
-        run: The run that `wandb.init()` returned. The monitor calls `run.log`.
-        every: Log at every n-th call.
-        prefix: The prefix of each metric's name.
-
-    Raises:
-        ValueError: `every` is not a positive whole number.
-
-    Example:
-        >>> import numpy as np
-        >>> from types import SimpleNamespace
-        >>> from unified_clip import ClipConfig, monitor
-        >>> clip = ClipConfig(rule="global_norm", threshold=1.0)
-        >>> run = SimpleNamespace(log=lambda numbers, step: print(step, sorted(numbers)))
-        >>> watch = monitor.wandb(clip, run, prefix="")
-        >>> _ = clip([np.array([3.0, 4.0], np.float32)])
-        >>> watch(0)
-        0 ['clip_coef', 'clip_rate', 'grad_norm', 'grad_norm_clipped']
-    """
-    return Monitor(clip, lambda numbers, step: run.log(numbers, step=step), every=every, prefix=prefix)
