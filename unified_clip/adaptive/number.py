@@ -31,8 +31,7 @@ class Number:
     def __add__(self, other: Real) -> Number:
         return self._pinned(self.value + self._operand(other))
 
-    def __radd__(self, other: Real) -> Number:
-        return self._pinned(self._operand(other) + self.value)
+    __radd__ = __add__
 
     def __sub__(self, other: Real) -> Number:
         return self._pinned(self.value - self._operand(other))
@@ -43,8 +42,7 @@ class Number:
     def __mul__(self, other: Real) -> Number:
         return self._pinned(self.value * self._operand(other))
 
-    def __rmul__(self, other: Real) -> Number:
-        return self._pinned(self._operand(other) * self.value)
+    __rmul__ = __mul__
 
     def __truediv__(self, other: Real) -> Number:
         divisor = self._operand(other)

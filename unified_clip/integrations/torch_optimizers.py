@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -121,17 +123,15 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         return {**state, SAVED: self.state_dict()}
 
     def _load(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        if SAVED not in state:
-            if self._config.is_adaptive or self._config.has_schedule:
-                validation.warn(NO_STATE if self._config.is_adaptive else NO_STEP)
-        elif state[SAVED].get("adaptive") and not self._config.is_adaptive:
-            validation.warn(NOT_ADAPTIVE)
-            self.step = state[SAVED]["step"]
-        elif self._config.is_adaptive and not state[SAVED].get("adaptive"):
-            validation.warn(NO_STATE)
-            self.step = state[SAVED]["step"]
+        saved, is_adaptive = state.get(SAVED), self._config.is_adaptive
+        if saved is None:
+            if is_adaptive or self._config.has_schedule:
+                validation.warn(NO_STATE if is_adaptive else NO_STEP)
+        elif is_adaptive == bool(saved.get("adaptive")):
+            self.load_state_dict(saved)
         else:
-            self.load_state_dict(state[SAVED])
+            validation.warn(NO_STATE if is_adaptive else NOT_ADAPTIVE)
+            self.step = saved["step"]
         return {key: value for key, value in state.items() if key != SAVED}
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
@@ -145,7 +145,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         caller = _caller()
         if _only_creates_state(caller):
             return None
-        if self._outermost is not None and _is_inside(caller, self._outermost):
+        if caller is not None and any(frame is self._outermost for frame, _ in walk_stack(caller)):
             return None
         clip, changed = partial(self._clip, optimizer, self.step), None
         if callable(kwargs.get("closure")):
@@ -247,17 +247,8 @@ def _only_creates_state(frame: FrameType | None) -> bool:
     """`torch.distributed.checkpoint` makes a step with gradients of 0 to create the optimizer's state."""
     checkpoints = sys.modules.get("torch.distributed.checkpoint.state_dict")
     create = getattr(getattr(checkpoints, "_init_optim_state", None), "__code__", None)
-    for _ in range(CALLERS if create is not None else 0):
-        if frame is None or frame.f_code is create:
-            return frame is not None
-        frame = frame.f_back
-    return False
-
-
-def _is_inside(frame: FrameType | None, outer: FrameType) -> bool:
-    while frame is not None and frame is not outer:
-        frame = frame.f_back
-    return frame is outer
+    frames = itertools.islice(walk_stack(frame), CALLERS) if create is not None and frame is not None else ()
+    return any(caller.f_code is create for caller, _ in frames)
 
 
 def _then_clip(closure: Callable[[], Any], clip: Callable[[], None]) -> Callable[[], Any]:

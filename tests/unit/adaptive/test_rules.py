@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import random
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis.strategies import booleans, fixed_dictionaries, floats, integers, just, lists, one_of, sampled_from
 from support import adaptive
 
 from unified_clip import ClipConfig, ConfigError
@@ -20,6 +23,7 @@ from unified_clip._compute.scalars import HOST
 from unified_clip._core.path import DevicePrimitives
 from unified_clip.adaptive import AGC, EmaRatio, Percentile, ZClip
 from unified_clip.adaptive import state as states
+from unified_clip.adaptive.rules import RULES
 from unified_clip.config.explain.compare import compare, explain
 
 MODERATE = [norm if norm < 1e20 or not math.isfinite(norm) else 1e6 for norm in adaptive.NORMS]
@@ -33,9 +37,6 @@ def test_floats_are_close_to_the_exact_recursion(rule: str) -> None:
     else:
         exact |= {"z_thresh": Fraction(2.5), "eps": Fraction(1e-6), "clip_factor": Fraction(1)}
         exact["root"] = adaptive.exact_root
-    exact |= (
-        {} if rule == "ema_ratio" else {"z_thresh": Fraction(2.5), "eps": Fraction(1e-6), "clip_factor": Fraction(1)}
-    )
     norms = MODERATE[:60]  # later fractions have too many digits
     rounded = adaptive.steps({"rule": rule}, norms)
     for (threshold, state), (expected, wanted_state) in zip(rounded, adaptive.RULES[rule](norms, **exact), strict=True):
@@ -130,6 +131,48 @@ def test_a_step_changes_neither_the_state_before_it_nor_other_steps_from_there(r
         assert states.to_data(other[1]) != states.to_data(after)
         assert states.to_data(state) == before
         state = after
+
+
+SHARES, FACTORS, WARM_UPS = floats(0, 1), floats(0.1, 3), integers(1, 12)
+ANY_RULE = one_of(
+    fixed_dictionaries(
+        {"rule": just("ema_ratio"), "ratio": floats(1, 3), "alpha": SHARES, "warmup_steps": WARM_UPS},
+    ),
+    fixed_dictionaries(
+        {"rule": just("zclip"), "alpha": SHARES, "z_thresh": FACTORS, "warmup_steps": WARM_UPS, "eps": floats(1e-9, 1)},
+        optional={"clip_factor": FACTORS, "skip_update_on_spike": booleans()},
+    ),
+    fixed_dictionaries(
+        {"rule": just("zclip"), "warmup_steps": WARM_UPS},
+        optional={"mode": just("percentile"), "alpha": SHARES},
+    ),
+    fixed_dictionaries(
+        {"rule": just("zclip"), "warmup_steps": WARM_UPS, "clip_option": just("mean")},
+        optional={"skip_update_on_spike": booleans()},
+    ),
+    fixed_dictionaries(
+        {
+            "rule": just("percentile"),
+            "percent": sampled_from([10, 25, 50, 90]) | floats(0, 100),
+            "include_current": booleans(),
+        },
+        optional={"window": integers(1, 12), "warmup_steps": integers(0, 12)},
+    ),
+)
+ANY_NORM = one_of(floats(0.1, 10), sampled_from([0.0, 1.0, 2.0, 1e30, math.inf, math.nan]))
+
+
+@given(settings=ANY_RULE, norms=lists(ANY_NORM, max_size=40), resume=integers(0, 40))
+def test_a_rule_has_the_bits_of_the_recursion_for_any_settings_and_norms_also_after_a_resume(
+    settings: dict[str, Any], norms: list[float], resume: int
+) -> None:
+    rule = RULES[settings["rule"]](**{name: value for name, value in settings.items() if name != "rule"})
+    state = states.initial(rule)
+    for step, (norm, expected) in enumerate(zip(norms, adaptive.steps(settings, norms), strict=True)):
+        if step == resume:
+            state = states.from_data(rule, json.loads(json.dumps(states.to_data(state))))
+        threshold, state = states.advance(rule, state, HOST, norm)
+        assert (threshold, states.to_data(state)) == tuple(expected)
 
 
 @pytest.mark.parametrize("include_current", [True, False])
