@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis.strategies import booleans, fixed_dictionaries, floats, integers, just, lists, one_of, sampled_from
 from support import adaptive
 
@@ -162,6 +162,7 @@ ANY_RULE = one_of(
 ANY_NORM = one_of(floats(0.1, 10), sampled_from([0.0, 1.0, 2.0, 1e30, math.inf, math.nan]))
 
 
+@example(settings={"rule": "percentile", "percent": 50}, norms=[1.4, 8.5], resume=0)  # halfway between two norms
 @given(settings=ANY_RULE, norms=lists(ANY_NORM, max_size=40), resume=integers(0, 40))
 def test_a_rule_has_the_bits_of_the_recursion_for_any_settings_and_norms_also_after_a_resume(
     settings: dict[str, Any], norms: list[float], resume: int
