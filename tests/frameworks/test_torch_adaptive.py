@@ -122,8 +122,9 @@ def test_on_a_device_thresholds_of_tensors_and_units_read_no_value() -> None:
             parameter.grad = torch.empty_like(parameter)
         state = functions.initial_state(ADAGC, parameters)
         with OnDevice() as seen:
-            norm, state = functions.clip_tensor_norm_(parameters, ADAGC, state, max_norm=1.0)
-            functions.clip_by_unit_norm([parameter.grad for parameter in parameters], parameters, AGC)
+            gradients = [parameter.grad for parameter in parameters]
+            _, norm, state = functions.clip_by_tensor_norm(gradients, ADAGC, state, clip_norm=1.0)
+            functions.clip_by_unit_norm(gradients, parameters, AGC)
     assert seen.operations > 20
     assert {norm.device.type, state.device.type} == {"cuda"}
 

@@ -9,8 +9,6 @@ from .functions import (
     clip_by_tensor_norm,
     clip_by_unit_norm,
     clip_grad_norm_,
-    clip_tensor_norm_,
-    clip_unit_norm_,
     initial_state,
     read_state,
 )
@@ -19,6 +17,5 @@ from .rules import AGC, AdaGC, EmaRatio, Percentile, Rule, ZClip
 
 __all__ = [
     "AGC", "AdaGC", "EmaRatio", "Percentile", "Rule", "ZClip", "clip_by_global_norm", "clip_by_tensor_norm",
-    "clip_by_unit_norm", "clip_grad_norm_", "clip_tensor_norm_", "clip_unit_norm_", "floor", "initial_state",
-    "minimum", "read_state", "sqrt", "where",
+    "clip_by_unit_norm", "clip_grad_norm_", "floor", "initial_state", "minimum", "read_state", "sqrt", "where",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._core import containers, entry, rule, validation
 from .._core.backend import Backend
-from .._core.collect import collect, collect_in_place, from_tree, in_place
+from .._core.collect import collect, collect_in_place, from_tree
 from .._core.gradients import GradientList
 from .._core.rule import AdaptiveThreshold, ClipConvention, ClipRule, OwnThresholds
 from .._core.types import Tensor
@@ -189,39 +189,6 @@ def clip_by_tensor_norm(
     return entry.run(_clip_by_tensor_norm, t_list, adaptive, state, clip_norm)
 
 
-def clip_tensor_norm_(
-    parameters: Any, adaptive: AdaGC, state: Tensor, max_norm: Any = math.inf
-) -> tuple[Tensor, Tensor]:
-    """Clip each gradient in place by its own adaptive threshold. See `clip_by_tensor_norm`.
-
-    Args:
-        parameters: On PyTorch and Paddle, the parameters whose `.grad` is clipped. On NumPy and MLX, the gradients. On
-            TensorFlow and JAX, a list or a dict, in which the clipped tensors replace the gradients. The number of
-            entries must be the same in each step.
-        adaptive: The rule, such as `AdaGC()`.
-        state: The state that `initial_state(adaptive, parameters)` or the last call returned.
-        max_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
-
-    Returns:
-        (the total norm before clipping, the new state).
-
-    Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. max_norm is not a number.
-            `adaptive` is not an `AdaGC` rule. `state` is not a tensor that `initial_state` or a clip returned.
-        ValueError: max_norm is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an expanded
-            view. `parameters` has more or fewer tensors than `state` was created for.
-
-    Example:
-        >>> import numpy as np
-        >>> from unified_clip import adaptive
-        >>> rule, grads = adaptive.AdaGC(), [np.array([3.0, 4.0], np.float32)]
-        >>> norm, state = adaptive.clip_tensor_norm_(grads, rule, adaptive.initial_state(rule, grads))
-        >>> float(norm), grads[0].round(3)
-        (5.0, array([0.6, 0.8], dtype=float32))
-    """
-    return entry.run(_clip_tensor_norm_, parameters, adaptive, state, max_norm)
-
-
 def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_norm: Any = math.inf) -> Any:  # noqa: B008
     """Clip each unit of each gradient by its own norm, and return new tensors.
 
@@ -255,30 +222,6 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
     return entry.run(_clip_by_unit_norm, t_list, parameters, adaptive, clip_norm)
 
 
-def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math.inf) -> None:  # noqa: B008
-    """Clip each row or channel of each gradient in place, on PyTorch or Paddle. See `clip_by_unit_norm`.
-
-    Args:
-        parameters: The parameters whose `.grad` is clipped: one parameter, an iterable or a dict.
-        adaptive: The settings, such as `AGC(clip_factor=0.02)`.
-        max_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
-
-    Raises:
-        TypeError: The framework is not PyTorch or Paddle. A gradient is sparse. max_norm is not a number. adaptive is
-            not AGC.
-        ValueError: max_norm is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an expanded
-            view. A gradient is distributed, or has too many axes for the convention "optax".
-
-    Example:
-        >>> import numpy as np
-        >>> from unified_clip import adaptive
-        >>> adaptive.clip_unit_norm_([np.ones(2, np.float32)])
-        Traceback (most recent call last):
-        TypeError: parameters of numpy have no gradients. Use clip_by_unit_norm(gradients, parameters)
-    """
-    entry.run(_clip_unit_norm_, parameters, adaptive, max_norm)
-
-
 def _clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any) -> tuple[Tensor, Tensor]:
     backend = states.backend_for(adaptive, state, Rule)
     limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
@@ -307,15 +250,6 @@ def _clip_by_tensor_norm(t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm:
     return writer.result(), norm, new
 
 
-def _clip_tensor_norm_(parameters: Any, adaptive: AdaGC, state: Tensor, max_norm: Any) -> tuple[Tensor, Tensor]:
-    backend = states.backend_for(adaptive, state, AdaGC)
-    limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
-    gradients, writer = in_place(backend, parameters, "clip_tensor_norm_", "clip_by_tensor_norm")
-    norm, new = _advance(backend, gradients, rule.PADDLE, adaptive, state, limit, writer.entries)
-    writer.finish()
-    return norm, new
-
-
 def _clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC, clip_norm: Any) -> Any:
     states.check_rule(adaptive, AGC)
     backend, t_list = resolve(t_list)
@@ -325,17 +259,6 @@ def _clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC, clip_norm: A
     gradients, writer = from_tree(backend, tree, differentiable=True, measures="total", function="clip_by_unit_norm")
     _clip(gradients, rule.PADDLE, UnitThresholds(adaptive, limit), limit)
     return writer.result()
-
-
-def _clip_unit_norm_(parameters: Any, adaptive: AGC, max_norm: Any) -> None:
-    states.check_rule(adaptive, AGC)
-    backend, parameters = resolve(parameters)
-    if backend.parameters is None:
-        raise TypeError(f"parameters of {backend.name} have no gradients. Use clip_by_unit_norm(gradients, parameters)")
-    limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
-    gradients, writer = in_place(backend, parameters, "clip_unit_norm_", "clip_by_unit_norm")
-    _clip(gradients, rule.PADDLE, UnitThresholds(adaptive, limit), limit)
-    writer.finish()
 
 
 def _advance(
