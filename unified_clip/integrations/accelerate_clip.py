@@ -13,10 +13,8 @@ from .._core import containers
 from .._core.types import Tensor
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
-from . import torch_scaling
-from .torch_engines import check_engine
 from .torch_optimizers import check_not_attached, is_attached
-from .torch_scaling import parameters_of
+from .torch_trainers import check_engine, parameters_of, skips_step
 
 
 def clip_(
@@ -79,7 +77,7 @@ def clip_(
     if accelerator.scaler is None:
         return clip.clip_(parameters, step=step)
     optimizers, scaler = [wrapper.optimizer for wrapper in wrappers], accelerator.scaler
-    skipped = [optimizer for optimizer in optimizers if torch_scaling.skips_step(scaler, optimizer, settings)]
+    skipped = [optimizer for optimizer in optimizers if skips_step(scaler, optimizer, settings)]
     if skipped and len(skipped) == len(optimizers):
         return None
     with _without_gradients([parameter for optimizer in skipped for parameter in parameters_of(optimizer)]):

@@ -17,10 +17,8 @@ from .._core.distributed import DistributedSpec
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
 from ..config.outcome import OutcomeProperties
-from . import torch_scaling
-from .torch_engines import TWO_CALLBACKS, check_engine
 from .torch_optimizers import check_not_attached
-from .torch_scaling import parameters_of
+from .torch_trainers import TWO_CALLBACKS, check_engine, parameters_of, skips_step
 
 OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index", "_is_restored")
 """Copies of the callback do not contain these attributes."""
@@ -198,4 +196,4 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             return False
         if all(parameter.grad is None for parameter in parameters_of(optimizer)):
             return True  # the training step returned no loss, so there is nothing to unscale
-        return torch_scaling.skips_step(scaler, optimizer, self._config)
+        return skips_step(scaler, optimizer, self._config)

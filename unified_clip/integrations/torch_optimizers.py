@@ -22,9 +22,8 @@ from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
 from ..config.optimizer_integrations import checked_names
 from ..config.outcome import OutcomeProperties
-from . import torch_scaling
 from .steps import NO_STATE
-from .torch_scaling import parameters_of
+from .torch_trainers import is_skipped, parameters_of, without_scale
 
 WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
 
@@ -163,11 +162,11 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
     def _clip(self, optimizer: Any, step: int) -> None:
         found_inf = getattr(optimizer, "found_inf", None)  # GradScaler sets this and grad_scale on fused optimizers
-        if found_inf is not None and torch_scaling.is_skipped([found_inf], self._config):
+        if found_inf is not None and is_skipped([found_inf], self._config):
             return
         parameters = parameters_of(optimizer)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        with torch_scaling.without_scale(optimizer, gradients):
+        with without_scale(optimizer, gradients):
             if len(parameters) != self._count:
                 remedy = "Detach the clip, and attach it again with the model: clip.attach_to(optimizer, model)."
                 self._look_up_names(optimizer, remedy)

@@ -16,10 +16,9 @@ from .._core import validation
 from .._core.distributed import DistributedSpec
 from ..config.clip_config import ClipConfig
 from ..config.outcome import OutcomeProperties
-from . import torch_scaling
 from .steps import NO_STATE
-from .torch_engines import TWO_CALLBACKS, check_engine
 from .torch_optimizers import check_not_attached
+from .torch_trainers import TWO_CALLBACKS, check_engine, skips_step
 
 SAVED = "clip_state"
 
@@ -149,7 +148,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         **kwargs: Any,
     ) -> None:
         scaler = optimizer.scaler
-        if scaler is not None and torch_scaling.skips_step(scaler, optimizer.optimizer, self._config):
+        if scaler is not None and skips_step(scaler, optimizer.optimizer, self._config):
             return
         self._clipper.clip_(model.named_parameters(), step=state.global_step)
         self._has_clipped = True
