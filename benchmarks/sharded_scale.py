@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import unified_clip.torch as uc
-from unified_clip._distributed import replicas
+from unified_clip._distributed import agreement
 from unified_clip.ownership import mesh_ownership
 
 RANKS = (8, 64, 1024, 8192, 100_000)
@@ -88,12 +88,12 @@ def all_ranks_alike(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: An
         tensor.mul_(dist.get_world_size(group))
 
 
-summands = replicas.summands
+summands = agreement.summands
 
 
-def equal_summands(sets: Any) -> list[int]:
+def equal_summands(outlines: Any) -> list[int]:
     """Return zeros, whose sum is the same on all ranks."""
-    return [0 * number for number in summands(sets)]
+    return [0 * number for number in summands(outlines)]
 
 
 def seconds(call: Callable[..., Any], *arguments: Any) -> float:
@@ -119,7 +119,7 @@ def simulate(_: int, ranks: int, options: argparse.Namespace) -> None:
     logging.disable()  # PyTorch logs that its norm makes two all-reduces over two dimensions
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
-    dist.all_reduce, replicas.summands = all_ranks_alike, equal_summands
+    dist.all_reduce, agreement.summands = all_ranks_alike, equal_summands
     mesh = init_device_mesh("cpu", (ranks // COLUMNS, COLUMNS), mesh_dim_names=("dp", "tp"))
     cells = []
     for case in cases(mesh, options.parameters).values():

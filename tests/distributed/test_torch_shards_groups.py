@@ -9,6 +9,7 @@ import pytest
 from support import reference
 from support.processes import torch_sharded_groups as groups
 from support.processes.worlds import World
+from support.rank_tables import ranks_by_value
 
 Worlds = Callable[[int], World]
 
@@ -47,11 +48,12 @@ def test_elements_of_all_groups_are_counted(torch_worlds: Worlds) -> None:
 @pytest.mark.parametrize(
     ("kind", "checks", "message"),
     [
-        ("plain", False, "the gradients at position 1 (parameter '1') differ between ranks. These gradients are plain"),
-        ("copied", True, "the gradients at position 1 (parameter '1') on rank 1 differ from their copies on rank 0"),
+        ("plain", False, "plain gradients differ between ranks: position 1 (parameter '1'). "),
+        ("copied", True, "copies of gradients differ between ranks: position 1 (parameter '1'). "),
     ],
 )
 def test_copies_of_later_groups_are_compared(torch_worlds: Worlds, kind: str, checks: bool, message: str) -> None:
     for result in torch_worlds(2).run(groups.clip_by_groups, ["sharded", kind], kind, None, checks):
         assert message in result.error
+        assert ranks_by_value(result.error, "position 1 (parameter '1')") == [[0], [1]]
         np.testing.assert_array_equal(result.after[0], 1)

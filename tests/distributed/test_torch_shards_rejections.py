@@ -12,12 +12,14 @@ from support import reference
 from support.processes import torch_sharded_rejections as rejections
 from support.processes.torch_sharded_rejections import ARRAYS, Attempt
 from support.processes.worlds import World, record_calls
+from support.rank_tables import check_differs, rows_of
 from support.tiers import nightly
 
 from unified_clip._backends.torch import local_sums
 from unified_clip._backends.torch.backend import BACKEND
 from unified_clip._backends.torch.local_sums import LocalSums
 from unified_clip._compute import checksums
+from unified_clip._distributed.agreement import CALLS
 
 Worlds = Callable[[int], World]
 
@@ -119,40 +121,38 @@ def test_a_rank_does_not_wait_in_calls_without_collectives(worlds: Worlds) -> No
 
 def test_ranks_at_different_calls_raise_until_they_have_a_new_group(worlds: Worlds) -> None:
     for first, second, fresh in worlds(2).run(rejections.clip_out_of_step):
-        check_attempt(
-            first,
-            "that use this process group: 1 on rank 0; 2 on rank 1.* Restart all ranks from the same checkpoint",
-        )
-        check_attempt(
-            second,
-            "that use this process group: 2 on rank 0; 3 on rank 1.* pass a new process group, whose calls",
-        )
+        check_attempt(first, "Restart all ranks from the same checkpoint")
+        check_attempt(second, "pass a new process group, whose calls")
+        assert rows_of(first.error)[CALLS] == {0: "1", 1: "2"}
+        assert rows_of(second.error)[CALLS] == {0: "2", 1: "3"}
         assert fresh.norm == reference.norm(ARRAYS)
 
 
 def test_the_step_of_a_configuration_is_the_same_on_all_ranks(worlds: Worlds) -> None:
     for attempt in worlds(2).run(rejections.clip_at_steps, [3, 4]):
-        check_attempt(attempt, "step: 3 on rank 0; 4 on rank 1")
+        check_attempt(attempt, "the ranks disagree about step")
+        assert rows_of(attempt.error)["step"] == {0: "3", 1: "4"}
     assert [attempt.error for attempt in worlds(2).run(rejections.clip_at_steps, [3, 3])] == ["", ""]
 
 
 @pytest.mark.parametrize("by_own_norms", [False, True])
 @pytest.mark.parametrize(
-    ("names", "order", "message"),
+    ("names", "order", "row"),
     [
-        ([], [0, 1], r"the parameter at position 0: \[7\] \S+ on rank 0; \[5, 3\] \S+ on rank 1"),
+        ([], [0, 1], ("the parameter at position 0$", r"^\[7\] \S+$", r"^\[5, 3\] \S+$")),
         (
             ["a", "b"],
             [0, 2],
-            r"the parameter at position 0 \(parameter 'a'\): 'a' \[7\] \S+ on rank 0; 'b' \[7\] \S+ on rank 1",
+            (r"the parameter at position 0 \(parameter 'a'\)", r"^'a' \[7\] \S+$", r"^'b' \[7\] \S+$"),
         ),
     ],
 )
 def test_parameters_in_another_order_are_an_error(
-    worlds: Worlds, names: list[str], order: list[int], message: str, by_own_norms: bool
+    worlds: Worlds, names: list[str], order: list[int], row: tuple[str, ...], by_own_norms: bool
 ) -> None:
     for attempt in worlds(2).run(rejections.clip_in_order, names, by_own_norms, order):
-        check_attempt(attempt, message)
+        check_attempt(attempt, "the ranks disagree about the parameter at position 0")
+        check_differs(attempt.error, *row)
 
 
 def test_all_ranks_use_process_groups_in_the_same_order(worlds: Worlds) -> None:
@@ -163,9 +163,10 @@ def test_all_ranks_use_process_groups_in_the_same_order(worlds: Worlds) -> None:
 
 def test_a_shard_on_one_rank_and_a_copy_on_another_are_an_error(worlds: Worlds) -> None:
     """Its norm would count the copy of one rank, and only a shard of the other."""
-    message = r"the parameter at position 0: \[4\] \(Replicate\(\),\) on rank 0; \[4\] \(Shard\(dim=0\),\) on rank 1"
     for attempt in worlds(2).run(rejections.clip_with_other_placements):
-        check_attempt(attempt, message)
+        check_attempt(attempt, "the ranks disagree about the parameter at position 0")
+        row = {0: "[4] (Replicate(),)", 1: "[4] (Shard(dim=0),)"}
+        assert rows_of(attempt.error) == {"the parameter at position 0": row}
 
 
 def test_shapes_of_missing_gradients_are_not_compared(worlds: Worlds) -> None:
@@ -175,7 +176,8 @@ def test_shapes_of_missing_gradients_are_not_compared(worlds: Worlds) -> None:
 
 def test_no_rank_of_a_mesh_waits_for_ranks_that_have_raised(worlds: Worlds) -> None:
     for attempt in worlds(4).run(rejections.differ_on_two_dimensions):
-        check_attempt(attempt, "threshold: .*2.0 on rank 0")
+        check_attempt(attempt, "the ranks disagree about threshold")
+        assert rows_of(attempt.error)["threshold"][0] == "2.0"
 
 
 def test_no_rank_of_a_mesh_waits_for_a_rank_that_rejected_the_call(worlds: Worlds) -> None:
@@ -186,11 +188,11 @@ def test_no_rank_of_a_mesh_waits_for_a_rank_that_rejected_the_call(worlds: World
 
 
 def test_check_numel_names_a_rank_without_gradients(worlds: Worlds) -> None:
-    message = (
-        r"elements: 29 on rank 0; 0 on rank 1. There is no gradient for 3 of the parameters \(position 0, position"
-    )
     for attempt in worlds(2).run(rejections.clip_without_gradients, True):
-        check_attempt(attempt, message)
+        check_attempt(attempt, "the ranks disagree about the number of gradient elements")
+        rows = rows_of(attempt.error)
+        assert rows["the number of gradient elements"] == {0: "29", 1: "0"}
+        assert rows["parameters without a gradient"][1].startswith("3 (position 0, position 1, ")
         assert "leave check_numel out" in attempt.error
     assert {attempt.error for attempt in worlds(2).run(rejections.clip_without_gradients, False)} == {""}
 

@@ -9,9 +9,8 @@ import pytest
 from support.processes import torch_sharded_replicas as replicas
 from support.processes.torch_sharded_replicas import CALLS, CASES, DRIFTED, copies_of
 from support.processes.worlds import World
+from support.rank_tables import ranks_by_value, rows_of
 from support.tiers import nightly
-
-from unified_clip._distributed.differences import format_ranks
 
 Worlds = Callable[[int], World]
 
@@ -37,37 +36,40 @@ def test_a_copy_that_drifted_is_named_on_all_ranks(torch_worlds: Worlds, case: s
     if len(copies) == 1:
         assert error == "", "there are no copies"
         return
-    drifted, equal_copies = (
-        (max(copies), [min(copies)]) if len(copies) == 2 else (rank, [r for r in copies if r != rank])
-    )
-    where = f"on rank {drifted} differ from their copies on {format_ranks(equal_copies)}. Copies have drifted"
-    assert f"the gradients at position 1 (parameter '{DRIFTED}') {where}" in error
+    place = f"position 1 (parameter '{DRIFTED}')"
+    assert error.startswith(f"copies of gradients differ between ranks: {place}. No gradient was changed.")
+    assert sorted(ranks_by_value(error, place)) == sorted([[rank], [r for r in copies if r != rank]])
     assert unchanged
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_every_function_with_check_replicas_compares_copies(torch_worlds: Worlds, name: str) -> None:
-    message = "the gradients at position 0 on rank 3 differ from their copies on ranks 0, 1, 2. Copies have drifted"
-    assert all(error.startswith(message) for error in torch_worlds(4).run(replicas.error_of, name, True))
+    for error in torch_worlds(4).run(replicas.error_of, name, True):
+        assert error.startswith("copies of gradients differ between ranks: position 0. No gradient was changed.")
+        assert ranks_by_value(error, "position 0") == [[0, 1, 2], [3]]
     assert torch_worlds(4).run(replicas.error_of, name, False) == [""] * 4
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (replicas.sparse_copies, "the gradients at position 0 on rank 3 differ from their copies on ranks 0, 1, 2. "),
-        (replicas.sparse_beside_a_mesh, "the gradients at position 1 differ between ranks. These gradients are plain"),
+        (replicas.sparse_copies, "copies of gradients differ between ranks: position 0. "),
+        (replicas.sparse_beside_a_mesh, "plain gradients differ between ranks: position 1. "),
     ],
 )
 def test_sparse_copies_with_other_rows_differ(torch_worlds: Worlds, call: Callable[[int], str], message: str) -> None:
     """Their values are equal."""
-    assert all(error.startswith(message) for error in torch_worlds(4).run(call, 1))
+    for error in torch_worlds(4).run(call, 1):
+        assert error.startswith(message)
+        ((place, _),) = rows_of(error).items()
+        assert ranks_by_value(error, place) == [[0, 1, 2], [3]]
     assert torch_worlds(4).run(call, 0) == [""] * 4
 
 
 def test_exchanged_shards_of_two_replicas_are_an_error(torch_worlds: Worlds) -> None:
     for error in torch_worlds(4).run(replicas.exchange_shards):
-        assert "on rank 2 differ from their copies on rank 0. The gradients at position 0 on rank 3 differ" in error
+        assert error.startswith("copies of gradients differ between ranks: position 0. ")
+        assert rows_of(error)["position 0"].keys() == {0, 1, 2, 3}
 
 
 def test_the_comparison_needs_no_collective_of_its_own(torch_worlds: Worlds) -> None:

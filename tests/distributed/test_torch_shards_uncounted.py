@@ -11,6 +11,7 @@ import pytest
 from support.processes import torch_sharded_uncounted as uncounted
 from support.processes.torch_sharded_uncounted import LAYOUTS
 from support.processes.worlds import World
+from support.rank_tables import rows_of
 from support.tiers import nightly
 from torch.distributed.tensor import Replicate, Shard
 
@@ -29,6 +30,10 @@ def test_a_gradient_that_the_counting_rank_lacks_raises_on_its_ranks(torch_world
     results = results[2:] if "group" in name else results
     assert len({result.error for result in results}) == 1
     assert results[0].error.startswith(f"no rank owns the gradient at {named}")
+    ((place, row),) = rows_of(results[0].error).items()
+    assert place.startswith(named)
+    assert {row[rank] for rank in LAYOUTS[name].first if rank in row} <= {"None"}
+    assert "a gradient" in row.values()
     assert all(result.unchanged for result in results)
 
 

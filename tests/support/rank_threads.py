@@ -15,10 +15,11 @@ from unified_clip._backends import numpy
 from unified_clip._compute.host import HostPath
 from unified_clip._compute.scalars import HOST
 from unified_clip._core.types import Leaf
+from unified_clip._distributed.agreement import Compared
+from unified_clip._distributed.copies import Replica, presence
 from unified_clip._distributed.groups import NormGroup
 from unified_clip._distributed.norm import LocalShards
-from unified_clip._distributed.replicas import Replica
-from unified_clip._distributed.uncounted import SharedGradients
+from unified_clip._distributed.owners import Copies
 
 TIMEOUT = 10
 
@@ -74,15 +75,15 @@ class RankShards(LocalShards):
         self.parameters, self.numel = options.get("parameters"), options.get("numel")
         self._names, self._copies = options.get("names"), options.get("copies", ())
         self._without = options.get("without", ())
-        self._labels = options.get("labels")
         self._all = options.get("leaves") or [leaf(index) for index in range(len(self.values))]
         self.stored_rows = {index: lambda rows=rows: rows for index, rows in enumerate(options.get("rows", ()))}
         self._replicas, self.checks_replicas = options.get("replicas", []), "replicas" in options
-        self._shared = options.get("shared", ())
+        self._identities = options.get("identities")
         self._measured = []
 
-    def shared(self, indices: Sequence[int], measure: Any) -> SharedGradients:
-        return SharedGradients(self._shared, lambda index: self._all[index].place if self.values[index].any() else None)
+    def presence(self, indices: Sequence[int], measure: Any) -> list[Compared]:
+        place = lambda index: self._all[index].place if self.values[index].any() else None  # noqa: E731
+        return [presence(Copies.on_all(self._group), self._identities, place)] if self._identities else []
 
     def labels(self) -> list[tuple[Leaf, str]] | None:
         return None if self._names is None else [(leaf(index), name) for index, name in enumerate(self._names)]
@@ -96,9 +97,8 @@ class RankShards(LocalShards):
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
         if isinstance(self._replicas, Exception):
             raise self._replicas
-        labels = self._labels or [f"layer{index}" for index in indices]
         return [
-            Replica(self._all[index], labels[index], self.values[index], key, number, is_first)
+            Replica(self._all[index], self.values[index], Copies(key, number, is_first))
             for index, (key, number, is_first) in enumerate(self._replicas)
         ]
 
@@ -141,7 +141,7 @@ def norm_of(
 ) -> tuple[float, str]:
     path: Any = SimpleNamespace(xp=HOST, norm_dtype="")
     shards: Any = RankShards(group, arrays, **options)
-    n = shards.norm(path, range(len(arrays)), p, compared or {}, Sums, function="", is_first=True)
+    n = shards.norm(path, range(len(arrays)), p, compared or {}, Sums, function="clip", is_first=True)
     return n, path.norm_dtype
 
 

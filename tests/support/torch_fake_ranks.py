@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from unified_clip._backends.torch.sharded import TorchShards
-from unified_clip._distributed import replicas
+from unified_clip._distributed import agreement
 from unified_clip._distributed.digests import PIECES
 
 RANKS = 8
@@ -25,7 +25,7 @@ RANKS = 8
 def fake_all_reduces() -> Iterator[list[Any]]:
     """Record the groups of all collectives of rank 1 of 8. The other ranks send the same values.
 
-    Digests of copies, of which the first rank sends a multiple, are 0.
+    Digests, of which the first rank sends a multiple, are 0.
     """
     groups = []
 
@@ -35,7 +35,7 @@ def fake_all_reduces() -> Iterator[list[Any]]:
             tensor.mul_(dist.get_world_size(group))
 
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=RANKS)
-    summands = mock.patch.object(replicas, "summands", return_value=[0] * PIECES)
+    summands = mock.patch.object(agreement, "summands", return_value=[0] * PIECES)
     are_real = mock.patch.object(TorchShards, "are_simulated", return_value=False)
     with mock.patch.object(dist, "all_reduce", all_reduce), summands, are_real:
         yield groups

@@ -1,95 +1,56 @@
 """Compute norms over all ranks, and check that the ranks make the same call.
 
 Ranks send only integers. The order of additions does not change a sum of integers, so the norm has the same bits for
-every distribution of the gradients. Ranks also send digests of the values that must match. If digests differ, the ranks
-exchange the values as text, and all ranks raise an error with this text.
+every distribution of the gradients. The same all-reduce compares digests of the call (see `agreement.py`).
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import logging
 import math
 import struct
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 from .._core.distributed import AWAITED, PartialSums
 from .._core.exact import UNIT, WORDS, Accumulator
-from .._core.types import Leaf, Tensor
-from . import differences, integers, replicas, uncounted, waiting
-from .differences import CALL, ELEMENTS, MAX_TEXTS
-from .digests import PIECES, digest
-from .groups import ProcessGroup
-from .integers import Sum
-from .replicas import ReplicaSet, contents
-from .uncounted import SharedGradients
+from .._core.types import Tensor
+from . import agreement, copies, waiting
+from .agreement import CALL, CALLS, LAYOUT, PLAIN, REPLICAS, TERMS, Compared, Outline
+from .digests import PIECES, digest, split
+from .groups import CORRUPTED, ProcessGroup, gather_objects
+from .owners import Copies
 
-ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
-"""Tags of collectives. The sum of the tags is tag * number of ranks only if all ranks send the same tag."""
+Sum = tuple[Accumulator, str]
+"""(sum of |g|**p, dtype of the norm)."""
 
-CHECKED = 3 + 3 * PIECES
-"""The length of the result of `_checked`."""
+SUM_WORDS = WORDS + 1
 
-CORRUPTED = (
-    "the exchange between ranks returned data that no rank sent. No gradient was changed. Check the collectives of "
-    "this process group with an all-reduce of known numbers, and the network and the devices of the ranks"
-)
+EVERYWHERE = (CALL, LAYOUT, PLAIN)
+"""The kinds of values that all ranks share."""
 
-COMPARED = 3 * (1 + 2 * PIECES)
-
-Result = TypeVar("Result")
+_CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""Maps the `key` of each process group to the number of calls that this rank has begun."""
 
 
 @dataclass(frozen=True)
 class Call:
+    """The call of this rank."""
+
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """The value is None for an argument that the caller did not pass."""
 
-    layout: Sequence[tuple[Leaf, str]] | None = None
-    """A (parameter, text) tuple for each parameter. The text has the name, the shape and the placements.
-
-    None if ranks can have different parameters, or if a shape is unknown.
-    """
-
-    copies: Sequence[tuple[Leaf, Callable[[], int]]] = ()
-    """For each gradient that must be equal on all ranks: (gradient, function that returns its checksum)."""
-
-    checksum: int = 0
-    counted: int = 0
-    replicas: Sequence[ReplicaSet] = ()
-
-    terms: Sequence[ReplicaSet] = ()
-    """The `Partial` gradients. Ranks compare the layouts of these gradients."""
-
-    shared: SharedGradients = field(default_factory=SharedGradients)
     remarks: Callable[[], Mapping[str, str]] = dict
     """Returns details for error messages. Ranks do not compare these details."""
 
-    def digests(self) -> list[int | None]:
-        arguments = sorted(
-            (name, differences.format_value(value)) for name, value in self.arguments.items() if value is not None
-        )
-        layout = None if self.layout is None else [label for _, label in self.layout]
-        copies = [leaf.name or leaf.position for leaf, _ in self.copies]  # a position may differ between ranks
-        return [digest(arguments), None if layout is None else digest(layout), digest((copies, self.checksum))]
-
-    def text(self) -> dict[str, Any]:
-        return {
-            "arguments": {name: differences.format_value(value) for name, value in self.arguments.items()},
-            "layout": None if self.layout is None else [(leaf.place, label) for leaf, label in self.layout],
-            "copies": contents((leaf, checksum()) for leaf, checksum in self.copies),
-            "remarks": dict(self.remarks()),
-        }
-
-
-_CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""Maps the `key` of each process group to the number of calls that this rank has begun."""
+    compared: Sequence[Compared] = ()
+    numel: int | None = None
+    counted: int = 0
+    checks_replicas: bool = False
 
 
 class Consensus:
@@ -97,27 +58,28 @@ class Consensus:
 
     def __init__(self, group: ProcessGroup, call: Call) -> None:
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
+        self._number: int | None = None
+        self._compared: list[Compared] = []
+        self._outlines: list[Outline] = []
         self.has_terms = self.has_all_terms = False
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
         """Return (sum of |g|**p over all ranks, dtype of the norm). All ranks have to call this method."""
-        return integers.from_words(self._checked_sum(integers.to_words((own, dtype)), ADDS))
+        return _from_words(self._compared_sum(_to_words((own, dtype))))
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
         """Call `compare` first, to check that all ranks make the same call."""
-        words = self.all_reduce_sum([word for power_sum in own for word in integers.to_words(power_sum)])
-        step = WORDS + 1
-        return [integers.from_words(words[start : start + step]) for start in range(0, len(words), step)]
+        words = self.all_reduce_sum([word for power_sum in own for word in _to_words(power_sum)])
+        return [_from_words(words[start : start + SUM_WORDS]) for start in range(0, len(words), SUM_WORDS)]
 
     def compare(self) -> None:
-        self._checked_sum(integers.to_words((Accumulator(), "float32")), COMPARES)
+        self._compared_sum([0] * SUM_WORDS)
 
-    def reject(self, error: Exception) -> None:
-        """Send an error to the other ranks, which wait in a collective."""
-        self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
+    def reject(self) -> None:
+        """Send an error, which is in `compared`, to the other ranks. They wait in a collective."""
         self._begin()
-        self.all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
-        self._texts(rejects=True)
+        self.all_reduce_sum([*[0] * SUM_WORDS, *self._checked()])
+        self._difference(is_nan=False)
 
     def max_abs(self, own: PartialSums, p: float) -> tuple[float, str]:
         """Return (largest magnitude over all ranks, dtype of the norm).
@@ -127,146 +89,121 @@ class Consensus:
         """
         wide = own.max_abs("float64")
         narrow = own.max_abs("float32") if p == math.inf else wide
-        digests = self._begin()
-        words = [integers.bits(math.nan if math.isnan(top) else top) for top in (wide, narrow)]
-        words.insert(1, int(own.norm_dtype == "float64"))
-        words.append(int(bool(self._call.terms)))
-        words += [0] * (WORDS + 1 + CHECKED - len(words))  # a rank with another p sends as many words
-        sent = [*words, MAXIMUM, 0, *(word for value in digests for word in integers.bounds(value))]
-        maxima = self._all_reduce(self.group.all_reduce_max, sent)
+        self._begin()
+        words = [_bits(wide), int(own.norm_dtype == "float64"), _bits(narrow)]
+        words += [0] * (SUM_WORDS - len(words))  # a rank with another p sends as many words
+        pieces = split(digest([(own.key, own.content) for own in self._outlines if own.kind in EVERYWHERE]))
+        sent = [*words, *self._checked()[: -2 * PIECES], *pieces, *(-piece for piece in pieces)]
+        maxima = self._waiting_for(lambda: self.group.all_reduce_max(sent))
+        (count, _, terms), bounds = maxima[SUM_WORDS : -2 * PIECES], maxima[-2 * PIECES :]
         dtype = "float64" if maxima[1] else "float32"
-        top = integers.from_bits(maxima[0 if maxima[1] else 2])
-        is_nan = math.isnan(top)
-        self._check(maxima[WORDS + 1 + CHECKED :], MAXIMUM, integers.equal_bounds, is_nan)
-        if self._call.arguments.get(ELEMENTS) is not None or self._call.arguments.get(replicas.CHECK) or maxima[3]:
-            self._check_sums(self.all_reduce_sum(self._checked()), is_nan)
+        top = _from_bits(maxima[0 if maxima[1] else 2])
+        is_equal = all(high == -low for high, low in zip(bounds[:PIECES], bounds[PIECES:], strict=True))
+        self._check_calls(count == 1, is_equal, math.isnan(top))
+        if self._call.numel is not None or self._call.checks_replicas or terms:
+            self._check(self.all_reduce_sum(self._checked()), math.isnan(top))
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
-        words = Accumulator(sum(map(integers.in_units, own))).to_words()
+        words = Accumulator(sum(int(Fraction(value) * 2**UNIT) for value in own)).to_words()
         total = Fraction(Accumulator.from_words(self.all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)
         return high, float(total - Fraction(high))
 
     def check_any_counted(self, counted: Sequence[Tensor], local: Sequence[Tensor]) -> None:
-        has_elements = [any(math.prod(tensor.shape) for tensor in tensors) for tensors in (counted, local)]
-        if self.max_over_ranks(2 if has_elements[0] else int(has_elements[1])) == 1:
+        has_counted, has_local = (any(math.prod(tensor.shape) for tensor in tensors) for tensors in (counted, local))
+        if max(self.all_gather(2 if has_counted else int(has_local))) == 1:
             raise ValueError(
                 "no rank owns any gradient, because ownership returned False for every gradient. Exactly one rank of "
                 "the process group must own each element. Check this function. With megatron_ownership, "
                 "check the arguments, such as data_rank. No gradient was changed."
             )
 
-    def max_over_ranks(self, number: int) -> int:
-        return self._all_reduce(self.group.all_reduce_max, [number])[0]
-
     def all_gather(self, number: int) -> list[int]:
         slots = [0] * self.group.size
         slots[self.group.rank] = number
         return self.all_reduce_sum(slots)
 
-    def _begin(self) -> list[int | None]:
-        AWAITED.send_rejection = None
-        if self.group.size > 1 and CALL not in self._call.arguments:
-            number = _CALLS[self.group.key] = _CALLS.get(self.group.key, 0) + 1
-            self._call = replace(self._call, arguments={**self._call.arguments, CALL: number})
-        return self._call.digests()
-
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
-        return self._all_reduce(self.group.all_reduce_sum, numbers)
+        return self._waiting_for(lambda: self.group.all_reduce_sum(numbers))
 
-    def _all_reduce(self, collective: Callable[[Sequence[int]], list[int]], numbers: Sequence[int]) -> list[int]:
-        return self._with_note(lambda: collective(numbers))
+    def _waiting_for(self, collective: Callable[[], list[int]]) -> list[int]:
+        def text(waits: str) -> str:
+            return (
+                f"Rank {self.group.rank} of {self.group.size} {waits} for the other ranks in call {self._number} on "
+                "this process group. Make the same calls on every rank, also on ranks without a gradient, and look for "
+                "a rank that has ended."
+            )
 
-    def _with_note(self, collective: Callable[[], Result]) -> Result:
         try:
-            with waiting.logged(waiting.PATIENCE, logging.WARNING, lambda: self._waiting("waits")):
+            with waiting.logged(waiting.PATIENCE, logging.WARNING, lambda: text("waits")):
                 return collective()
         except Exception as error:
-            _add_note(error, f"{self._waiting('waited')} No gradient was changed.")
+            _add_note(error, f"{text('waited')} No gradient was changed.")
             raise
 
-    def _waiting(self, waits: str) -> str:
-        return (
-            f"Rank {self.group.rank} of {self.group.size} {waits} for the other ranks in call "
-            f"{self._call.arguments.get(CALL)} on this process group. Make the same calls on every rank, also on "
-            "ranks without a gradient, and look for a rank that has ended."
-        )
-
-    def _checked_sum(self, words: Sequence[int], tag: int) -> list[int]:
-        digests = self._begin()
-        compared = [word for value in digests for word in integers.summands(value)]
-        reduced = self.all_reduce_sum([*words, *self._checked(), tag, 0, *compared])
-        sums, checked, rest = reduced[: WORDS + 1], reduced[WORDS + 1 :][:CHECKED], reduced[WORDS + 1 + CHECKED :]
-        is_nan = bool(Accumulator.from_words(sums[:WORDS]).nan)
-        self._check(rest, tag, integers.equal_summands, is_nan)
-        self._check_sums(checked, is_nan)
-        return sums
+    def _begin(self) -> None:
+        AWAITED.send_rejection = None
+        if self._compared:
+            return
+        if self.group.size > 1:
+            self._number = _CALLS[self.group.key] = _CALLS.get(self.group.key, 0) + 1
+        arguments = {**self._call.arguments, CALLS: self._number}
+        self._compared = [
+            copies.arguments(arguments, self._call.remarks, Copies.on_all(self.group)),
+            *self._call.compared,
+        ]
+        self._outlines = [compared.outline for compared in self._compared]
 
     def _checked(self) -> list[int]:
-        terms, size = self._call.terms, self.group.size
-        flags = [bool(terms), bool(terms) and all(bucket.number == size for bucket in terms)]
-        checked = (self._call.replicas, terms, self._call.shared.sets)
-        return [
-            self._call.counted, *map(int, flags), *(word for sets in checked for word in replicas.summands(sets))
-        ]  # fmt: skip
+        """Return the integers that `_check` reads in their sums over all ranks."""
+        numbers, size = [own.number for own in self._outlines if own.kind == TERMS], self.group.size
+        terms = 0 if not numbers else 1 if set(numbers) == {size} else size + 1
+        return [1, self._call.counted, terms, *agreement.summands(self._outlines), *[0] * PIECES]
 
-    def _check(self, reduced: Sequence[int], tag: int, equal: Callable[[Sequence[int]], bool], is_nan: bool) -> None:
-        tags, rejected, compared = reduced[0], reduced[1], reduced[2:]
-        length = len(compared) // 3
-        digests = [compared[start : start + length] for start in range(0, len(compared), length)]
-        if is_nan:  # the bits of NaN may differ between copies, but the norm is NaN on all ranks
-            digests.pop()
-        if rejected or tags != tag * self.group.size or not all(map(equal, digests)):
-            raise ValueError(differences.describe(self._texts()))
+    def _compared_sum(self, words: Sequence[int]) -> list[int]:
+        self._begin()
+        reduced = self.all_reduce_sum([*words, *self._checked()])
+        self._check(reduced[SUM_WORDS:], is_nan=bool(Accumulator.from_words(reduced[:WORDS]).nan))
+        return reduced[:SUM_WORDS]
 
-    def _texts(self, rejects: bool = False) -> list[tuple[list[int], dict[str, Any]]]:
-        """Return (global ranks, description of their call) for at most MAX_TEXTS calls, rejected calls first."""
-        own = self._call.text()
-        mark = (digest(json.dumps(own).encode()) | 4) >> 2 << 1 | rejects
-        marks = self.all_gather(mark)
-        is_one_call = len(set(marks)) == 1 and not rejects  # equal calls send equal digests
-        if is_one_call or 0 in marks or marks[self.group.rank] != mark:
-            raise RuntimeError(CORRUPTED)
-        ranks: dict[int, list[int]] = {}
-        for rank, mark in enumerate(marks):
-            ranks.setdefault(mark, []).append(rank)
-        order = sorted(ranks.values(), key=lambda members: (not marks[members[0]] & 1, -len(members)))[:MAX_TEXTS]
-        texts = self.exchange([own if members[0] == self.group.rank else None for members in order])
-        return [([self.ranks[at] for at in members], text) for members, text in zip(order, texts, strict=True)]
-
-    def exchange(self, texts: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-        """Send texts to all ranks. At each index, one rank passes a text, and the other ranks pass None."""
-        own = [b"" if text is None else json.dumps(text).encode() for text in texts]
-        own = [content + b" " * (-len(content) % 4) for content in own]
-        lengths = self.all_reduce_sum([len(content) // 4 for content in own])
-        sent: list[int] = []
-        for length, content in zip(lengths, own, strict=True):
-            sent += struct.unpack(f"<{length}I", content) if content else [0] * length
-        words = iter(self.all_reduce_sum(sent))
-        try:
-            return [json.loads(struct.pack(f"<{length}I", *itertools.islice(words, length))) for length in lengths]
-        except (ValueError, struct.error):
-            raise RuntimeError(CORRUPTED) from None
-
-    def _check_sums(self, sums: Sequence[int], is_nan: bool) -> None:
-        self._check_count(sums[0])
-        self.has_terms, self.has_all_terms = sums[1] > 0, sums[2] == self.group.size
-        if any(sums[3 + PIECES : 3 + 2 * PIECES]):
-            raise ValueError(replicas.describe_terms(self._call.terms, self))
-        if any(sums[3 : 3 + PIECES]) and not is_nan:  # the bits of NaN may differ
-            raise ValueError(replicas.describe(self._call.replicas, self))
-        if any(sums[3 + 2 * PIECES : 3 + 3 * PIECES]) and (message := uncounted.describe(self._call.shared, self)):
-            raise ValueError(message)
-
-    def _check_count(self, counted: int) -> None:
-        expected = self._call.arguments.get(ELEMENTS)
+    def _check(self, sums: Sequence[int], is_nan: bool) -> None:
+        count, counted, terms, *differences = sums
+        self._check_calls(count == self.group.size, not any(differences), is_nan)
+        self.has_terms, self.has_all_terms = terms > 0, terms == self.group.size
+        expected = self._call.numel
         if expected is not None and counted != expected:
             raise ValueError(
                 f"the ranks own {counted} gradient elements together, and check_numel expects {expected}. Some "
                 "elements have several owner ranks, or no owner rank. Pass `ownership` to declare which rank owns each "
                 "parameter, or correct check_numel"
             )
+
+    def _check_calls(self, has_all_ranks: bool, is_equal: bool, is_nan: bool) -> None:
+        """has_all_ranks: Whether all ranks took part, in the same kind of collective."""
+        if has_all_ranks and is_equal:
+            return
+        message = self._difference(is_nan)
+        if message is not None:
+            raise ValueError(message)
+        if not has_all_ranks:
+            raise RuntimeError(CORRUPTED)
+
+    def _difference(self, is_nan: bool) -> str | None:
+        """Return an error message, or None if no difference makes the norm wrong. All ranks have to call this method.
+
+        is_nan: Whether the norm is NaN. The bits of NaN may differ between copies.
+        """
+        ignored = (PLAIN, REPLICAS) if is_nan else ()
+        keys = agreement.differing(([Outline(*own) for own in rank] for rank in self._gather(self._outlines)), ignored)
+        if not keys:
+            return None
+        values = [(own.outline, own.values()) for own in self._compared if own.outline.key in keys]
+        gathered = ([(Outline(*outline), own) for outline, own in rank] for rank in self._gather(values))
+        return agreement.describe(gathered, self.ranks)
+
+    def _gather(self, own: Any) -> list[Any]:
+        return gather_objects(self.all_reduce_sum, self.group.rank, self.group.size, own)
 
 
 def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessGroup]]) -> None:
@@ -281,9 +218,13 @@ def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessG
     try:
         with waiting.logged(waiting.REJECTION_PATIENCE, logging.ERROR, lambda: note):
             for group in groups:
-                Consensus(group, Call()).reject(error)
+                reject(error, group)
     except Exception as failure:  # the error of the call matters more
         _add_note(error, f"Sending this error to the other ranks failed: {type(failure).__name__}: {failure}")
+
+
+def reject(error: Exception, group: ProcessGroup) -> None:
+    Consensus(group, Call(compared=[copies.rejection(error, Copies.on_all(group))])).reject()
 
 
 def _add_note(error: BaseException, note: str) -> None:
@@ -291,3 +232,21 @@ def _add_note(error: BaseException, note: str) -> None:
         error.add_note(note)
     else:
         error.args = ("\n".join([*map(str, error.args), note]),)
+
+
+def _to_words(own: Sum) -> list[int]:
+    return [*own[0].to_words(), own[1] == "float64"]
+
+
+def _from_words(words: Sequence[int]) -> Sum:
+    return Accumulator.from_words(words[:WORDS]), "float64" if words[WORDS] else "float32"
+
+
+def _bits(value: float) -> int:
+    (number,) = struct.unpack("<q", struct.pack("<d", math.nan if math.isnan(value) else value))
+    return int(number)
+
+
+def _from_bits(bits: int) -> float:
+    (value,) = struct.unpack("<d", struct.pack("<q", bits))
+    return float(value)

@@ -1,12 +1,11 @@
-"""Digests of values that must match on all ranks."""
-
 from __future__ import annotations
 
 import hashlib
 from typing import Any
 
 PIECES = 4
-"""A digest has four pieces of 16 bits. On up to 2**30 ranks, the sum of the squares of a piece fits into int64."""
+"""A digest has four pieces of 16 bits. Sums of pieces fit into int64 on up to 2**23 ranks, also if one rank sends the
+number of ranks times its piece."""
 
 
 def digest(value: Any) -> int:

@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from .._compute.kernels import general_root
@@ -14,13 +13,15 @@ from .._core import validation
 from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures, PartialSums
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
-from .consensus import Call, Consensus, send_rejection
-from .differences import ELEMENTS, PARAMETERS
+from . import copies
+from .agreement import ELEMENTS, Compared
+from .consensus import Call, Consensus, Sum, reject, send_rejection
+from .copies import Replica, label
 from .digests import digest
 from .groups import NormGroup, ProcessGroup, by_group
-from .integers import Sum
-from .replicas import CHECK, Replica, ReplicaSet, grouped
-from .uncounted import SharedGradients
+from .owners import Copies
+
+PARAMETERS, CHECK = "the number of parameters", "check_replicas"
 
 
 class LocalShards(ABC):
@@ -78,10 +79,11 @@ class LocalShards(ABC):
     @abstractmethod
     def world(self) -> ProcessGroup: ...
 
-    def shared(self, indices: Sequence[int], measure: Measure) -> SharedGradients:
-        return SharedGradients()
+    def presence(self, indices: Sequence[int], measure: Measure) -> list[Compared]:
+        """Return the gradients with copies, to check that their owner rank has them."""
+        return []
 
-    def terms(self) -> list[ReplicaSet]:
+    def terms(self) -> list[Compared]:
         """Return the `Partial` gradients. The method `counted` does not return them."""
         return []
 
@@ -159,7 +161,7 @@ class LocalShards(ABC):
         consensus, own = Consensus(self.group(), call), measure(counted)
         self._measured.append((path, consensus))
         n, path.norm_dtype = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self.is_only_declared)
-        if n == 0 and self.declares_owners and not consensus.has_terms:  # PARAMETERS makes n equal on all ranks
+        if n == 0 and self.declares_owners and not consensus.has_terms:  # n is equal on all ranks
             consensus.check_any_counted(counted, [self.values[index] for index in indices])
         self._has_counted = False
         return path.xp.asarray(n)
@@ -186,24 +188,26 @@ class LocalShards(ABC):
 
         For the first norm of a call, include all parameters and the number of elements.
         """
-        numel, copies = self.numel if is_first else None, self.copies()
+        numel = self.numel if is_first else None
 
         def checksum(gradients: Sequence[tuple[Leaf, Tensor]]) -> int:
             bits = measure([tensor for _, tensor in gradients]).checksum()
             return digest((bits, [self._format(leaf) for leaf, _ in gradients]))
 
-        is_checked = self.checks_replicas or None
-        replicas = grouped(self.replicas(indices), checksum) if is_checked else []
+        labels, everyone = self.labels() if is_first else None, Copies.on_all(self.group())
         return Call(
-            {**arguments, ELEMENTS: numel, CHECK: is_checked},
-            layout=self.labels() if is_first else None,
-            copies=[(copy[0], partial(checksum, [copy])) for copy in copies],
-            checksum=checksum(copies) if copies else 0,
-            counted=0 if numel is None else self.count_elements(),
-            replicas=replicas,
-            terms=self.terms(),
-            shared=self.shared(indices, measure),
+            {**arguments, ELEMENTS: numel, CHECK: self.checks_replicas or None},
             remarks=lambda: self._remarks(function),
+            compared=[
+                *([] if labels is None else [copies.layout(labels, everyone)]),
+                *self.terms(),
+                copies.plain_gradients(self.copies(), everyone, checksum),
+                *copies.replicas_by_ranks(self.replicas(indices) if self.checks_replicas else [], checksum),
+                *self.presence(indices, measure),
+            ],
+            numel=numel,
+            counted=0 if numel is None else self.count_elements(),
+            checks_replicas=self.checks_replicas,
         )
 
     def _format(self, leaf: Leaf) -> tuple[str, int | None]:
@@ -214,7 +218,7 @@ class LocalShards(ABC):
         remarks, missing = {"function": function}, self.missing()
         if missing and self.numel is not None:
             places = ", ".join(leaf.place for leaf in missing[:3]) + ", ..." * (len(missing) > 3)
-            remarks["missing"] = f"no gradient for {len(missing)} of the parameters ({places})"
+            remarks["parameters without a gradient"] = f"{len(missing)} ({places})"
         return remarks
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
@@ -251,24 +255,6 @@ class LocalShards(ABC):
         return [group for group, _ in by_group(norm_groups, range(len(norm_groups)))]
 
 
-def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
-    """Return the name, shape and placements of a parameter as text, or None for an unknown shape.
-
-    texts: A cache, because writing placements as text takes long.
-    """
-    gradient, name, parameter = leaf.tensor, leaf.name, leaf.parameter
-    tensor = parameter if hasattr(parameter, "shape") else gradient
-    if tensor is None:
-        return None
-    placements = getattr(tensor, "placements", None)  # None for a tensor without a mesh
-    texts, key = {} if texts is None else texts, (tuple(tensor.shape), id(placements))
-    text = texts.get(key)
-    if text is None:
-        text = texts[key] = f"{list(tensor.shape)} {placements}" if placements else str(list(tensor.shape))
-    # A name that the framework generates has a number, which may differ between ranks.
-    return text if name is None or name == getattr(parameter, "name", None) else f"{name!r} {text}"
-
-
 def _all_reduce(
     sums: dict[int, Sum], norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any] | None, function: str
 ) -> None:
@@ -278,11 +264,11 @@ def _all_reduce(
     """
     difference: ValueError | None = None
     for group, positions in by_group(norm_groups, list(sums)):
-        call = _call_of([norm_groups[at] for at in positions], must_match or {}, function)
-        consensus = Consensus(group, call)
         if difference is not None:
-            consensus.reject(difference)
+            reject(difference, group)
             continue
+        members = [norm_groups[at] for at in positions]
+        consensus = Consensus(group, _call_of(members, must_match or {}, function, Copies.on_all(group)))
         try:
             if must_match is not None:
                 consensus.compare()
@@ -294,13 +280,11 @@ def _all_reduce(
         raise difference
 
 
-def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], function: str) -> Call:
+def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], function: str, everyone: Copies) -> Call:
     labels = [(group.leaf, group.label) for group in norm_groups if group.label is not None]
-    return Call(
-        {**must_match, PARAMETERS: len(norm_groups)},
-        layout=labels if len(labels) == len(norm_groups) else None,
-        remarks=lambda: {"function": function},
-    )
+    layout = [copies.layout(labels, everyone)] if len(labels) == len(norm_groups) else []
+    arguments = {**must_match, PARAMETERS: len(norm_groups)}
+    return Call(arguments, remarks=lambda: {"function": function}, compared=layout)
 
 
 WithTerms = Callable[[], tuple[PartialSums, PartialSums]]

@@ -1,13 +1,20 @@
-"""Find the owner rank of a gradient from the caller's `ownership`."""
+"""Find the owner rank of a gradient, and the ranks with copies, from the caller's `ownership`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from typing import NamedTuple
 
 from .._core.distributed import DISTINCT, REPLICATED, DistributedSpec
 from .._core.types import Leaf
-from .differences import REMEDY
+from .groups import ProcessGroup
+from .ranks import Ranks
+
+REMEDY = (
+    "Pass ownership='replicated' if every rank has a copy of all parameters, or 'distinct' if ranks have different "
+    "parameters or shards. Or pass a function that gets a parameter and returns whether this rank owns the parameter "
+    "(see unified_clip.ownership)"
+)
 
 
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
@@ -37,6 +44,24 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
     return first in ranks if ownership == REPLICATED else None
 
 
+class Copies(NamedTuple):
+    key: Hashable
+    """Values of this rank have equal keys if the same ranks share them."""
+
+    number: int
+    """The number of copies of the value, including the copy on this rank."""
+
+    is_first: bool
+
+    @classmethod
+    def on(cls, ranks: Ranks, here: int) -> Copies:
+        return cls(("mesh", ranks.key), len(ranks), ranks[0] == here)
+
+    @classmethod
+    def on_all(cls, group: ProcessGroup) -> Copies:
+        return cls("all", group.size, group.rank == 0)
+
+
 def undeclared(message: str) -> ValueError:
     """Return an error that only this rank raises. Other ranks might never start a collective to receive the error."""
     error = ValueError(message)
@@ -47,6 +72,13 @@ def undeclared(message: str) -> ValueError:
 def ownership_unknown(size: int, place: str, kind: str) -> ValueError:
     return undeclared(
         f"Cannot infer how gradients are distributed over {size} ranks: the gradient at {place} is {kind}. {REMEDY}"
+    )
+
+
+def copies_unknown(leaf: Leaf) -> ValueError:
+    return ValueError(
+        f"check_replicas cannot infer which ranks have copies of {leaf.place}: ownership is your own function. "
+        f"Pass ownership=mesh_ownership(mesh), {REPLICATED!r} or {DISTINCT!r}, or leave check_replicas out"
     )
 
 

@@ -10,13 +10,20 @@ from typing import Any, ClassVar
 
 from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures
 from .._core.types import Leaf, Tensor
-from .differences import REMEDY
+from .agreement import Compared
+from .copies import Replica, label, presence
 from .groups import NormGroup, ProcessGroup, SingleProcess
-from .norm import LocalShards, label
-from .owners import Terminology, declared_owner, norm_unknown, ownership_unknown
+from .norm import LocalShards
+from .owners import (
+    REMEDY,
+    Copies,
+    Terminology,
+    copies_unknown,
+    declared_owner,
+    norm_unknown,
+    ownership_unknown,
+)
 from .ranks import Ranks
-from .replicas import Copies, Replica, SharedSet, declared_copies
-from .uncounted import SharedGradients, place
 
 
 class DistributedGradients(LocalShards):
@@ -117,74 +124,76 @@ class DistributedGradients(LocalShards):
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
         if self._spec.process_group is None:
             return []
-        alone, assumed = Ranks([self._group.ranks[self._group.rank]]), set(self._assumed_copies)
-        replicas = (self._replica(index, self._group, alone) for index in indices if index not in assumed)
-        return [replica for replica in replicas if replica is not None and replica.number > 1]
+        known = [(index, self._copies(index, check_all=True)) for index in indices if index not in self._assumed_copies]
+        return [
+            Replica(self._leaves[index], self.values[index], copies) for index, copies in known if copies is not None
+        ]
 
-    def _replica(self, index: int, group: ProcessGroup, alone: Ranks) -> Replica | None:
-        """Return None if this rank is not on the gradient's mesh.
+    def _copies(self, index: int, *, check_all: bool) -> Copies | None:
+        """Return the copies of a gradient in the process group. None means that there are none, or unknown ones.
 
-        alone: A sequence with only this rank.
+        check_all: Whether to raise ValueError if some copies are unknown, or on ranks outside the group.
         """
-        leaf, gradient = self._leaves[index], self._gradients[index]
-        mesh = self.ranks(gradient) if self.is_sharded(gradient) else alone
-        if not alone <= mesh:
+        leaf, gradient, group = self._leaves[index], self._gradients[index], self._group
+        is_sharded, ownership, here = self.is_sharded(gradient), self._spec.ownership_of(leaf), group.ranks[group.rank]
+        mesh = self.ranks(gradient) if is_sharded else self._alone
+        if here not in mesh or (is_sharded and not check_all and self.is_partial(gradient)):
             return None
-        ranks = self.ranks_with_copies(gradient) if self.is_sharded(gradient) else mesh
-        within = None if len(mesh) >= group.size else declared_copies(self._spec, leaf, mesh, ranks, group)
-        if within is None and not self.is_sharded(gradient) and group.size > 1:
+        ranks = self.ranks_with_copies(gradient) if is_sharded else mesh
+        if len(mesh) < group.size and ownership == REPLICATED:
+            key = ("group", ranks.key_within(mesh), len(mesh))
+            number = len(ranks) * group.size // len(mesh)
+            return Copies(key, number, ranks[0] == here and group.ranks[0] in mesh) if number > 1 else None
+        if len(mesh) < group.size and callable(ownership):
+            if not hasattr(ownership, "ranks_with_copies"):
+                if check_all:
+                    raise copies_unknown(leaf)
+                return None
+            ranks = ownership.ranks_with_copies(mesh, ranks)
+        elif check_all and not is_sharded and group.size > 1:
             ranks = self.inferred_copies(leaf, group) or ranks
-        if not ranks <= group.ranks:
+        if check_all and not ranks <= group.ranks:
             raise ValueError(
                 f"check_replicas compares all copies of the gradient at {leaf.place}, but some copies are on ranks "
                 "outside process_group. Leave process_group or check_replicas out"
             )
-        copies = within or Copies.on(ranks, alone[0])
-        return Replica(leaf, label(leaf), self.values[index], *copies)
+        ranks = ranks.within(group.ranks)
+        return Copies.on(ranks, here) if len(ranks) > 1 else None
 
-    def shared(self, indices: Sequence[int], measure: Measure) -> SharedGradients:
+    @functools.cached_property
+    def _alone(self) -> Ranks:
+        return self._group.ranks[self._group.rank : self._group.rank + 1]
+
+    def presence(self, indices: Sequence[int], measure: Measure) -> list[Compared]:
         if self._spec.process_group is None or self._group.size == 1:
-            return SharedGradients()
-        group, keys = self._group, self.layout_keys
+            return []
+        keys = self.layout_keys
         known = [at for at in indices if keys[at] is not None or not self.is_sharded(self._gradients[at])]
         if isinstance(self._spec.ownership, Mapping):
             keys = [(key, id(self._spec.ownership_of(leaf))) for key, leaf in zip(keys, self._leaves, strict=True)]
         members: dict[Copies | None, list[int]] = {}
         one_by_key = {keys[at]: at for at in known}
-        by_key = {key: members.setdefault(self._shared_copies(at, group), []) for key, at in one_by_key.items()}
+        by_key = {key: members.setdefault(self._copies(at, check_all=False), []) for key, at in one_by_key.items()}
         for at in known if any(members) else ():  # without copies, the only key is None
             by_key[keys[at]].append(at)
-        sets = [SharedSet(*copies, own, self._identities(own)) for copies, own in members.items() if copies]
-        return SharedGradients(sets, lambda index: self._needed_place(index, measure))
+        return [self._presence_of(copies, own, measure) for copies, own in members.items() if copies]
 
-    def _shared_copies(self, index: int, group: ProcessGroup) -> Copies | None:
-        """Return the ranks with copies of a gradient, or None if the ranks are unknown or no copies exist."""
-        leaf, gradient, here = self._leaves[index], self._gradients[index], group.ranks[group.rank]
-        is_sharded, owner = self.is_sharded(gradient), self._spec.ownership_of(leaf)
-        mesh = self.ranks(gradient) if is_sharded else Ranks([here])
-        if here not in mesh or (is_sharded and self.is_partial(gradient)):
-            return None
-        ranks = self.ranks_with_copies(gradient) if is_sharded else mesh
-        if len(mesh) >= group.size:
-            copies = Copies.on(ranks.within(group.ranks), here)
-        elif callable(owner) and not hasattr(owner, "ranks_with_copies"):
-            return None
-        else:
-            copies = declared_copies(self._spec, leaf, mesh, ranks, group) or Copies.on(ranks, here)
-        return copies if copies.number > 1 else None
+    def _presence_of(self, copies: Copies, indices: Sequence[int], measure: Measure) -> Compared:
+        leaves, are_listed = self._leaves, self.parameters is not None  # whether all ranks list the same parameters
+        identities = [
+            leaves[at].position if are_listed else leaves[at].name or math.prod(self.values[at].shape) for at in indices
+        ]
 
-    def _identities(self, indices: Sequence[int]) -> list[Hashable]:
-        leaves = self._leaves
-        if self.parameters is not None:
-            return [leaves[at].position for at in indices]
-        return [leaves[at].name or math.prod(self.values[at].shape) for at in indices]
+        def needed_place(at: int) -> str | None:
+            leaf = leaves[indices[at]]
+            owner = self._spec.ownership_of(leaf)
+            is_tied = hasattr(owner, "counts_elsewhere") and owner.counts_elsewhere(leaf.parameter)
+            if is_tied or measure([self.values[indices[at]]]).max_abs("float64") == 0:
+                return None
+            is_unique = are_listed or leaf.name is not None
+            return leaf.place if is_unique else f"{leaf.place} (or another gradient of the same size)"
 
-    def _needed_place(self, index: int, measure: Measure) -> str | None:
-        leaf = self._leaves[index]
-        owner = self._spec.ownership_of(leaf)
-        is_tied = hasattr(owner, "counts_elsewhere") and owner.counts_elsewhere(leaf.parameter)
-        is_needed = not is_tied and measure([self.values[index]]).max_abs("float64") != 0
-        return place(leaf, self.parameters is not None) if is_needed else None
+        return presence(copies, identities, needed_place)
 
     def awaits_sums(self, measures: Measures) -> bool:
         return any(self.is_sharded(tensor) and self.is_partial(tensor) for tensor in self._gradients)
@@ -328,7 +337,7 @@ class DistributedGradients(LocalShards):
             return self._counted_layouts[layout]
         gradient = self._gradients[index]
         if not self.is_sharded(gradient):
-            return self._is_owner(index, group, group.ranks[group.rank : group.rank + 1])
+            return self._is_owner(index, group, self._alone)
         ranks = self.ranks(gradient)
         is_first = self._check_within(self._leaves[index], gradient, group)
         if len(ranks) < group.size:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.rank_tables import rows_of
 from support.rank_threads import (
     BrokenGroup,
     Member,
@@ -17,11 +18,11 @@ from support.rank_threads import (
     run_ranks,
 )
 
-from unified_clip._core.exact import WORDS
-from unified_clip._distributed import consensus
-from unified_clip._distributed.consensus import Call, Consensus
+from unified_clip._distributed.agreement import CALLS
+from unified_clip._distributed.consensus import SUM_WORDS, Call, Consensus
+from unified_clip._distributed.digests import PIECES
 
-PAYLOAD = WORDS + 1 + consensus.CHECKED + 2 + consensus.COMPARED
+PAYLOAD = SUM_WORDS + 3 + 2 * PIECES
 """The number of integers in the first all-reduce of a call."""
 
 
@@ -29,21 +30,28 @@ PAYLOAD = WORDS + 1 + consensus.CHECKED + 2 + consensus.COMPARED
 @pytest.mark.parametrize(
     ("first_rank", "other_ranks", "expected"),
     [
-        ({"compared": {"threshold": 1.0}}, {"compared": {"threshold": 1.0 + 2**-52}}, "1.0000000000000002 on ranks"),
-        ({"compared": {"threshold": 1.0}}, {}, "threshold: None on ranks 1, 2; 1.0 on rank 0"),
-        ({"compared": {"error_if_nonfinite": True}}, {"compared": {"error_if_nonfinite": False}}, "True on rank 0"),
-        ({"parameters": 7}, {"parameters": 8}, "the number of parameters: 8 on ranks 1, 2; 7 on rank 0"),
-        ({"parameters": 7}, {}, "the number of parameters: None on ranks 1, 2; 7 on rank 0"),
-        ({"numel": 2**40}, {"numel": 2**40 + 1}, f"the number of gradient elements: {2**40 + 1} on ranks 1, 2"),
+        (
+            {"compared": {"threshold": 1.0}}, {"compared": {"threshold": 1.0 + 2**-52}},
+            ("threshold", "1.0", "1.0000000000000002"),
+        ),
+        ({"compared": {"threshold": 1.0}}, {}, ("threshold", "1.0", "None")),
+        (
+            {"compared": {"error_if_nonfinite": True}}, {"compared": {"error_if_nonfinite": False}},
+            ("error_if_nonfinite", "True", "False"),
+        ),
+        ({"parameters": 7}, {"parameters": 8}, ("the number of parameters", "7", "8")),
+        ({"parameters": 7}, {}, ("the number of parameters", "7", "None")),
+        ({"numel": 2**40}, {"numel": 2**40 + 1}, ("the number of gradient elements", str(2**40), str(2**40 + 1))),
     ],
 )  # fmt: skip
 def test_a_difference_is_reported_with_the_value_of_each_rank(
-    p: float, first_rank: Any, other_ranks: Any, expected: str
+    p: float, first_rank: Any, other_ranks: Any, expected: tuple[str, str, str]
 ) -> None:
     array = np.ones(2, np.float32)
     message = common_error(3, lambda group: norm_of(group, [array], p, **(other_ranks if group.rank else first_rank)))
-    assert message.startswith("the ranks disagree about ")
-    assert expected in message
+    name, first, other = expected
+    assert message.startswith(f"the ranks disagree about {name}. No gradient was changed.")
+    assert rows_of(message) == {name: {0: first, 1: other, 2: other}}
 
 
 @pytest.mark.parametrize(
@@ -65,21 +73,24 @@ def test_orders_that_differ_are_found_with_any_collective(orders: Any, combine: 
         p = orders[group.rank > 0]
         return Consensus(group, Call()).compare() if p is None else norm_of(group, [array], p)
 
-    assert f"norm_type: {orders[1]} on ranks 1, 2; {orders[0]} on rank 0" in common_error(3, run)
+    message = common_error(3, run)
+    assert rows_of(message)["norm_type"] == {0: str(orders[0]), 1: str(orders[1]), 2: str(orders[1])}
 
 
 @pytest.mark.parametrize("orders", [(1.0, 2.0), (3.0, math.inf), (2.5, 3.0)])
 def test_orders_that_differ_are_found(orders: Any) -> None:
     array = np.ones(2, np.float32)
     message = common_error(3, lambda group: norm_of(group, [array], orders[group.rank > 0]))
-    assert f"norm_type: {orders[1]} on ranks 1, 2; {orders[0]} on rank 0" in message
+    assert rows_of(message) == {"norm_type": {0: str(orders[0]), 1: str(orders[1]), 2: str(orders[1])}}
 
 
 def test_a_message_about_many_ranks_is_short() -> None:
     message = common_error(40, lambda group: norm_of(group, [np.ones(1)], 2.0, {"threshold": float(group.rank % 9)}))
-    assert "0.0 on ranks 0, 9, 18, 27 and others; 1.0 on ranks 1, 10, 19, 28 and others; " in message
-    assert "5.0 on rank" not in message
-    assert len(message) < 500
+    assert rows_of(message)["threshold"] == {rank: str(float(rank % 9)) for rank in range(36)}, (
+        "four ranks for each value"
+    )
+    assert "ranks 0, 9, 18, 27 and others" in message
+    assert len(message) < 1000
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
@@ -98,7 +109,7 @@ def test_a_parameter_that_differs_between_ranks_is_named(p: float) -> None:
     message = common_error(
         3, lambda group: norm_of_ones(group, p=p, names=["a [2]", "b [3]" if group.rank else "c [3]"])
     )
-    assert "the parameter at position 1: b [3] on ranks 1, 2; c [3] on rank 0" in message
+    assert rows_of(message) == {"the parameter at position 1": {0: "c [3]", 1: "b [3]", 2: "b [3]"}}
 
 
 @pytest.mark.parametrize("p", [2.0, math.inf])
@@ -106,9 +117,8 @@ def test_only_ranks_with_parameter_names_compare_them(p: float) -> None:
     known = ["a [2]", "b [3]"]
     norms, _ = run_ranks(3, lambda group: norm_of_ones(group, p=p, names=None if group.rank == 1 else known))
     assert len(set(norms)) == 1
-    assert "at position 1" in common_error(
-        3, lambda group: norm_of_ones(group, p=p, names=[known, None, ["a [2]", "b"]][group.rank])
-    )
+    message = common_error(3, lambda group: norm_of_ones(group, p=p, names=[known, None, ["a [2]", "b"]][group.rank]))
+    assert rows_of(message) == {"the parameter at position 1": {0: "b [3]", 2: "b"}}
     assert len(set(run_ranks(2, lambda group: norm_of_ones(group, p=p))[0])) == 1
 
 
@@ -117,11 +127,8 @@ def test_a_difference_names_the_functions_that_the_ranks_called() -> None:
         name = "clip_by_global_norm" if group.rank else "clip_grad_norm_"
         Consensus(group, Call({"eps": 1e-6 if group.rank else 0.0}, remarks=lambda: {"function": name})).compare()
 
-    message = common_error(3, run)
-    assert (
-        "eps: 1e-06 on ranks 1, 2; 0.0 on rank 0. The called functions are clip_by_global_norm on ranks 1, 2; clip"
-        in message
-    )
+    names = {0: "clip_grad_norm_", 1: "clip_by_global_norm", 2: "clip_by_global_norm"}
+    assert rows_of(common_error(3, run)) == {"eps": {0: "0.0", 1: "1e-06", 2: "1e-06"}, "function": names}
 
 
 def test_gradients_that_are_missing_are_named_where_elements_are_counted() -> None:
@@ -129,11 +136,11 @@ def test_gradients_that_are_missing_are_named_where_elements_are_counted() -> No
         return norm_of_ones(group, numel=0 if group.rank == 1 else 4, without=range(5) if group.rank == 1 else ())
 
     message = common_error(2, run)
-    assert "the number of gradient elements: 4 on rank 0; 0 on rank 1. There is no gradient for 5 of the" in message
-    assert (
-        "(position 0, position 1, position 2, ...) on rank 1. Set gradients of zeros for these parameters, or"
-        in message
-    )
+    assert rows_of(message) == {
+        "the number of gradient elements": {0: "4", 1: "0"},
+        "parameters without a gradient": {0: "None", 1: "5 (position 0, position 1, position 2, ...)"},
+    }
+    assert "set gradients of zeros, or leave check_numel out" in message
 
 
 @pytest.mark.parametrize("p", [2.0, math.inf])
@@ -150,10 +157,7 @@ def test_calls_are_counted_per_group_so_a_skipped_call_is_found(p: float) -> Non
             errors.append(str(differing.value))
         return errors
 
-    for first, second in run_ranks(3, run)[0]:
-        assert (
-            "the number of calls that use this process group: 1 on ranks 0, 2; 2 on rank 1. A rank skipped a" in first
-        )
-        assert (
-            "the number of calls that use this process group: 2 on ranks 0, 2; 3 on rank 1. A rank skipped a" in second
-        )
+    for messages in run_ranks(3, run)[0]:
+        for number, message in enumerate(messages, start=1):
+            assert rows_of(message) == {CALLS: {0: str(number), 1: str(number + 1), 2: str(number)}}
+            assert "A rank skipped a call" in message

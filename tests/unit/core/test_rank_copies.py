@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.rank_tables import rows_of
 from support.rank_threads import (
     ONES,
     Member,
@@ -46,13 +47,15 @@ def test_copies_have_the_same_bits_on_all_ranks(p: float) -> None:
             return norm_of_copies(group, p, [np.array([3.0, value], np.float32)])
 
         message = common_error(3, run)
-        assert message.startswith("the gradients at position 0 differ between ranks. These gradients are plain tensors")
+        assert message.startswith("plain gradients differ between ranks: position 0. No gradient was changed.")
+        (checksums_of,) = rows_of(message).values()
+        assert {rank for rank, text in checksums_of.items() if text == checksums_of[changed_rank]} == {changed_rank}
 
 
 @pytest.mark.parametrize("options", [{"rows": [np.array([[0]])]}, {"leaves": [Leaf(np.ones(3, np.int32), 0)]}])
 def test_copies_with_other_stored_rows_or_another_dtype_differ(options: dict[str, Any]) -> None:
     message = common_error(2, lambda group: norm_of_ones(group, copies=[0], **(options if group.rank else {})))
-    assert message.startswith("the gradients at position 0 differ between ranks. These gradients are plain tensors")
+    assert message.startswith("plain gradients differ between ranks: position 0. No gradient was changed.")
 
 
 def test_copies_are_compared_by_name() -> None:
@@ -62,16 +65,16 @@ def test_copies_are_compared_by_name() -> None:
         leaves = [Leaf(None, index + group.rank, name) for index, name in enumerate("ab")]
         return norm_of(group, [ONES, ONES + group.rank], 2.0, copies=[0, 1], leaves=leaves)
 
-    assert common_error(2, run).startswith("the gradients at position 1 (parameter 'b') differ between ranks. These")
+    assert list(rows_of(common_error(2, run))) == ["position 1 (parameter 'b')"]
 
 
 def test_up_to_four_copies_that_differ_are_named() -> None:
     message = common_error(2, lambda group: norm_of_copies(group, 2.0, [np.full(1, float(group.rank))] * 6))
-    assert message.startswith("the gradients at position 0, position 1, position 2, position 3 and 2 more differ")
+    header, _, _ = message.partition(". ")
+    assert header == "plain gradients differ between ranks: position 0, position 1, position 2, position 3 and 2 more"
     message = common_error(2, lambda group: norm_of_copies(group, 2.0, [np.ones(1)] * (2 - group.rank)))
-    assert message.startswith(
-        "the gradients at position 1 differ between ranks. The gradient at position 1 is missing on rank 1. These"
-    )
+    (values,) = [values for name, values in rows_of(message).items() if name == "position 1"]
+    assert values[1] == "None" != values[0]
 
 
 def test_copies_of_nan_may_have_other_bits() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.rank_tables import ranks_by_value, rows_of
 from support.rank_threads import (
     ONES,
     Member,
@@ -58,34 +59,35 @@ def test_the_rank_and_the_tensor_that_drifted_are_named(rank: int, p: float) -> 
     gradients[rank][1][2] = np.nextafter(np.float32(1), np.float32(2))
     errors, _ = errors_of_replicas(gradients, HSDP, p)
     assert len(set(errors)) == 1
-    first, second = sorted([rank, (rank + 2) % 4])
-    assert (
-        f"the gradients at position 1 on rank {second} differ from their copies on rank {first}. Copies have"
-        in errors[0]
-    )
+    assert errors[0].startswith("copies of gradients differ between ranks: position 1. No gradient was changed.")
+    (values,) = rows_of(errors[0]).values()
+    assert values.keys() == {rank, (rank + 2) % 4}
+    assert len(set(values.values())) == 2
 
 
-def test_the_minority_of_the_copies_is_named() -> None:
+def test_ranks_with_equal_copies_are_in_one_row() -> None:
     gradients = [[ONES], [ONES], [2 * ONES], [ONES], [2 * ONES], [ONES], [3 * ONES]]
     errors, _ = errors_of_replicas(gradients, [("a", 7, rank == 0) for rank in range(7)])
-    assert "position 0 on ranks 2, 4 differ from their copies on ranks 0, 1, 3, 5. The gradients on rank 6" in errors[0]
+    assert ranks_by_value(errors[0], "position 0") == [[0, 1, 3, 5], [2, 4], [6]]
 
 
 def test_two_sets_that_differ_are_named() -> None:
     gradients = [[ONES], [ONES], [2 * ONES], [3 * ONES]]
     errors, _ = errors_of_replicas(gradients, HSDP)
-    assert "rank 2 differ from their copies on rank 0. The gradients at position 0 on rank 3 differ from" in errors[0]
+    # The gradients of ranks 0 and 1 are equal shards.
+    assert ranks_by_value(errors[0], "position 0") == [[0, 1], [2], [3]]
+    errors, _ = errors_of_replicas([[ONES], [4 * ONES], [2 * ONES], [3 * ONES]], HSDP)
+    assert ranks_by_value(errors[0], "position 0") == [[0], [2], [1], [3]]
 
 
 def test_a_replica_without_a_gradient_is_named() -> None:
     errors, _ = errors_of_replicas([[ONES, ONES], [ONES, ONES], [ONES], [ONES, ONES]], HSDP)
-    assert (
-        "position 1 on rank 2 differ from their copies on rank 0. The gradient at position 1 is missing on rank 2."
-        in errors[0]
-    )
+    (values,) = rows_of(errors[0]).values()
+    assert values.keys() == {0, 2}
+    assert values[2] == "None" != values[0]
     errors, _ = errors_of_replicas([[ONES], [ONES], [], [ONES]], HSDP)
-    message = "1 rank has a copy of the gradient at position 0, but 2 should have one. Pass an ownership"
-    assert [error[: len(message)] for error in errors] == [message] * 4
+    message = "1 copies, 1 of them the first: there should be 2"
+    assert [rows_of(error)["position 0"][0][: len(message)] for error in errors] == [message] * 4
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
@@ -97,10 +99,7 @@ def test_drift_is_not_reported_for_a_norm_of_nan(p: float) -> None:
 @pytest.mark.parametrize("p", [2.0, 3.0])
 def test_two_sets_whose_contents_are_exchanged_differ(p: float) -> None:
     errors, _ = errors_of_replicas([[ONES], [2 * ONES], [2 * ONES], [ONES]], HSDP, p)
-    message = (
-        "rank 2 differ from their copies on rank 0. The gradients at position 0 on rank 3 differ from their copies"
-    )
-    assert all(message in error for error in errors)
+    assert all(rows_of(error)["position 0"].keys() == {0, 1, 2, 3} for error in errors)
 
 
 def drift_of(size: int, options_of_rank: Callable[[int], dict[str, Any]]) -> str:
@@ -114,37 +113,37 @@ def drift_of(size: int, options_of_rank: Callable[[int], dict[str, Any]]) -> str
 
 
 def test_replicas_of_another_shape_differ() -> None:
-    message = drift_of(2, lambda rank: {"labels": ["'w' [3, 1]" if rank else "'w' [3]"]})
-    assert message.startswith("the gradients at position 0 on rank 1 differ from their copies on rank 0. Copies")
+    leaves = [Leaf(ONES.reshape(3, 1), 0, "w"), Leaf(ONES, 0, "w")]
+    (values,) = rows_of(drift_of(2, lambda rank: {"leaves": [leaves[rank]]})).values()
+    assert [values[rank].partition(" checksum")[0] for rank in (0, 1)] == ["'w' [3, 1]", "'w' [3]"]
 
 
 def test_replicas_in_another_order_differ() -> None:
-    leaves = [Leaf(None, 0, "a"), Leaf(None, 1, "b")]
+    leaves = [Leaf(ONES, 0, "a"), Leaf(ONES, 1, "b")]
     message = drift_of(
         2,
         lambda rank: {
             "arrays": [ONES, ONES],
             "leaves": leaves[:: -1 if rank else 1],
-            "labels": ["b", "a"] if rank else ["a", "b"],
             "replicas": [("a", 2, rank == 0)] * 2,
         },
     )
-    places = "position 1 (parameter 'b'), position 0 (parameter 'a')"
-    assert message.startswith(
-        f"the gradients at {places} on rank 1 differ from their copies on rank 0. Only their order"
-    )
+    ((names, values),) = rows_of(message).items()
+    assert sorted(names.split(", ")) == ["position 0 (parameter 'a')", "position 1 (parameter 'b')"]
+    assert values[0] == values[1]
+    assert values[0].endswith("in the same order on all ranks")
 
 
 def test_replicas_of_another_dtype_differ() -> None:
     """The bits are equal."""
     arrays = [np.ones(3, np.float32), np.ones(3, np.float32).view(np.int32)]
     message = drift_of(2, lambda rank: {"leaves": [Leaf(arrays[rank], 0)]})
-    assert message.startswith("the gradients at position 0 on rank 1 differ from their copies on rank 0. Copies")
+    assert ranks_by_value(message, "position 0") == [[0], [1]]
 
 
 def test_replicas_with_other_stored_rows_differ() -> None:
     message = drift_of(2, lambda rank: {"rows": [np.array([[rank]])]})
-    assert message.startswith("the gradients at position 0 on rank 1 differ from their copies on rank 0. Copies")
+    assert ranks_by_value(message, "position 0") == [[0], [1]]
 
 
 def test_only_gradients_that_drifted_are_named_if_positions_differ() -> None:
@@ -157,24 +156,16 @@ def test_only_gradients_that_drifted_are_named_if_positions_differ() -> None:
         return {"leaves": leaves, "arrays": arrays, "replicas": sets}
 
     message = drift_of(2, options_of_rank)
-    assert message.startswith(
-        "the gradients at position 2 (parameter 'b') on rank 1 differ from their copies on rank 0."
-    )
+    assert list(rows_of(message)) == ["position 1 (parameter 'b')"], "the position on the first rank"
 
 
-@pytest.mark.parametrize(
-    ("firsts", "message"),
-    [
-        (
-            [True, False, False],
-            "3 ranks have a copy of the gradient at position 0, but 2 should have one. Pass an ownership",
-        ),
-        ([True, True], "the ranks disagree about the first rank that has a copy of the gradient. On every"),
-    ],
-)
-def test_copies_that_are_equal_and_not_those_declared_are_an_error(firsts: list[bool], message: str) -> None:
+@pytest.mark.parametrize("firsts", [[True, False, False], [True, True]])
+def test_copies_that_are_equal_and_not_those_declared_are_an_error(firsts: list[bool]) -> None:
     errors, _ = errors_of_replicas([[ONES]] * len(firsts), [("a", 2, is_first) for is_first in firsts])
-    assert [error[: len(message)] for error in errors] == [message] * len(firsts)
+    message = f"{len(firsts)} copies, {sum(firsts)} of them the first: there should be 2, one of them the first"
+    for error in errors:
+        assert rows_of(error)["position 0"].keys() == set(range(len(firsts)))
+        assert message in error
 
 
 def test_messages_have_global_ranks() -> None:
@@ -184,8 +175,8 @@ def test_messages_have_global_ranks() -> None:
             norm_of(member, [(1 + member.rank // 2) * ONES], 2.0, replicas=[("a", 3, member.rank == 0)])
         with pytest.raises(ValueError) as differing:
             norm_of(member, [ONES], 2.0, {"threshold": float(member.rank == 2)})
-        assert "on rank 9 differ from their copies on ranks 4, 6." in str(drifted.value)
-        assert "threshold: 0.0 on ranks 4, 6; 1.0 on rank 9" in str(differing.value)
+        assert ranks_by_value(str(drifted.value), "position 0") == [[4, 6], [9]]
+        assert rows_of(str(differing.value)) == {"threshold": {4: "0.0", 6: "0.0", 9: "1.0"}}
         shards, path = RankShards(member, [math.nan * ONES]), path_of([math.nan * ONES])
         shards.norm(path, range(1), 2.0, {}, Sums, function="", is_first=False)
         return str([rank for rank, *_ in shards.nonfinite_elsewhere(path)])
@@ -229,13 +220,13 @@ def test_a_rank_that_does_not_compare_replicas_is_named() -> None:
 
     (first, second), _ = run_ranks(2, run)
     assert first == second
-    assert "check_replicas: None on rank 0; True on rank 1" in first
+    assert rows_of(first) == {"check_replicas": {0: "None", 1: "True"}}
 
 
 def test_another_error_comes_before_drift() -> None:
     def run(member: Member) -> str:
         compared = {"threshold": float(member.rank)}
-        with pytest.raises(ValueError, match="threshold: ") as raised:
+        with pytest.raises(ValueError, match="the ranks disagree about threshold") as raised:
             norm_of(member, [member.rank * ONES], 2.0, compared, replicas=[("a", 2, member.rank == 0)])
         return str(raised.value)
 

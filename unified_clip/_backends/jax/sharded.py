@@ -13,10 +13,10 @@ from jax.experimental.sparse import BCOO
 from ..._compute import host, kernels
 from ..._core.distributed import DISTINCT, DistributedSpec
 from ..._core.types import Leaf, Scalar, Tensor
+from ..._distributed.copies import Replica, label
 from ..._distributed.groups import NormGroup, ProcessGroup, SingleProcess
-from ..._distributed.norm import LocalShards, label
-from ..._distributed.owners import declared_owner, ownership_unknown
-from ..._distributed.replicas import Replica
+from ..._distributed.norm import LocalShards
+from ..._distributed.owners import Copies, declared_owner, ownership_unknown
 from . import mesh_axes
 from .process_group import JaxGroup, declared_group, group_of
 from .releases import enable_x64
@@ -123,7 +123,7 @@ class JaxShards(LocalShards):
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
         is_alone = isinstance(self.group(), SingleProcess)
         shared = [] if is_alone else [index for index in indices if index not in self._copies]
-        return [replica for index in shared for replica in self._replicas(index) if replica.number > 1]
+        return [replica for index in shared for replica in self._replicas(index) if replica.copies.number > 1]
 
     def _replicas(self, index: int) -> Iterator[Replica]:
         leaf, value = self._leaves[index], self.values[index]
@@ -141,8 +141,9 @@ class JaxShards(LocalShards):
         for device, at in value.sharding.devices_indices_map(value.shape).items():
             devices.setdefault(_key(at), []).append(device.id)
         for shard in value.addressable_shards:
-            ids, is_first = devices[_key(shard.index)], shard.replica_id == 0
-            yield Replica(leaf, label(leaf), [shard.data], tuple(ids), len(ids), is_first, str(shard.device))
+            ids = devices[_key(shard.index)]
+            copies = Copies(tuple(ids), len(ids), shard.replica_id == 0)
+            yield Replica(leaf, [shard.data], copies, str(shard.device))
 
     def world(self) -> JaxGroup:
         return group_of(tuple(range(jax.process_count())))

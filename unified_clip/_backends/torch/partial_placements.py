@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from ..._core.types import Leaf, Tensor
+from ..._distributed.agreement import TERMS, Compared
+from ..._distributed.copies import by_name, label
 from ..._distributed.digests import digest
-from ..._distributed.norm import label
+from ..._distributed.owners import Copies
 from ..._distributed.ranks import Ranks
-from ..._distributed.replicas import ReplicaSet, contents
 from .mesh_groups import group_along, groups_of
 
 
@@ -26,14 +27,12 @@ class Bucket(NamedTuple):
     members: dict[int, tuple[Leaf, Any]]
     """Maps the index of each gradient to (parameter, gradient)."""
 
-    def agreement(self, here: int) -> ReplicaSet:
-        """The ranks compare this `ReplicaSet` before they sum the gradients."""
-        key = digest((self.ranks.key, self.device, self.sizes)) >> 2 << 1 | 1
-        number = len(self.ranks)
+    def agreement(self, here: int) -> Compared:
+        """The ranks compare this `Compared` before they sum the gradients."""
+        copies = Copies((self.ranks.key, self.device, self.sizes), len(self.ranks), self.ranks[0] == here)
         layouts = [(leaf, _layout(leaf, gradient)) for leaf, gradient in self.members.values()]
-        text = {"contents": contents(layouts), "device": "", "number": number}
         labels = [(label(leaf), layout) for leaf, layout in layouts]
-        return ReplicaSet(key, number, self.ranks[0] == here, digest(labels) >> 1, lambda: text)
+        return Compared(TERMS, copies, digest(labels), lambda: by_name(layouts))
 
     def summed(self, values: Sequence[Tensor]) -> dict[int, Tensor]:
         """Every rank in `ranks` must call this method."""

@@ -15,11 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ..._core.distributed import DistributedSpec, Measures
 from ..._core.path import Path
 from ..._core.types import Leaf, Scalar, Tensor
+from ..._distributed.agreement import Compared
 from ..._distributed.groups import NormGroup, ProcessGroup, SingleProcess
 from ..._distributed.owners import Terminology
 from ..._distributed.placements import DistributedGradients
 from ..._distributed.ranks import KeptByIdentity, Ranks, has_first_copy
-from ..._distributed.replicas import ReplicaSet
 from . import partial_placements, releases
 from .gpu import lists as gpu_lists
 from .mesh_groups import group_of_mesh, groups_of_shards
@@ -250,7 +250,7 @@ class TorchShards(DistributedGradients):
         self._buckets = [bucket for bucket in partial_placements.buckets(waiting) if bucket.ranks <= self._group.ranks]
         return [index for bucket in self._buckets for index in bucket.members]
 
-    def terms(self) -> list[ReplicaSet]:
+    def terms(self) -> list[Compared]:
         return [bucket.agreement(torch.distributed.get_rank()) for bucket in self._buckets]
 
     def sum_terms(self) -> list[Tensor]:

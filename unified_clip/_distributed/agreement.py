@@ -1,0 +1,198 @@
+"""Compare values between ranks, and write an error message with the value of each rank.
+
+The all-reduce of the norm sums a digest of each value that n ranks must share. The first of these ranks adds its digest
+times (1 - n), and the other ranks add their digests. If all values are equal, the sum is 0. Otherwise, each rank
+gathers the outlines of all values, and then the values that differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .digests import PIECES, digest, split
+from .owners import REMEDY, Copies
+from .ranks import format_ranks
+
+REJECTION, CALL, LAYOUT, TERMS, PLAIN, REPLICAS, PRESENCE = (
+    "rejection", "call", "layout", "terms", "plain", "replicas", "presence"
+)  # fmt: skip
+"""The kinds of values: the error of a rank that rejects the call, the arguments of the call, the parameters, the
+layouts of `Partial` gradients, the bits of plain gradients and of replicas, and which gradients exist."""
+
+ELEMENTS, CALLS = "the number of gradient elements", "the number of calls that use this process group"
+
+SAME_CALL = "Make the same call on every rank, and list all parameters, also those without a gradient."
+
+MESSAGES = {
+    CALL: ("the ranks disagree about {}", SAME_CALL),
+    LAYOUT: ("the ranks disagree about {}", SAME_CALL),
+    TERMS: (
+        "Partial gradients differ in shape, dtype or placements: {}",
+        "Set the same Partial gradients on each of these ranks, in the same order. If a rank has no such gradient, set "
+        "a gradient of zeros.",
+    ),
+    PLAIN: (
+        "plain gradients differ between ranks: {}",
+        "Other gradients of the call are distributed over all ranks, so plain tensors must be equal on all ranks. "
+        f"{REMEDY}.",
+    ),
+    REPLICAS: (
+        "copies of gradients differ between ranks: {}",
+        "If copies have drifted apart, restore all ranks from one checkpoint, and look for a rank that skips a "
+        "reduction of gradients. If a copy is missing, set the gradient on exactly the ranks that should have it, or "
+        "pass an ownership that matches the copies.",
+    ),
+    PRESENCE: (
+        "no rank owns the gradient at {}",
+        "The owner should be the first rank with a copy of the parameter, but the gradient is None on that rank. Set "
+        "the gradient on all ranks that have a copy of the parameter.",
+    ),
+}
+"""For each kind, in the order of the checks: what is wrong, and the remedy."""
+
+REMEDIES = {
+    CALLS: "A rank skipped a call, or went on after an error, so ranks are not at the same step. Every later call of "
+    "this process group raises an error, too. Restart all ranks from the same checkpoint. Or load the same checkpoint "
+    "on all ranks, and pass a new process group, whose calls are counted from 1.",
+    ELEMENTS: "Make the same call on every rank. If parameters of a rank have no gradient, set gradients of zeros, or "
+    "leave check_numel out.",
+}
+"""The remedy if ranks disagree about one of these values."""
+
+MAX_NAMES, MAX_ROWS = 4, 24
+
+
+Values = Mapping[str, Sequence[str]]
+"""Maps a name that is equal on all ranks to (name on this rank, value)."""
+
+
+class Outline(NamedTuple):
+    kind: str
+    key: int
+    number: int
+    is_first: bool
+    content: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Values that several ranks share."""
+
+    kind: str
+    copies: Copies
+    content: int
+    """A digest of the values."""
+
+    values: Callable[[], Values]
+    """Returns the values for an error message."""
+
+    device: str = ""
+    """The device of the values, if this process has several copies."""
+
+    @property
+    def outline(self) -> Outline:
+        key, number, is_first = self.copies
+        return Outline(self.kind, digest((self.kind, key, number)), number, is_first, self.content, self.device)
+
+
+def summands(outlines: Iterable[Outline]) -> list[int]:
+    """Return the integers that this rank sends in an all-reduce. All sums are 0 if the values are equal.
+
+    The digest includes the key, to detect a rank that swaps two values.
+    """
+    sums = [0] * PIECES
+    for outline in outlines:
+        weight = 1 - outline.number if outline.is_first else 1
+        for place, piece in enumerate(split(digest((outline.key, outline.content)))):
+            sums[place] += weight * piece
+    return sums
+
+
+def differing(outlines: Iterable[Sequence[Outline]], ignored: Collection[str] = ()) -> set[int]:
+    """Return the keys of the values that differ. `outlines` has a list for each rank."""
+    sharing: dict[int, list[Outline]] = {}
+    for outline in itertools.chain.from_iterable(outlines):
+        sharing.setdefault(outline.key, []).append(outline)
+    return {key for key, members in sharing.items() if members[0].kind not in ignored and _differ(members)}
+
+
+def _differ(outlines: Sequence[Outline]) -> bool:
+    first = outlines[0]
+    is_complete = len(outlines) == first.number and sum(outline.is_first for outline in outlines) == 1
+    is_complete |= first.kind == LAYOUT  # a rank with an unknown shape compares no layout
+    return not is_complete or any(outline.content != first.content for outline in outlines)
+
+
+Member = tuple[int, Outline, Values]
+"""(global rank, outline, values)."""
+
+Row = tuple[str, str, str]
+"""(name of a value, ranks, value on these ranks)."""
+
+
+def describe(compared: Iterable[Sequence[tuple[Outline, Values]]], ranks: Sequence[int]) -> str | None:
+    """Return an error message, or None if no difference makes the norm wrong.
+
+    compared: For each rank, the values that differ.
+    ranks: The global ranks.
+    """
+    sharing: dict[int, list[Member]] = {}
+    for rank, own in zip(ranks, compared, strict=True):
+        for outline, values in own:
+            sharing.setdefault(outline.key, []).append((rank, outline, values))
+    by_kind: dict[str, list[list[Member]]] = {}
+    for members in sharing.values():
+        by_kind.setdefault(members[0][1].kind, []).append(members)
+    if REJECTION in by_kind:
+        return _rejection(by_kind[REJECTION][0])
+    for kind in MESSAGES:
+        if rows := [row for members in by_kind.get(kind, ()) for row in _rows(members)]:
+            return _message(kind, rows)
+    return None
+
+
+def _rejection(members: Sequence[Member]) -> str:
+    reasons: dict[str, list[int]] = {}
+    for rank, _, values in members:
+        reasons.setdefault(values["error"][1], []).append(rank)
+    rejected = "; ".join(f"{format_ranks(ranks)} rejected this call: {error}" for error, ranks in reasons.items())
+    places = " and ".join(map(format_ranks, reasons.values()))
+    return f"{rejected}. Correct the call on {places}. No gradient was changed on any rank."
+
+
+def _rows(members: Sequence[Member]) -> Iterator[Row]:
+    outline, is_differing = members[0][1], False
+    names = {name: here for _, _, values in reversed(members) for name, (here, _) in values.items()}
+    owned = {name for _, outline, values in members if outline.is_first for name in values}
+    for name, here in names.items():
+        ranks_of: dict[str, list[Member]] = {}
+        for member in members:
+            ranks_of.setdefault(member[2].get(name, ("", "None"))[1], []).append(member)
+        if name not in owned if outline.kind == PRESENCE else len(ranks_of) > 1:
+            is_differing = True
+            yield from ((here, _ranks(having), value) for value, having in ranks_of.items())
+    if is_differing or outline.kind == PRESENCE or not names:
+        return
+    firsts, order = sum(outline.is_first for _, outline, _ in members), "in the same order on all ranks"
+    should = f"there should be {outline.number}, one of them the first, {order}"
+    yield ", ".join(names.values()), _ranks(members), f"{len(members)} copies, {firsts} of them the first: {should}"
+
+
+def _ranks(members: Sequence[Member]) -> str:
+    devices = ", ".join(dict.fromkeys(outline.device for _, outline, _ in members if outline.device))
+    return format_ranks(list(dict.fromkeys(rank for rank, _, _ in members))) + (f" ({devices})" if devices else "")
+
+
+def _message(kind: str, rows: Sequence[Row]) -> str:
+    problem, remedy = MESSAGES[kind]
+    names = list(dict.fromkeys(name for name, _, _ in rows))
+    listed = ", ".join(names[:MAX_NAMES]) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = [f"  {name:{widths[0]}}  {where:{widths[1]}}  {value}" for name, where, value in rows[:MAX_ROWS]]
+    lines += [f"  and {len(rows) - MAX_ROWS} more rows"] * (len(rows) > MAX_ROWS)
+    remedy = next((REMEDIES[name] for name in REMEDIES if name in names), remedy)
+    return "\n".join([f"{problem.format(listed)}. No gradient was changed.", *lines, remedy])
