@@ -7,8 +7,9 @@ gathers the outlines of all values, and then the values that differ.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -96,7 +97,12 @@ class Compared:
     @property
     def outline(self) -> Outline:
         key, number, is_first = self.copies
-        return Outline(self.kind, digest((self.kind, key, number)), number, is_first, self.content, self.device)
+        return Outline(self.kind, _key_of(self.kind, key, number), number, is_first, self.content, self.device)
+
+
+@functools.lru_cache(1024)
+def _key_of(kind: str, key: Hashable, number: int) -> int:
+    return digest((kind, key, number))
 
 
 def summands(outlines: Iterable[Outline]) -> list[int]:

@@ -93,7 +93,7 @@ class Consensus:
         words = [_bits(wide), int(own.norm_dtype == "float64"), _bits(narrow)]
         words += [0] * (SUM_WORDS - len(words))  # a rank with another p sends as many words
         pieces = split(digest([(own.key, own.content) for own in self._outlines if own.kind in EVERYWHERE]))
-        sent = [*words, *self._checked()[: -2 * PIECES], *pieces, *(-piece for piece in pieces)]
+        sent = [*words, *self._counts(), *pieces, *(-piece for piece in pieces)]
         maxima = self._waiting_for(lambda: self.group.all_reduce_max(sent))
         (count, _, terms), bounds = maxima[SUM_WORDS : -2 * PIECES], maxima[-2 * PIECES :]
         dtype = "float64" if maxima[1] else "float32"
@@ -156,10 +156,17 @@ class Consensus:
         self._outlines = [compared.outline for compared in self._compared]
 
     def _checked(self) -> list[int]:
-        """Return the integers that `_check` reads in their sums over all ranks."""
+        """Return the integers whose sums over all ranks `_check` reads."""
+        return [*self._counts(), *agreement.summands(self._outlines), *[0] * PIECES]
+
+    def _counts(self) -> list[int]:
+        """Return 1 for this rank, the number of elements that it owns, and a number for its `Partial` gradients.
+
+        The sum of the last number is the number of ranks if all ranks have the same `Partial` gradients.
+        """
         numbers, size = [own.number for own in self._outlines if own.kind == TERMS], self.group.size
         terms = 0 if not numbers else 1 if set(numbers) == {size} else size + 1
-        return [1, self._call.counted, terms, *agreement.summands(self._outlines), *[0] * PIECES]
+        return [1, self._call.counted, terms]
 
     def _compared_sum(self, words: Sequence[int]) -> list[int]:
         self._begin()

@@ -1,4 +1,4 @@
-"""The values of a call that ranks compare: arguments, parameters, and copies of gradients."""
+"""The values that ranks compare: arguments and parameters of the call, and copies of gradients."""
 
 from __future__ import annotations
 

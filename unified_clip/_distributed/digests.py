@@ -4,8 +4,7 @@ import hashlib
 from typing import Any
 
 PIECES = 4
-"""A digest has four pieces of 16 bits. Sums of pieces fit into int64 on up to 2**23 ranks, also if one rank sends the
-number of ranks times its piece."""
+"""A digest has four pieces of 16 bits, whose sums over up to 2**30 ranks fit into int64."""
 
 
 def digest(value: Any) -> int:
