@@ -139,7 +139,7 @@ def test_unsharded_gradients_of_sharded_parameters_are_copies(worlds: Worlds) ->
 def test_disagreeing_ranks_raise_an_error_that_names_the_difference(
     worlds: Worlds, size: int, case: str, rows: list[tuple[str, ...]]
 ) -> None:
-    """`rows`: the name of each value that differs, its value on rank 0, and its value on the other ranks."""
+    """`rows`: the name of each value that differs, its value on rank 0, and its value on rank 1."""
     outcomes = worlds(size).run(faults.run_case, case)
     check_rejected(outcomes, "ValueError", "the ranks disagree about ")
     for outcome in outcomes:

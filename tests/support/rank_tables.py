@@ -27,12 +27,11 @@ def ranks_by_value(message: str, name: str) -> list[list[int]]:
 
 
 def check_differs(message: str, name: str, *values: str) -> None:
-    """Check that a table has a row with a value for rank 0, and another one for all other ranks.
+    """Check that a table has different values for rank 0 and rank 1.
 
-    name, values: Regular expressions. `values` may be only the value of rank 0.
+    name, values: Regular expressions. `values` are those of rank 0 and rank 1, or only that of rank 0.
     """
     (row,) = [row for key, row in rows_of(message).items() if re.search(f"^{name}", key)]
-    for rank, value in row.items():
-        expected = values[min(rank, 1)] if rank < len(values) or len(values) > 1 else ""
-        assert re.search(expected, value), f"rank {rank}: {message}"
-        assert rank == 0 or value != row[0], message
+    assert row[0] != row[1], message
+    for rank, value in enumerate(values):
+        assert re.search(value, row[rank]), f"rank {rank}: {message}"
