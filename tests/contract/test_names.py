@@ -94,7 +94,7 @@ def test_the_package_loads_no_framework(kit: Kit) -> None:
 
 @functools.cache
 def printed_by_a_new_process(namespace: str) -> list[str]:
-    without_jax = "from unified_clip import _workers; _workers.import_tensorflow(); "
+    without_jax = "from unified_clip._kit import workers; workers.import_tensorflow(); "
     code = (
         f"{without_jax if namespace == 'tensorflow' else ''}import sys; import unified_clip.{namespace} as uc; "
         "print(*(m for m in ('torch', 'tensorflow', 'paddle', 'jax') if m in sys.modules)); "

@@ -64,7 +64,7 @@ def test_the_architecture_page_names_files_and_classes_that_exist() -> None:
     paths = re.findall(r"`([\w/]+(?:\.py|/))`", page)
     assert len(paths) > 15
     assert [path for path in paths if not (ROOT / "unified_clip" / path).exists()] == []
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "unified_clip").glob("_*/*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "unified_clip").glob("_*/**/*.py")]
     classes = set(re.findall(r"`([A-Z]\w+)`", page)) - {"ClipConfig"}
     assert len(classes) > 5
     assert [name for name in classes if not any(f"class {name}" in source for source in sources)] == []

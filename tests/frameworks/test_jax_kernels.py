@@ -308,7 +308,8 @@ def test_the_primitive_and_the_operations_agree() -> None:
             norm = kernel_custom_call.Norm(2, per_tensor)
             result = jax.jit(lambda tensors, norm=norm: backend.KERNEL_NORM(tensors, norm))(arrays)
             assert result.tolist() == ([2.0, 6.0] if per_tensor else float(np.float32(math.sqrt(40.0))))
-            assert JaxPath(backend.BACKEND, arrays, True, per_tensor).norm_by_operations(2).tolist() == result.tolist()
+            path = JaxPath(backend.BACKEND, arrays, True, is_per_tensor=per_tensor)
+            assert path.norm_by_operations(2).tolist() == result.tolist()
 
 
 # -- processes and threads

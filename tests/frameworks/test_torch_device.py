@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import unified_clip.torch as uc
 from unified_clip import ClipConfig
-from unified_clip._backends.torch import list_operations
+from unified_clip._backends.torch import operations
 from unified_clip._backends.torch.backend import BACKEND
 
 
@@ -209,7 +209,7 @@ def test_a_list_of_several_dtypes_has_one_norm_and_keeps_its_order(norm: str) ->
 
 @pytest.mark.usefixtures("forced_device_path")
 def test_16_bit_gradients_are_widened_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(list_operations, "MAX_WIDENED", 7)
+    monkeypatch.setattr(operations, "MAX_WIDENED", 7)
     values = [torch.randn(n).bfloat16() for n in (3, 3, 3, 9, 1, 6, 2)]
     params = parameters([v.clone() for v in values])
     norm = uc.clip_grad_norm_(params, 0.5)
@@ -237,7 +237,7 @@ def peak_memory(call: Callable[[], object]) -> int:
 @pytest.mark.parametrize("per_tensor", [False, True])
 def test_writes_allocate_no_memory(monkeypatch: pytest.MonkeyPatch, per_tensor: bool) -> None:
     """A write that fails for lack of memory would leave the gradients half clipped."""
-    monkeypatch.setattr(list_operations, "MAX_WIDENED", 5000)
+    monkeypatch.setattr(operations, "MAX_WIDENED", 5000)
     shapes = [(4000,), (3000,), (2, 3, 20, 20), (9000,), (1,)]
     values = [
         torch.randn(shape).to(dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32) for shape in shapes
@@ -249,7 +249,7 @@ def test_writes_allocate_no_memory(monkeypatch: pytest.MonkeyPatch, per_tensor: 
         (value.float() * factor.float()).to(value.dtype)
         for value, factor in zip(values, coefs if per_tensor else [coef] * len(values), strict=True)
     ]
-    writes = list_operations.prepare_multiply(values, coef)
+    writes = operations.prepare_multiply(values, coef)
     assert len(writes) > 5
     assert peak_memory(lambda: [write.make() for write in writes]) < 64, "only scalars"
     for value, product in zip(values, expected, strict=True):

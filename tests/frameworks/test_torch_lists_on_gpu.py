@@ -16,9 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 import unified_clip
 import unified_clip.torch as uc
-from unified_clip._backends.torch.gpu import list_path as gpu_list_path
-from unified_clip._backends.torch.gpu import lists as gpu_lists
-from unified_clip._backends.torch.gpu.list_path import GpuListPath
+from unified_clip._backends.torch import backend, gpu_lists
 from unified_clip._native import KERNELS
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -44,12 +42,12 @@ def random(dtype: torch.dtype) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=source, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-def collected(parameters: list[torch.nn.Parameter]) -> GpuListPath | None:
-    return gpu_list_path.collect_parameters(parameters)
+def collected(parameters: list[torch.nn.Parameter]) -> Any | None:
+    return gpu_lists.collect_parameters(parameters)
 
 
 def test_gradients_in_the_memory_of_the_cpu_are_on_no_gpu() -> None:
-    assert gpu_list_path.COLLECTOR.of_parameters_on_gpu(with_gradients(torch.ones(3))) is None
+    assert gpu_lists.COLLECTOR.of_parameters_on_gpu(with_gradients(torch.ones(3))) is None
 
 
 def test_parameters_without_gradients_are_left_out() -> None:
@@ -116,11 +114,12 @@ def test_results_are_those_of_gradients_checked_one_by_one(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
-    monkeypatch.setattr(gpu_list_path, "GpuListPath", lambda *args: made.append(args) or GpuListPath(*args))
+    path_on_gpu = backend._path_on_gpu
+    monkeypatch.setattr(backend, "_path_on_gpu", lambda given: made.append(given) or path_on_gpu(given))
     parameters, others = with_gradients(*random(dtype)), with_gradients(*random(dtype))
     norm = CLIPS[name](parameters)
-    assert made
-    monkeypatch.setattr(gpu_list_path, "COLLECTOR", None)
+    assert any(each is not None for each in made)
+    monkeypatch.setattr(gpu_lists, "COLLECTOR", None)
     assert str(CLIPS[name](others)) == str(norm)
     for parameter, other in zip(parameters, others, strict=True):
         assert torch.equal(parameter.grad, other.grad)
@@ -128,9 +127,9 @@ def test_results_are_those_of_gradients_checked_one_by_one(
 
 def test_gradients_that_record_a_derivative_are_not_collected() -> None:
     gradients = [torch.ones(2, requires_grad=True)]
-    assert gpu_list_path.collect_tensors(gradients, recording=True) is None
-    assert gpu_list_path.collect_tensors(gradients, recording=False) is not None
-    assert gpu_list_path.collect_tensors([torch.ones(2)], recording=True) is not None
+    assert gpu_lists.collect_tensors(gradients, recording=True) is None
+    assert gpu_lists.collect_tensors(gradients, recording=False) is not None
+    assert gpu_lists.collect_tensors([torch.ones(2)], recording=True) is not None
 
 
 # -- the kernels, on an emulated GPU

@@ -12,7 +12,7 @@ import torch
 import unified_clip
 import unified_clip.torch as uc
 from unified_clip import ClipWarning
-from unified_clip._backends.torch import arithmetic
+from unified_clip._backends.torch import operations
 from unified_clip._backends.torch.device_path import TorchPrimitives
 
 MISSED = "a clip call inside a graph of torch is not recorded"
@@ -155,7 +155,7 @@ def test_numbers_of_several_gpus_arrive_from_each(devices: tuple[str, ...], monk
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
     numbers: Any = [Number(device, arrived) for device in devices]
-    deferred = arithmetic.read_later(numbers)
+    deferred = operations.read_later(numbers)
     gpus = sorted({*devices} - {"cpu"})
     arrived.update(gpus[:-1])
     assert deferred.ready() is not bool(gpus)

@@ -15,9 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 import unified_clip.torch as uc
 from unified_clip import adaptive
-from unified_clip._backends.torch import arithmetic, backend
+from unified_clip._backends.torch import backend, gpu_lists, operations
 from unified_clip._backends.torch.backend import BACKEND
-from unified_clip._backends.torch.gpu import list_path
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.complex64)
 Call = Callable[[Sequence[torch.Tensor]], Any]
@@ -31,8 +30,8 @@ def _eager(kit: Kit) -> None:
 
 def forget_cpu(patch: pytest.MonkeyPatch) -> None:
     """Let CPU tensors pass for tensors on a device without float64."""
-    patch.setattr(arithmetic, "WITHOUT_FLOAT64", ("cpu",))
-    for module in (backend, list_path):
+    patch.setattr(operations, "WITHOUT_FLOAT64", ("cpu",))
+    for module in (backend, gpu_lists):
         patch.setattr(module, "COLLECTOR", None)
 
 

@@ -152,8 +152,8 @@ def test_a_file_system_without_locks_is_used_without(directory: Path, monkeypatc
 ORPHANED = """
 import sys, time
 from pathlib import Path
-from unified_clip import _workers
-_workers.prepare()
+from unified_clip._kit import workers
+workers.prepare()
 Path(sys.argv[1]).touch()
 time.sleep(600)
 """

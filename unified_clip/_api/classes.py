@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from .._core import containers, entry, observer, rule, validation
+from .._core import containers, entry, rule, validation
 from .._core.backend import Backend
-from .._core.collect import collect_in_place, from_path, from_tree, wants_clipping
+from .._core.collect import collect_in_place, from_tree, wants_clipping
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec, Measures
 from .._core.gradients import GradientList
@@ -90,16 +90,13 @@ class GradientClip(FrameworkBinding):
 
     def _clip_(self, parameters: Any) -> Tensor | None:
         backend, parameters = self._framework.resolve(parameters)
-        function, reject_complex = f"{type(self).__name__}.clip_", self._needs_order
-        plain = self.need_clip is None
         gradients, writer = collect_in_place(
             backend,
             parameters,
-            function,
+            f"{type(self).__name__}.clip_",
             self._instead,
-            plain=plain,
-            keep=self._takes,
-            reject_complex=reject_complex,
+            keep=wants_clipping if self.need_clip is None else self._takes,
+            reject_complex=self._needs_order,
             spec=self._spec,
             measures=self._measures,
         )
@@ -113,7 +110,7 @@ class GradientClip(FrameworkBinding):
     _spec = INFERRED
 
     def _whole(self, backend: Backend, pairs: Any) -> tuple[GradientList, Functional] | None:
-        if self.need_clip is not None or self._spec.is_given or observer.needs_leaves():
+        if self.need_clip is not None or self._spec.is_given:
             return None
         if type(pairs) not in (list, tuple) or backend.parameters is None:
             return None
@@ -121,9 +118,9 @@ class GradientClip(FrameworkBinding):
         if path is None:
             return None
         parameters, gradients = zip(*pairs, strict=True)
-        return from_path(
-            path, Functional(gradients, lambda new: list(zip(parameters, new, strict=True)), reuse_unchanged=True)
-        )
+        writer = Functional(gradients, lambda new: list(zip(parameters, new, strict=True)), reuse_unchanged=True)
+        options: dict[str, Any] = {"function": type(self).__name__, "collected": path}
+        return GradientList(backend, path.tensors, writer, lambda: read_pairs(backend, pairs)[0], **options), writer
 
     def _takes(self, parameter: Any) -> bool:
         return wants_clipping(parameter) and (self.need_clip is None or bool(self.need_clip(parameter)))

@@ -13,7 +13,7 @@ from .._core import rule, validation
 from .._core.backend import Backend
 from .._core.gradients import GradientList
 from .._core.path import Path
-from .._core.rule import AdaptiveThreshold, ClipRule, Norm, OwnThresholds
+from .._core.rule import AdaptiveThreshold, Clamp, ClipRule, OwnThresholds, Scale
 from .._core.types import Scalar, Tensor
 
 Nonfinite = Literal["family", "raise", "skip", "zero"]
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     path: Path
     n: Scalar
     norm: Tensor
-    norms: list[list[Norm]]
+    norms: list[list[Scale]]
     """For each group, a list with one norm for the group, one norm per tensor, or no norm for a clip by value."""
 
     max_abs: list[Scalar | None]
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
     counts: tuple[Scalar, Scalar] | None
     """(number of NaN, number of infinities), or None if they were not counted."""
 
-    per_tensor: list[Norm]
+    per_tensor: list[Scale]
     """The norm of each gradient, or an empty list without `details`."""
 
     skipped: bool
@@ -74,18 +74,22 @@ def clip(
     is_single = len(groups) == 1 and groups[0][1].kind == "global_norm"
     total_rule = groups[0][1] if is_single else ClipRule("global_norm")
     # measure norms per tensor first: on CPUs, the total norm then needs no second pass
-    norms = [] if is_single else [rule.measure(gradients, group, own, inputs, scalars=scalars) for group, own in groups]
+    changes: list[Sequence[Scale | Clamp]] = [
+        [rule.bounded(gradients, group, own, inputs)] if own.kind == "value"
+        else rule.measure(gradients, group, own, inputs, scalars=scalars)
+        for group, own in (() if is_single else groups)
+    ]  # fmt: skip
     (total,) = rule.measure(gradients, everything, total_rule, inputs)
     with total.path.scope():
         is_wrong = total.path.on_host and not total.path.is_finite(total.n)
         needs_counts = is_wrong or (details and not total.path.on_host)
         counts = total.path.count_nonfinite() if needs_counts else None
-    norms = norms or [[total]]
-    measured = [[] if own.kind == "value" else group_norms for (_, own), group_norms in zip(groups, norms, strict=True)]
+    changes = changes or [[total]]
+    norms = [[change for change in own if isinstance(change, Scale)] for own in changes]
     max_abs = [_max_abs(gradients, group, inputs) if own.kind == "value" else None for group, own in groups]
     orders = [
         (total, total_rule.p),
-        *((norm, own.p) for (_, own), group_norms in zip(groups, measured, strict=True) for norm in group_norms),
+        *((norm, own.p) for (_, own), group_norms in zip(groups, norms, strict=True) for norm in group_norms),
     ]
     skipped = _is_skipped(nonfinite, gradients, orders)
     per_tensor = []
@@ -93,20 +97,20 @@ def clip(
         gradients.tensor_norms(total_rule.p)
         single = ClipRule("norm", p=total_rule.p)
         per_tensor = [rule.measure_one(gradients, range(i, i + 1), single, inputs) for i in everything]
-    outcome = Outcome(total.path, total.n, total.total, measured, max_abs, counts, per_tensor, skipped)
+    outcome = Outcome(total.path, total.n, total.total, norms, max_abs, counts, per_tensor, skipped)
     keep = _keep(outcome) if nonfinite == "zero" else None
-    for (_, own), group_norms in zip(groups, norms, strict=True):
-        for norm in group_norms:
+    for (_, own), group_changes in zip(groups, changes, strict=True):
+        for change in group_changes:
             if skipped:
-                rule.notify(gradients, own, norm)
+                rule.notify(gradients, own, change)
             else:
-                rule.apply(gradients, own, [norm], keep=keep)
+                rule.apply(gradients, own, [change], keep=keep)
     return outcome
 
 
 def check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple[range, ClipRule]]) -> None:
     """Complex numbers have no order, so they cannot be clipped by value."""
-    for group, part in parts:
+    for group, part in parts if gradients.collected is None else ():  # collected gradients are real
         for leaf in gradients.leaves[group.start : group.stop] if part.kind == "value" else ():
             validation.gradient_dtype(backend.dtype(leaf.tensor), leaf, reject_complex=True)
 
@@ -136,7 +140,7 @@ def _max_abs(gradients: GradientList, group: range, inputs: Sequence[Tensor]) ->
         return gradients.norm(path, group, math.inf)
 
 
-def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[tuple[Norm, float]]) -> bool:
+def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[tuple[Scale, float]]) -> bool:
     if nonfinite not in IN_GRAPHS:
         return False
     for norm, p in orders:
@@ -188,7 +192,7 @@ def _is_all_finite(outcome: Outcome) -> Any:
     return functools.reduce(operator.and_, conditions)
 
 
-def _norms(outcome: Outcome) -> Iterator[Norm]:
+def _norms(outcome: Outcome) -> Iterator[Scale]:
     return (norm for norms in outcome.norms for norm in norms)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._core import containers, rule, validation
-from .._core.collect import collect, collect_one, declared_spec, from_tree, listed
+from .._core.collect import collect, declared_spec, from_tree, listed
 from .._core.distributed import Measures, declared
 from .._core.rule import ClipRule
 from . import plain_calls
@@ -83,9 +83,8 @@ def clip_by_global_norm(
         known_norm = (
             None if use_norm is None else validation.given_norm(backend, use_norm, "use_norm", differentiable=True)
         )
-        plain = not backend.is_tensor(clip_norm) and isinstance(known_norm, (float, type(None)))
         measures: Measures | None = "total" if known_norm is None else None
-        gradients, writer = collect(backend, t_list, "clip_by_global_norm", plain=plain, spec=spec, measures=measures)
+        gradients, writer = collect(backend, t_list, "clip_by_global_norm", spec=spec, measures=measures)
         threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
         norm = rule.clip(gradients, ClipRule("global_norm", rule.TENSORFLOW_GLOBAL, threshold, given_norm=known_norm))
         return writer.result(), norm
@@ -132,8 +131,8 @@ def clip_by_norm(
     backend, t = framework.resolve(t)
     with backend.name_scope(name or "clip_by_norm"):
         validation.one_tensor(backend, t, "clip_by_norm")
-        plain, spec = not backend.is_tensor(clip_norm) and axes is None, declared(process_group)
-        gradients, writer = collect_one(backend, t, plain=plain, spec=spec, measures="each" if axes is None else None)
+        measures: Measures | None = "each" if axes is None else None
+        gradients, writer = collect(backend, t, "clip_by_norm", spec=declared(process_group), measures=measures)
         threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
         along = None
         if axes is not None and gradients.values:

@@ -94,9 +94,8 @@ def clip_grad_norm_(
             threads = 1 if plain.is_short else plain_calls.threads(backend)
             return plain.clip_(max_norm, *rule.PYTORCH, threads, backend.norm_from_host, backend.bump_versions)
     spec = declared_spec(backend, parameters, arguments, in_place=True)
-    in_one_pass = not backend.is_tensor(max_norm) and not error_if_nonfinite
     gradients, writer = collect_in_place(
-        backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=in_one_pass, spec=spec, measures="total"
+        backend, parameters, "clip_grad_norm_", "clip_by_global_norm", spec=spec, measures="total"
     )
     threshold = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
     p = validation.norm_type(norm_type)
@@ -134,10 +133,7 @@ def clip_grad_value_(
     """
     backend, parameters = framework.resolve(parameters)
     threshold = validation.threshold(backend, clip_value, "clip_value", differentiable=False)
-    plain = isinstance(threshold, float)
-    gradients, writer = collect_in_place(
-        backend, parameters, "clip_grad_value_", BY_VALUE, plain=plain, reject_complex=True
-    )
+    gradients, writer = collect_in_place(backend, parameters, "clip_grad_value_", BY_VALUE, reject_complex=True)
     rule.clip(gradients, ClipRule("value", bounds=(-threshold, threshold)))
     writer.finish()
 
@@ -196,7 +192,7 @@ def get_total_norm(
         if norm is not None:
             return norm
     spec = declared_spec(backend, tensors, arguments, in_place=False)
-    gradients, _ = collect(backend, tensors, "get_total_norm", plain=not error_if_nonfinite, spec=spec)
+    gradients, _ = collect(backend, tensors, "get_total_norm", spec=spec)
     return rule.total_norm(gradients, validation.norm_type(norm_type), error_if_nonfinite)
 
 
@@ -236,9 +232,6 @@ def clip_grads_with_norm_(
     backend, parameters = framework.resolve(parameters)
     threshold = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
     norm = validation.given_norm(backend, total_norm, "total_norm", differentiable=False)
-    plain = isinstance(threshold, float) and isinstance(norm, float)
-    gradients, writer = collect_in_place(
-        backend, parameters, "clip_grads_with_norm_", "clip_by_global_norm", plain=plain
-    )
+    gradients, writer = collect_in_place(backend, parameters, "clip_grads_with_norm_", "clip_by_global_norm")
     rule.clip(gradients, ClipRule("global_norm", rule.PYTORCH, threshold, given_norm=norm))
     writer.finish()

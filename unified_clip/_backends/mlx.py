@@ -21,8 +21,8 @@ import numpy as np
 
 from .._compute import host, kernels, memory
 from .._compute.device import DevicePath, inverse, relative_powers, round_once
-from .._core.backend import Backend
-from .._core.path import DevicePrimitives, Path
+from .._core.backend import Backend, Inputs, Route, always
+from .._core.path import DevicePrimitives
 from .._core.types import Scalar, Tensor, Write
 from . import check_release
 
@@ -35,6 +35,14 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class MlxBackend(Backend, DevicePrimitives):
     name = "mlx"
     writable = True
+
+    routes = (
+        host.ROUTE._replace(make=lambda own, inputs: AssigningPath(own, inputs.tensors)),
+        Route("device", always, lambda own, inputs: DevicePath(own, inputs.tensors, inputs.differentiable)),
+    )
+
+    def fits_host(self, inputs: Inputs) -> bool:
+        return not (host.forced_path() or _is_traced(inputs.all()))
 
     # -- recognising
 
@@ -58,13 +66,6 @@ class MlxBackend(Backend, DevicePrimitives):
 
     def unsupported(self, gradient: Any) -> str | None:
         return "complex128, which MLX lacks. Pass complex64" if self.dtype(gradient) == "complex128" else None
-
-    # -- the path
-
-    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        if host.forced_path() or _is_traced([*tensors, *extra_inputs]):
-            return DevicePath(self, tensors, differentiable)
-        return AssigningPath(self, tensors)
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         """Return whether a value cannot be read: inside mx.compile and mx.vmap, but not inside mx.grad."""

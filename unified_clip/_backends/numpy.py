@@ -9,7 +9,7 @@ import numpy as np
 
 from .._compute import collected, host, kernels, memory
 from .._core.backend import Backend
-from .._core.path import CollectedPath, Path
+from .._core.path import CollectedPath
 from .._core.types import Tensor
 from . import check_release
 
@@ -21,6 +21,7 @@ class NumpyBackend(Backend):
 
     name = "numpy"
     writable = True
+    routes = (host.ROUTE,)
 
     def is_tensor(self, value: Any) -> bool:
         return kernels.is_array(value)
@@ -34,9 +35,6 @@ class NumpyBackend(Backend):
 
     def dtype(self, tensor: Any) -> str:
         return kernels.dtype_name(tensor.dtype)
-
-    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        return host.HostPath(self, tensors)
 
     def plain_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> Any | None:
         return COLLECTOR and COLLECTOR.of_tensors(tensors, False, in_place)

@@ -1,3 +1,5 @@
+"""The host path for tensors that the compiled kernels have collected from a list."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

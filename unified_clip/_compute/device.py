@@ -1,5 +1,5 @@
-"""The device path, for compiled graphs, GPUs and derivatives. It computes in float64 with the framework's
-operations."""
+"""The device path, for compiled graphs, GPUs and derivatives. It computes in float64 with the framework's operations,
+and calls the compiled kernels where a graph supports them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import operator
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 from .._core.exact import FORMATS, nearest
 from .._core.path import Change, DevicePrimitives, Path
@@ -72,18 +72,16 @@ def inverse(p: float) -> float:
 class DeviceScalars:
     def __init__(self, backend: DevicePrimitives, like: Sequence[Tensor]) -> None:
         self._backend, self._like = backend, like
+        # the members that need no device
+        self.where, self.stop_gradient, self.pinned = backend.where, backend.stop_gradient, backend.pinned
+        self.cos, self.floor, self.sort = backend.cos, backend.floor, backend.sort
+        self.total, self.least, self.pack = backend.total, backend.least, backend.pack
 
     def asarray(self, value: Any) -> Scalar:
         return self._backend.constant(value, self._like)
 
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        return self._backend.where(condition, yes, no)
-
     def is_true(self, condition: Any) -> bool:
         return False
-
-    def cos(self, scalar: Scalar) -> Scalar:
-        return self._backend.cos(scalar)
 
     def to_float32(self, scalar: Scalar) -> Scalar:
         return self._backend.rounded(scalar, "float32")
@@ -91,52 +89,71 @@ class DeviceScalars:
     def sqrt(self, scalar: Scalar) -> Scalar:
         return self._backend.root(scalar, 2)
 
-    def floor(self, scalar: Scalar) -> Scalar:
-        return self._backend.floor(scalar)
-
     def vector(self, values: Sequence[float]) -> Scalar:
         return self._backend.vector(values, self._like)
 
     def indices(self, length: int) -> Scalar:
         return self._backend.indices(length, self._like)
 
-    def sort(self, vector: Scalar) -> Scalar:
-        return self._backend.sort(vector)
-
-    def total(self, vector: Scalar) -> Scalar:
-        return self._backend.total(vector)
-
-    def least(self, numbers: Scalar) -> Scalar:
-        return self._backend.least(numbers)
-
-    def pinned(self, scalar: Scalar) -> Scalar:
-        return self._backend.pinned(scalar)
-
-    def stop_gradient(self, scalar: Scalar) -> Scalar:
-        return self._backend.stop_gradient(scalar)
-
-    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        return self._backend.pack(scalars)
-
     def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
         return self._backend.unpack(packed, lengths, self._like)
+
+
+class GraphKernels(Protocol):
+    """The compiled kernels, as operations of a framework's graphs."""
+
+    def supports(self, tensors: Sequence[Tensor]) -> bool: ...
+
+    def norm(self, tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
+        """p is 1 or 2. If `per_tensor` is True, return a vector with one norm for each tensor."""
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
+        """If `per_tensor` is True, `coef` is a vector with one coefficient for each tensor."""
 
 
 class DevicePath:
     on_host = False
 
-    def __init__(self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool) -> None:
-        self._backend = backend
-        self._differentiable = differentiable
+    def __init__(
+        self,
+        backend: DevicePrimitives,
+        tensors: Sequence[Tensor],
+        differentiable: bool,
+        kernels: GraphKernels | None = None,
+        *,
+        is_per_tensor: bool = False,
+        has_float64: bool | None = None,
+    ) -> None:
+        """
+        is_per_tensor: Norms and coefficients are vectors with one number for each tensor.
+        has_float64: Whether a tensor is float64 or complex128. None if the caller does not know.
+        """
+        self._backend, self._kernels = backend, kernels
+        self._differentiable, self._is_per_tensor = differentiable, is_per_tensor
         self._tensors = list(tensors)
         self.xp = DeviceScalars(backend, self._tensors)
-        self.norm_dtype = norm_dtype([backend.dtype(tensor) for tensor in self._tensors])
+        if has_float64 is None:
+            has_float64 = norm_dtype([backend.dtype(tensor) for tensor in self._tensors]) == "float64"
+        self.norm_dtype = "float64" if has_float64 else "float32"
 
     @property
     def framework(self) -> str:
         return self._backend.name
 
     def norm(self, p: float) -> Scalar:
+        kernels, of_reals = self._kernels_for_tensors(), p == 2 or (p == 1 and not self._has_complex())
+        if kernels is not None and of_reals:
+            return kernels.norm(self._tensors, p, per_tensor=self._is_per_tensor)
+        return self.norm_by_operations(p)
+
+    def norm_by_operations(self, p: float) -> Scalar:
+        if self._is_per_tensor:
+            paths = [type(self)(self._backend, [tensor], self._differentiable) for tensor in self._tensors]
+            return self._backend.stack([path.norm_by_operations(p) for path in paths])
+        return self._total_norm(p)
+
+    def _total_norm(self, p: float) -> Scalar:
+        """Compute the norm by the primitives. It is a vector if the sums of the primitives are vectors."""
         backend, tensors = self._backend, self._tensors
         if p == math.inf:
             return backend.rounded(backend.max_abs(tensors), self.norm_dtype)
@@ -153,6 +170,10 @@ class DevicePath:
         return self._root(total if groups is None else backend.group_sum(total, groups), 2, divisor)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
+        kernels = self._kernels_for_tensors()
+        if kernels is not None and self._backend.ndim(coef) == self._is_per_tensor:  # else one per slice
+            return kernels.scale(self._tensors, coef, per_tensor=self._is_per_tensor)
+        assert not self._is_per_tensor, "bug in unified_clip: the kernels do not support one coefficient per tensor"
         return self._backend.scale(self._tensors, coef)
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
@@ -172,7 +193,7 @@ class DevicePath:
         return self._backend.zeroed(results, keep)
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        return self._backend.prepare_write(self._tensors, self.zeroed(change.results(self), keep))
+        return self._backend.prepare_write(self._tensors, self.zeroed(change.results(), keep))
 
     def unchanged(self) -> list[Tensor]:
         return [self._backend.copy(tensor) for tensor in self._tensors]
@@ -208,7 +229,16 @@ class DevicePath:
         return self._backend.graph_callback()
 
     def per_tensor(self) -> Path | None:
-        return None
+        if self._kernels_for_tensors() is None:
+            return None
+        return DevicePath(self._backend, self._tensors, self._differentiable, self._kernels, is_per_tensor=True)
+
+    def _kernels_for_tensors(self) -> GraphKernels | None:
+        kernels = self._kernels
+        return kernels if kernels is not None and kernels.supports(self._tensors) else None
+
+    def _has_complex(self) -> bool:
+        return any(self._backend.dtype(tensor).startswith("complex") for tensor in self._tensors)
 
     def tensor_norms(self, p: float) -> list[float] | None:
         return None

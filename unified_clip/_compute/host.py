@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core.backend import Backend
+from .._core.backend import Backend, Route
 from .._core.exact import FORMATS, Accumulator, nearest, rounded_norm
 from .._core.path import Change, Path
 from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
@@ -91,16 +91,18 @@ class HostPath:
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         view, dtype = self._parts[0]
-        if groups is None:
-            return kernels.slice_norms(view, dtype, axes, self.norm_dtype, self._threads, self._list)
-        rows = self._backend.host_view(groups)
-        return kernels.grouped_slice_norms(view, dtype, axes, rows, self.norm_dtype, self._threads)
+        with processor.ieee_arithmetic():
+            if groups is None:
+                return kernels.slice_norms(view, dtype, axes, self.norm_dtype, self._threads)
+            rows = self._backend.host_view(groups)
+            return kernels.grouped_slice_norms(view, dtype, axes, rows, self.norm_dtype, self._threads)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         if self.is_one(coef):
             return self.unchanged()
         if isinstance(coef, np.ndarray):  # one for each slice
-            return self._new_arrays(partial(kernels.ArrayList(self._parts).scale, coef, self._threads))
+            with processor.ieee_arithmetic():
+                return self._new_arrays(partial(kernels.ArrayList(self._parts).scale, coef, self._threads))
         return self._products(coef)
 
     def _products(self, coef: float) -> list[Tensor]:
@@ -140,7 +142,7 @@ class HostPath:
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
         if keep:
-            return change.writes(self)
+            return change.writes()
         views = [view for view in self._views if view.size]  # an empty array may be read-only
         return self._writes(partial(_fill_with_zeros, views), lambda: self.zeroed([], keep))
 
@@ -207,6 +209,11 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 
 
 # -- the choice of path
+
+
+ROUTE = Route(
+    "host", lambda backend, inputs: backend.fits_host(inputs), lambda backend, inputs: HostPath(backend, inputs.tensors)
+)
 
 
 def kernels_in_graphs(by_default: bool = True) -> bool:

@@ -17,7 +17,6 @@ from .._core.exact import BLOCK, FORMATS, LIMBS, Accumulator, nearest, rounded_n
 from .._core.types import Scalar
 from .._native import KERNELS
 from .device import odd_bits
-from .exact_sums import CHUNK, sum_exactly
 
 Array = npt.NDArray[Any]
 
@@ -28,6 +27,15 @@ FORMAT_NAMES = tuple(FORMATS)
 ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
 """In bytes. TensorFlow and JAX can share the memory of arrays with this alignment and at least this size."""
 
+
+CHUNK = 16 * BLOCK
+"""This many float64 numbers fit into the cache."""
+
+LIMB = 18
+"""A mantissa of 53 bits is split into three limbs of 18, 18 and 17 bits.
+
+A limb, or a sum of products of two limbs, is below 2**37. A sum of CHUNK such numbers is below 2**53.
+"""
 
 Part = tuple[Array, str]
 
@@ -180,7 +188,7 @@ def nan_last(value: float) -> tuple[bool, float]:
 
 
 def slice_norms(
-    view: Array, dtype: str, axes: Sequence[int], norm_name: str, threads: int = 1, arrays: Any | None = None
+    view: Array, dtype: str, axes: Sequence[int], norm_name: str, threads: int = 1
 ) -> npt.NDArray[np.float64]:
     """Return the correctly rounded 2-norm of each slice. The result has length 1 along `axes`."""
     kept = [axis not in axes for axis in range(view.ndim)]
@@ -191,7 +199,7 @@ def slice_norms(
     else:
         if norm_name == "float32":
             sums = np.zeros(shape)
-            (arrays or array_list([(view, dtype)])).slice_sums(kept, sums, threads)
+            array_list([(view, dtype)]).slice_sums(kept, sums, threads)
         else:
             sums = _slice_sums(view, dtype, kept, wide)
         length = view.size // max(sums.size, 1)
@@ -342,3 +350,25 @@ def round_to(values: Array, dtype: str) -> Array:
     near = values.astype(np.float32)
     bits = odd_bits(values, near.astype(np.float64), near.view(np.int32), np.where)
     return decode(encode(bits.view(np.float32), dtype), dtype)
+
+
+# -- exact sums, without the compiled kernels
+
+
+def sum_exactly(values: npt.NDArray[np.float64], p: int) -> Accumulator:
+    """Return the exact sum of |x|**p of finite numbers, for p of 1 or 2."""
+    total = 0
+    for start in range(0, values.size, CHUNK):
+        bits = np.ascontiguousarray(values[start : start + CHUNK]).view(np.uint64)
+        exponent = ((bits >> np.uint64(52)) & np.uint64(0x7FF)).astype(np.int64)
+        mantissa = bits & np.uint64((1 << 52) - 1) | (exponent > 0).astype(np.uint64) << np.uint64(52)
+        exponent = np.maximum(exponent, 1) - 1  # |x| is mantissa * 2**exponent in units of 2**-1074
+        a, b, c = (
+            ((mantissa >> np.uint64(k * LIMB)) & np.uint64((1 << LIMB) - 1)).astype(np.float64) for k in range(3)
+        )
+        limbs = [a, b, c] if p == 1 else [a * a, 2 * a * b, 2 * a * c + b * b, 2 * b * c, c * c]
+        for k, limb in enumerate(limbs):
+            sums = np.bincount(exponent, weights=limb)  # exact: integers below 2**53
+            for e in np.flatnonzero(sums):
+                total += int(sums[e]) << (p * int(e) + k * LIMB + (1074 if p == 1 else 0))
+    return Accumulator(total)

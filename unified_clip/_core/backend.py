@@ -5,11 +5,45 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from .distributed import DistributedSpec, PartialSums, Shards
 from .path import CollectedPath, Path
 from .types import CoalescedSparse, Leaf, Tensor
+
+
+class Inputs(NamedTuple):
+    """What the choice of a path depends on."""
+
+    tensors: Sequence[Tensor]
+    extra: Sequence[Any]
+    """Other tensors of the computation, such as a threshold."""
+
+    differentiable: bool
+    """Whether the caller may want derivatives of the results. In-place functions have none."""
+
+    def all(self) -> list[Any]:
+        return [*self.tensors, *self.extra]
+
+
+class Route(NamedTuple):
+    """One way to compute. A backend tries its routes in order."""
+
+    name: str
+    fits: Callable[[Any, Inputs], bool]
+    make: Callable[[Any, Inputs], Path]
+    """Both functions get the backend and the inputs."""
+
+
+def always(backend: Backend, inputs: Inputs) -> bool:
+    return True
+
+
+def first_route(backend: Backend, inputs: Inputs, routes: Sequence[Route]) -> Route:
+    for route in routes:
+        if route.fits(backend, inputs):
+            return route
+    raise AssertionError(f"bug in unified_clip: no route of {backend.name} fits")
 
 
 class Backend(Protocol):
@@ -74,8 +108,16 @@ class Backend(Protocol):
 
     # -- paths
 
+    routes: Sequence[Route]
+    """The host path, and then routes for all other inputs."""
+
+    def fits_host(self, inputs: Inputs) -> bool:
+        """Return whether the host path may read all inputs from raw memory."""
+        return True
+
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        """Return the host path if all tensors and extra inputs support it, else the device path."""
+        inputs = Inputs(tensors, extra_inputs, differentiable)
+        return first_route(self, inputs, self.routes).make(self, inputs)
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         """Return None if a tensor needs more checks than this method makes, such as a sparse one. Items can be None."""

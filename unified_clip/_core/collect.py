@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from . import containers, observer, validation
+from . import containers, validation
 from .backend import Backend, Parameters
 from .containers import Tree
 from .distributed import AWAITED, DISTINCT, INFERRED, DistributedSpec, Measures, declared
-from .gradients import CollectedGradients, GradientList
+from .gradients import GradientList
 from .path import CollectedPath
 from .types import Leaf
 from .writers import Functional, InPlace
-
-AnyWriter = TypeVar("AnyWriter", Functional, InPlace)
 
 Arrange = Callable[[Sequence[Leaf]], list[Leaf]]
 """Selects gradients, and returns them in the order of clipping."""
@@ -32,27 +30,51 @@ def collect_in_place(
     function: str,
     instead: str,
     *,
-    plain: bool,
+    keep: Callable[[Any], bool] = wants_clipping,
+    arrange: Arrange = list,
     spec: DistributedSpec = INFERRED,
     **options: Any,
 ) -> tuple[GradientList, Functional | InPlace]:
-    """Return (gradients to clip in place, writer of the clipped values).
-
-    plain: Whether to try to collect all gradients in one pass.
-    """
+    """Return (gradients to clip in place, writer of the clipped values). Collect them in one pass if possible."""
+    container = listed(container) if backend.writable else container  # an iterator has no place for new tensors
     path = None
-    plain = plain and not observer.needs_leaves() and not spec.is_given
-    if plain and backend.parameters is not None:
-        container = listed(container)
-        if type(container) in (list, tuple):
-            path = backend.parameters.collect_parameters(container)
-    elif plain and type(container) is list:
-        path = backend.collect_tensors(container, differentiable=False, in_place=True)
+    if keep is wants_clipping and not spec.is_given:
+        path = _collected_in_place(backend, container)
     if path is None:
-        return in_place(backend, container, function, instead, spec=spec, **options)
-    if backend.writable:
-        return from_path(path, InPlace(backend, container, (), {}))
-    return from_path(path, Functional(container, list, reuse_unchanged=True, into=container))
+        return in_place(backend, container, function, instead, keep=keep, arrange=arrange, spec=spec, **options)
+    return collected_in_place(backend, path, container, function, arrange)
+
+
+def _collected_in_place(backend: Backend, container: Any) -> CollectedPath | None:
+    if backend.parameters is not None:
+        return backend.parameters.collect_parameters(container) if type(container) in (list, tuple) else None
+    return backend.collect_tensors(container, differentiable=False, in_place=True) if type(container) is list else None
+
+
+def collected_in_place(
+    backend: Backend, path: CollectedPath, container: Any, function: str, arrange: Arrange = list
+) -> tuple[GradientList, Functional | InPlace]:
+    leaves = _finder(backend, container)
+
+    def entries() -> list[Leaf]:
+        on_parameters = backend.parameters
+        if on_parameters is None:
+            return leaves()
+        both = [(leaf, None if leaf.tensor is None else on_parameters.gradient_of(leaf.tensor)) for leaf in leaves()]
+        return [leaf._replace(tensor=gradient) for leaf, gradient in both]
+
+    def once(gradients: list[Leaf]) -> list[Leaf]:
+        return arrange(_each_once(backend.parameters, gradients))
+
+    writer: Functional | InPlace = InPlace(backend, container, leaves, {})
+    if not backend.writable:
+        writer = Functional(container, list, reuse_unchanged=True, into=container)
+    options: dict[str, Any] = {"function": function, "collected": path, "arrange": once}
+    return GradientList(backend, path.tensors, writer, entries, **options), writer
+
+
+def _finder(backend: Backend, container: Any) -> Callable[[], list[Leaf]]:
+    return lambda: containers.flatten(backend, container).leaves
 
 
 def in_place(
@@ -85,8 +107,8 @@ def in_place(
         [leaf.tensor for leaf in leaves], lambda index: f"the gradient at {leaves[index].place}"
     )
     aliases: dict[int, list[Leaf]] = {}
-    writer = InPlace(backend, container, tree.leaves, aliases)
-    gradients = GradientList(
+    writer = InPlace(backend, container, lambda: tree.leaves, aliases)
+    gradients = GradientList.of_leaves(
         backend,
         [leaf for index, leaf in enumerate(leaves) if owners[index] == index],
         writer,
@@ -95,6 +117,7 @@ def in_place(
         function=function,
         spec=spec,
         measures=measures,
+        entries=lambda: tree.leaves,
         **options,
     )
     for leaf, owner in zip(leaves, owners, strict=True):
@@ -109,41 +132,31 @@ def collect(
     container: Any,
     function: str,
     *,
-    plain: bool = True,
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = "total",
 ) -> tuple[GradientList, Functional]:
-    """Return (gradients to clip into new tensors, writer that rebuilds the caller's container)."""
+    """Return (gradients to clip into new tensors, writer that rebuilds the caller's container or tensor)."""
     container = listed(container)
-    plain = plain and not observer.needs_leaves() and not spec.is_given
-    plain_items = containers.plain_items(container) if plain else None
-    if plain_items is not None:
-        path = backend.collect_tensors(plain_items[0], differentiable=True, in_place=False)
-        if path is not None:
-            return from_path(path, Functional(*plain_items))
+    plain = None if spec.is_given else collect_in_one_pass(backend, container, function)
+    if plain is not None:
+        return plain
     expected = prepare_rejection(backend, spec, measures, in_place=False) if measures else None
     tree = containers.flatten(backend, container, expected)
     _warn_if_used_up(tree, function)
     return from_tree(backend, tree, differentiable=True, spec=spec, measures=measures, function=function)
 
 
-def collect_one(
-    backend: Backend,
-    tensor: Any,
-    *,
-    plain: bool,
-    spec: DistributedSpec = INFERRED,
-    measures: Measures | None = None,
-) -> tuple[GradientList, Functional]:
-    if plain and tensor is not None and not observer.needs_leaves() and not spec.is_given:
-        path = backend.collect_tensors([tensor], differentiable=True, in_place=False)
-        if path is not None:
-            return from_path(path, Functional([tensor], next))
-    return from_tree(backend, containers.flatten(backend, tensor), differentiable=True, spec=spec, measures=measures)
-
-
-def from_path(path: CollectedPath, writer: AnyWriter) -> tuple[GradientList, AnyWriter]:
-    return CollectedGradients(path, writer), writer
+def collect_in_one_pass(
+    backend: Backend, container: Any, function: str, *, arrange: Arrange = list, reuse_unchanged: bool = False
+) -> tuple[GradientList, Functional] | None:
+    """Return None if the container or a gradient needs more checks."""
+    items = containers.plain_items(backend, container)
+    path = items and backend.collect_tensors(items[0], differentiable=True, in_place=False)
+    if not items or path is None:
+        return None
+    writer = Functional(*items, reuse_unchanged=reuse_unchanged)
+    options: dict[str, Any] = {"function": function, "differentiable": True, "collected": path, "arrange": arrange}
+    return GradientList(backend, path.tensors, writer, _finder(backend, container), **options), writer
 
 
 def from_tree(
@@ -151,7 +164,7 @@ def from_tree(
 ) -> tuple[GradientList, Functional]:
     items = [leaf.tensor for leaf in tree.leaves]
     writer = Functional(items, tree.rebuild, reuse_unchanged=reuse_unchanged)
-    return GradientList(backend, tree.leaves, writer, **options), writer
+    return GradientList.of_leaves(backend, tree.leaves, writer, **options), writer
 
 
 def _warn_if_used_up(tree: Tree, function: str) -> None:
@@ -168,6 +181,15 @@ def listed(container: Any) -> Any:
     return list(container) or iter(())
 
 
+def _each_once(on_parameters: Parameters | None, leaves: Sequence[Leaf]) -> list[Leaf]:
+    if on_parameters is None:
+        return list(leaves)
+    first: dict[Hashable, Leaf] = {}
+    for leaf in leaves:
+        first.setdefault(on_parameters.identity(leaf.parameter), leaf)
+    return list(first.values())
+
+
 def _gradients_of_parameters(
     on_parameters: Parameters, parameters: Sequence[Leaf], function: str, instead: str
 ) -> list[Leaf]:
@@ -175,10 +197,7 @@ def _gradients_of_parameters(
 
     If a tensor cannot have a gradient, issue a ClipWarning, because the tensor probably is a gradient.
     """
-    first: dict[Hashable, Leaf] = {}
-    for leaf in parameters:
-        first.setdefault(on_parameters.identity(leaf.tensor), leaf)
-    once = list(first.values())
+    once = _each_once(on_parameters, parameters)
     gradients = [Leaf(on_parameters.gradient_of(leaf.tensor), *leaf[1:]) for leaf in once]
     present = [leaf for leaf in gradients if leaf.tensor is not None]
     without = [leaf for leaf, own in zip(once, gradients, strict=True) if own.tensor is None]

@@ -125,13 +125,13 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
     return [leaf._replace(parameter=by_name[leaf.name]) for leaf in leaves]
 
 
-def plain_items(node: Any) -> tuple[Sequence[Any], Rebuild] | None:
-    """Return (items, rebuild) for a list, a tuple or nested dicts, and None for other containers. Items are not
-    checked."""
+def plain_items(backend: Backend, node: Any) -> tuple[Sequence[Any], Rebuild] | None:
+    """Return (items, rebuild) for a tensor, a list, a tuple or nested dicts, and None for other containers. Items are
+    not checked."""
     if type(node) in (list, tuple):
         return node, list
     if type(node) is not dict:
-        return None
+        return ([node], next) if backend.is_tensor(node) else None
     items: list[Any] = []
     _append_items(node, items)
     return items, lambda results: _with_items(node, results)

@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from . import observer, validation
 from .backend import Backend
-from .distributed import AWAITED, INFERRED, DistributedSpec, Measure, Measures, Shards
+from .distributed import AWAITED, INFERRED, DistributedSpec, Measures, PartialSums, Shards
 from .path import Change, CollectedPath, Path
-from .types import Leaf, Scalar, Slices, Tensor
-from .writers import InPlace, Writer
+from .types import CoalescedSparse, Leaf, Scalar, Slices, Tensor
 
 
+class Writer(Protocol):
+    overwrites: bool
+    """Whether the results go into the memory of the gradients."""
+
+    def change(self, gradients: GradientList, change: Change) -> None: ...
+
+
+@dataclass(eq=False)
 class GradientList:
-    """`values` has one dense tensor for each gradient. For a sparse gradient, this tensor has only the stored rows.
-    Rows with the same index are summed."""
+    backend: Backend
+    values: list[Tensor]
+    """One dense tensor for each gradient. For a sparse gradient, this tensor has only the stored rows. Rows with the
+    same index are summed."""
 
-    def __init__(
-        self,
+    writer: Writer
+    find_entries: Callable[[], list[Leaf]]
+    """Returns the leaves that the caller passed, with those without a gradient."""
+
+    function: str = ""
+    differentiable: bool = False
+    collected: CollectedPath | None = None
+    """The path of `values`, if the backend collected all gradients in one pass. They are dense, real and not
+    distributed, and share no memory."""
+
+    arrange: Callable[[list[Leaf]], list[Leaf]] = list
+    """Selects the gradients of `values` from the entries, in the order of `values`."""
+
+    spec: DistributedSpec | None = None
+    shards: Shards | None = None
+    sparse: Sequence[CoalescedSparse | None] = ()
+    _entries: list[Leaf] | None = None
+    _leaves: list[Leaf] | None = None
+    _must_match: Mapping[str, Any] = field(default_factory=dict)
+    _norms: dict[tuple[int, int, float, bool], Scalar] = field(default_factory=dict)
+    _tensor_norms: dict[float, dict[int, float]] = field(default_factory=dict)
+    _is_measured: bool = False
+
+    @classmethod
+    def of_leaves(
+        cls,
         backend: Backend,
         leaves: Iterable[Leaf],
         writer: Writer,
@@ -29,73 +63,70 @@ class GradientList:
         reject_complex: bool = False,
         spec: DistributedSpec | None = None,
         parameters: Sequence[Leaf] | None = None,
+        entries: Callable[[], list[Leaf]] | None = None,
         measures: Measures | None = None,
         function: str = "",
-    ) -> None:
-        """measures: The norms that other ranks wait for. If this rank fails, it sends its error to these ranks."""
-        self._writer, self.function, self._differentiable = writer, function, differentiable
-        self._spec = spec = spec or INFERRED  # torch.compile does not support INFERRED as a default
+    ) -> GradientList:
+        """Check gradients one by one.
+
+        measures: The norms that other ranks wait for. If this rank fails, it sends its error to these ranks.
+        """
+        spec = spec or INFERRED  # torch.compile does not support INFERRED as a default
         all_leaves = list(leaves)
-        self.leaves = [leaf for leaf in all_leaves if leaf.tensor is not None]
-        self.backend = backend
+        own = [leaf for leaf in all_leaves if leaf.tensor is not None]
+        shards = None
         if backend.distributed is not None:
-            self.backend = backend = backend.distributed.with_spec(spec)
-        self._distributed = distributed = backend.distributed
-        if distributed is not None:
-            self.shards = distributed.shards(
-                self.leaves, all_leaves if parameters is None else parameters, spec, differentiable=differentiable
-            )
-            self._measure = distributed.partial_sums
+            backend = backend.distributed.with_spec(spec)
+        if backend.distributed is not None:
+            members = all_leaves if parameters is None else parameters
+            shards = backend.distributed.shards(own, members, spec, differentiable=differentiable)
         elif spec.is_given:
             raise validation.not_distributed(backend)
         if measures:
-            AWAITED.send_rejection = None if self.shards is None else partial(self.shards.send_rejection, measures)
-        for leaf in self.leaves:
+            AWAITED.send_rejection = None if shards is None else partial(shards.send_rejection, measures)
+        for leaf in own:
             validation.supported(backend, leaf)
             validation.gradient_dtype(
                 backend.dtype(leaf.tensor), leaf, extra_dtypes=extra_dtypes, reject_complex=reject_complex
             )
-        local = self.shards.values if self.shards else [leaf.tensor for leaf in self.leaves]
-        self._must_match, self._tensor_norms = {}, {}
-        tensors = [backend.as_tensor(tensor) for tensor in local]
-        self._sparse = sparse_gradients = backend.sparse
-        self._coalesced = [
-            None if sparse_gradients is None else sparse_gradients.coalesce(tensor, differentiable=differentiable)
+        tensors = [backend.as_tensor(tensor) for tensor in (shards.values if shards else [leaf.tensor for leaf in own])]
+        sparse = [
+            None if backend.sparse is None else backend.sparse.coalesce(tensor, differentiable=differentiable)
             for tensor in tensors
         ]
-        self.values: list[Tensor] = [
-            tensor if sparse is None else sparse.values for tensor, sparse in zip(tensors, self._coalesced, strict=True)
-        ]
-        if self.shards is not None:
-            self.shards.values = self.values
-            self.shards.stored_rows = {
-                leaf.position: partial(backend.to_numpy, sparse.indices)
-                for leaf, sparse in zip(self.leaves, self._coalesced, strict=True)
-                if sparse is not None
+        values = [tensor if rows is None else rows.values for tensor, rows in zip(tensors, sparse, strict=True)]
+        if shards is not None:
+            shards.values = values
+            shards.stored_rows = {
+                leaf.position: partial(backend.to_numpy, rows.indices)
+                for leaf, rows in zip(own, sparse, strict=True)
+                if rows is not None
             }
+        options: dict[str, Any] = {"function": function, "differentiable": differentiable, "spec": spec}
+        options |= {"shards": shards, "sparse": sparse, "_leaves": own}
+        return cls(backend, values, writer, entries or (lambda: all_leaves), **options)
 
-    shards: Shards | None = None
-    is_collected = False
-    """Whether the backend collected all gradients in one pass.
+    @property
+    def entries(self) -> list[Leaf]:
+        """The leaves that the caller passed, also those without a gradient."""
+        if self._entries is None:
+            self._entries = self.find_entries()
+        return self._entries
 
-    These gradients are dense, are not distributed and share no memory.
-    """
-    places: list[int] | None = None
-    """For collected gradients, the positions in the container that the user passed. None means 0, 1, 2, ..."""
-    entries = 0
-    """The number of entries in the container that the user passed. If 0, use the number of gradients."""
+    @property
+    def leaves(self) -> list[Leaf]:
+        """The gradients, with their names and places. Only errors, recordings and a few rules read them."""
+        if self._leaves is None:
+            self._leaves = self.arrange([leaf for leaf in self.entries if leaf.tensor is not None])
+        return self._leaves
 
-    _tensor_norms: dict[float, dict[int, float]]
-    _must_match: dict[str, Any]
-    _measure: Measure
-    _is_measured = False
-
-    def change(self, group: range, path: Path, change: Change) -> None:
-        self._writer.change(self, group, path, change)
+    def change(self, change: Change) -> None:
+        self.writer.change(self, change)
 
     def clip_at_once(self, p: float, threshold: float, eps: float, infinite_norm_gives_nan: bool) -> Tensor | None:
         """Clip in place by the total norm, and return the norm. Return None if no kernel does all of this."""
-        return None
+        clip = getattr(self.collected, "clip_at_once", None)
+        return clip(p, threshold, eps, infinite_norm_gives_nan) if clip and self.writer.overwrites else None
 
     def set_consensus_fields(self, fields: Mapping[str, Any]) -> None:
         """Set the values that must be equal on all ranks. The all-reduce of the norm also compares these values."""
@@ -103,27 +134,35 @@ class GradientList:
         self._must_match = {**fields, "norms= of unified_clip.record": norms}
 
     def check_total_norm(self) -> None:
-        if self._differentiable and self.shards is None and self._distributed is not None:
-            self._distributed.check_total_norm(self.leaves, self._spec)
+        distributed = self.backend.distributed
+        if distributed is not None and self.differentiable and self.collected is None and self.shards is None:
+            distributed.check_total_norm(self.leaves, self.spec or INFERRED)
 
     def path(self, group: range, extra_inputs: Sequence[Any] = ()) -> Path:
+        if self.collected is not None and not extra_inputs:
+            return self.collected if len(group) == len(self.values) else self.collected.part(group)
         values = [self.values[i] for i in group]
         if self.shards is None:
-            return self.backend.path(values, differentiable=self._differentiable, extra_inputs=extra_inputs)
+            return self.backend.path(values, differentiable=self.differentiable, extra_inputs=extra_inputs)
         path = None if extra_inputs else self.backend.collect_tensors(values, differentiable=False, in_place=True)
         return path or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
 
     def parameter_path(self, index: int, parameter: Tensor, extra_inputs: Sequence[Any] = ()) -> Path:
         inputs = [*extra_inputs, self.values[index]]
-        return self.backend.path([parameter], differentiable=self._differentiable, extra_inputs=inputs)
+        return self.backend.path([parameter], differentiable=self.differentiable, extra_inputs=inputs)
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
         """For distributed gradients, all ranks have to call this method."""
-        if self.shards is None:
+        if self.shards is None and self.collected is None:
             return path.norm(p)
+        if self.shards is None:
+            key = (group.start, group.stop, p, path.on_host)
+            if key not in self._norms:  # the groups and the total of a configuration may be the same
+                self._norms[key] = path.norm(p)
+            return self._norms[key]
         is_first, self._is_measured = not self._is_measured, True
         options: dict[str, Any] = {"function": self.function, "is_first": is_first}
-        return self.shards.norm(path, group, p, self._must_match, self._measure, **options)
+        return self.shards.norm(path, group, p, self._must_match, self._partial_sums, **options)
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
         return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
@@ -144,27 +183,34 @@ class GradientList:
                 "2. Or clip by the total norm: set rule = 'global_norm', and leave details=True out"
             )
         self._tensor_norms[p] = self.shards.tensor_norms(
-            int(p), self._must_match, self._measure, known_only=known_only, function=self.function
+            int(p), self._must_match, self._partial_sums, known_only=known_only, function=self.function
         )
         return self._tensor_norms[p]
+
+    def _partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
+        assert self.backend.distributed is not None, "bug in unified_clip: the backend has no distributed gradients"
+        return self.backend.distributed.partial_sums(tensors)
 
     def per_tensor_path(self, group: range) -> Path | None:
         return None if self.shards is not None else self.path(group).per_tensor()
 
     def restored(self, index: int, value: Tensor) -> Any:
         """Convert a dense local value to a tensor with the sparsity and placements of the gradient."""
-        sparse = self._coalesced[index]
-        if sparse is not None:
-            value = sparse.restore(value)
+        rows = self._rows(index)
+        if rows is not None:
+            value = rows.restore(value)
         return value if self.shards is None else self.shards.restored(index, value)
 
     def is_sparse(self, index: int) -> bool:
-        return self._coalesced[index] is not None
+        return self._rows(index) is not None
+
+    def _rows(self, index: int) -> CoalescedSparse | None:
+        return self.sparse[index] if self.sparse else None
 
     def shape(self, index: int) -> tuple[int | None, ...] | None:
         """The length of a sparse axis is None."""
-        shape, sparse = self.backend.shape(self.values[index]), self._coalesced[index]
-        return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
+        shape, rows = self.backend.shape(self.values[index]), self._rows(index)
+        return shape if rows is None or shape is None else (*[None] * rows.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
         """Convert axes of the gradient to axes of `values[index]`."""
@@ -173,43 +219,15 @@ class GradientList:
                 "`axes` is not supported for distributed gradients, since a slice may be sharded. Leave out `axes`, "
                 "or gather the gradient first"
             )
-        sparse = self._coalesced[index]
-        if sparse is None or sparse.sparse_axes == 1:
+        rows = self._rows(index)
+        if rows is None or rows.sparse_axes == 1:
             return Slices(axes)  # the first axis of the values is that of the gradient
-        sparse_axes = sparse.sparse_axes
-        kept = [axis for axis in range(sparse_axes) if axis not in axes]
-        dense_axes = [axis - sparse_axes + 1 for axis in axes if axis >= sparse_axes]
+        kept = [axis for axis in range(rows.sparse_axes) if axis not in axes]
+        dense_axes = [axis - rows.sparse_axes + 1 for axis in axes if axis >= rows.sparse_axes]
         if not kept:
             return Slices([0, *dense_axes])
         stored = self.backend.shape(self.values[index])
-        if len(kept) == sparse_axes or (stored and stored[0] == 0):
+        if len(kept) == rows.sparse_axes or (stored and stored[0] == 0):
             return Slices(dense_axes)
-        assert self._sparse is not None
-        return Slices(dense_axes, self._sparse.row_groups(sparse.indices, kept))
-
-
-class CollectedGradients(GradientList):
-    is_collected = True
-
-    def __init__(self, path: CollectedPath, writer: Writer) -> None:
-        self.values, self.leaves, self._path, self._writer = path.tensors, [], path, writer
-        self._norms: dict[tuple[int, int, float], Scalar] = {}
-
-    def clip_at_once(self, p: float, threshold: float, eps: float, infinite_norm_gives_nan: bool) -> Tensor | None:
-        clip = getattr(self._path, "clip_at_once", None)
-        return clip(p, threshold, eps, infinite_norm_gives_nan) if clip and isinstance(self._writer, InPlace) else None
-
-    def check_total_norm(self) -> None:
-        """Do nothing, because collected gradients are not distributed."""
-
-    def norm(self, path: Path, group: range, p: float) -> Scalar:
-        norm = self._norms.get((group.start, group.stop, p))
-        if norm is None:
-            norm = self._norms[group.start, group.stop, p] = path.norm(p)
-        return norm
-
-    def path(self, group: range, extra_inputs: Sequence[Any] = ()) -> Path:
-        return self._path if len(group) == len(self.values) else self._path.part(group)
-
-    def is_sparse(self, index: int) -> bool:
-        return False
+        assert self.backend.sparse is not None
+        return Slices(dense_axes, self.backend.sparse.row_groups(rows.indices, kept))

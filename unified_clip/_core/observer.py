@@ -38,10 +38,8 @@ class Clip(NamedTuple):
 
 
 class Observer(Protocol):
-    needs_leaves: bool
-    """Whether the observer needs the gradients one by one, with their names."""
-
     norms: bool
+    """Whether the observer measures each gradient."""
 
     def run(self, body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
@@ -60,8 +58,3 @@ def emit(*fields: Any, **more: Any) -> None:
     """Pass a clip to the observer. `torch.compile` leaves this call out of its graphs."""
     if active is not None:
         active.on_clip(Clip(*fields, **more))
-
-
-def needs_leaves() -> bool:
-    """`torch.compile` replaces this function by a function that returns False."""
-    return active is not None and active.needs_leaves

@@ -55,12 +55,21 @@ class Scalars(Protocol):
 
 
 class Change(Protocol):
-    def is_identity(self, path: Path) -> bool:
+    """What a rule does to the gradients of one path."""
+
+    @property
+    def group(self) -> range:
+        """The indices of these gradients in the gradient list."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def is_identity(self) -> bool:
         """Return False if the device is still computing."""
 
-    def results(self, path: Path) -> list[Tensor]: ...
+    def results(self) -> list[Tensor]: ...
 
-    def writes(self, path: Path) -> list[Write]: ...
+    def writes(self) -> list[Write]: ...
 
 
 class Path(Protocol):
@@ -190,6 +199,12 @@ class DevicePrimitives(Protocol):
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
 
     def stop_gradient(self, scalar: Scalar) -> Scalar: ...
+
+    def stack(self, scalars: Sequence[Scalar]) -> Scalar:
+        raise TypeError(f"bug in unified_clip: the backend of {self.name} has no stack")
+
+    def ndim(self, scalar: Scalar) -> int | None:
+        return len(scalar.shape)
 
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
         """A cast from float64 to 16 bits may round twice."""

@@ -15,9 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 from . import observer, validation
 from .gradients import GradientList
-from .path import Change, Path, Scalars
-from .types import Scalar, Tensor
-from .writers import Clamped, OrZero, Scaled, Unchanged
+from .path import Path, Scalars
+from .types import Scalar, Tensor, Write
 
 
 class ClipConvention(NamedTuple):
@@ -68,7 +67,7 @@ class OwnThresholds:
 
     def measure(
         self, gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]
-    ) -> list[Norm]:
+    ) -> list[Scale]:
         raise NotImplementedError
 
     def describe(self) -> str:
@@ -93,20 +92,67 @@ class ClipRule(NamedTuple):
         return _tensors(self.threshold, self.given_norm, *(self.bounds or ()))
 
 
-class Norm(NamedTuple):
+class Scale(NamedTuple):
+    """Multiply the gradients of a group by a coefficient."""
+
     group: range
     path: Path
     n: Scalar
-    """One norm, or a vector with one norm per tensor. None if the group is clipped by value."""
+    """One norm, or a vector with one norm per tensor."""
 
-    threshold: Scalar | tuple[Any, Any] = math.inf
-    """The threshold, or (low, high) if the group is clipped by value."""
-
+    threshold: Scalar = math.inf
     coef: Scalar | None = None
-    """None if the threshold is inf or the group is clipped by value."""
+    """None if the threshold is inf."""
 
     total: Tensor | None = None
+    """The total norm as a tensor, or None for norms per tensor."""
+
     state: Any = None
+
+    def is_identity(self) -> bool:
+        return self.coef is None or self.path.is_one(self.coef)
+
+    def results(self) -> list[Tensor]:
+        return self.path.unchanged() if self.coef is None else self.path.scale(self.coef)
+
+    def writes(self) -> list[Write]:
+        return [] if self.coef is None else self.path.prepare_scale(self.coef)
+
+
+class Clamp(NamedTuple):
+    """Limit the elements of a group to [low, high]."""
+
+    group: range
+    path: Path
+    low: Any
+    high: Any
+
+    def is_identity(self) -> bool:
+        return not _tensors(self.low, self.high) and (self.low, self.high) == (-math.inf, math.inf)
+
+    def results(self) -> list[Tensor]:
+        return self.path.unchanged() if self.is_identity() else self.path.clamp(self.low, self.high)
+
+    def writes(self) -> list[Write]:
+        return [] if self.is_identity() else self.path.prepare_clamp(self.low, self.high)
+
+
+class OrZero(NamedTuple):
+    """Make a change, or set all elements to 0 if a condition is false."""
+
+    change: Scale | Clamp
+    condition: Scalar
+    group: range
+    path: Path
+
+    def is_identity(self) -> bool:
+        return False
+
+    def results(self) -> list[Tensor]:
+        return self.path.zeroed(self.change.results(), self.condition)
+
+    def writes(self) -> list[Write]:
+        return self.path.prepare_zeroed(self.change, self.condition)
 
 
 def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor:
@@ -119,6 +165,9 @@ def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = Fal
         total = _clip_at_once(gradients, rule)
         if total is not None:
             return total
+    if rule.kind == "value":
+        apply(gradients, rule, [bounded(gradients, everything, rule, rule.tensors())])
+        return None
     norms = measure(gradients, everything, rule, rule.tensors())
     if error_if_nonfinite:
         check_finite(gradients, norms[0], rule.p)
@@ -147,7 +196,7 @@ def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
     return {**fields, "error_if_nonfinite": error_if_nonfinite} if rule.kind == "global_norm" else fields
 
 
-def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "error_if_nonfinite is set") -> None:
+def check_finite(gradients: GradientList, norm: Scale, p: float, setting: str = "error_if_nonfinite is set") -> None:
     path, leaves = norm.path, gradients.leaves[norm.group.start : norm.group.stop]
     with path.scope():
         validation.finite(path, norm.n, leaves, p, setting, lambda: gradients.nonfinite_elsewhere(path))
@@ -158,14 +207,12 @@ def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "
 
 def measure(
     gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor] = (), *, scalars: bool = False
-) -> list[Norm]:
-    """Return one `Norm` for the group, or several if the rule clips per tensor.
+) -> list[Scale]:
+    """Return one `Scale` for the group, or several if the rule clips per tensor.
 
-    Writes follow the order of the norms. Writes on devices can fail, so norms on devices come first.
-    scalars: If true and the rule clips per tensor, return one `Norm` for each tensor, not one with a vector of norms.
+    Writes follow this order. Writes on devices can fail, so tensors on devices come first.
+    scalars: If true and the rule clips per tensor, return one `Scale` for each tensor, not one with a vector of norms.
     """
-    if rule.kind == "value":
-        return [_bounded(gradients, group, rule, inputs)]
     if isinstance(rule.threshold, OwnThresholds):
         return rule.threshold.measure(gradients, group, rule, inputs)
     if rule.kind == "global_norm":
@@ -181,7 +228,7 @@ def measure(
     return sorted(norms, key=lambda norm: norm.path.on_host)
 
 
-def measure_one(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Norm:
+def measure_one(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Scale:
     path = gradients.path(group, inputs)
     with path.scope():
         return _decided(group, path, norm_of(gradients, group, rule, path), rule)
@@ -199,7 +246,7 @@ def norm_of(gradients: GradientList, group: range, rule: ClipRule, path: Path) -
     return path.norm(rule.p) if norms is None else path.xp.asarray(norms[group.start])
 
 
-def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
+def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Scale:
     threshold, state = _threshold(path.xp, n, rule.threshold)
     total = path.as_norm(n) if rule.kind == "global_norm" else None
     if isinstance(threshold, float) and threshold == math.inf:
@@ -210,7 +257,7 @@ def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
         # A tensor with one element can have any shape and dtype.
         known = threshold if isinstance(threshold, (int, float)) else path.xp.asarray(threshold)
         coef = coefficient(path.xp, n, known, rule.convention)
-    return Norm(group, path, n, threshold, coef, total, state)
+    return Scale(group, path, n, threshold, coef, total, state)
 
 
 def _threshold(xp: Scalars, n: Scalar, threshold: Any) -> tuple[Scalar, Any]:
@@ -250,7 +297,7 @@ def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConve
     return coef if is_known else xp.where(threshold >= xp.asarray(math.inf), unchanged, coef)
 
 
-def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Norm:
+def bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Clamp:
     path = gradients.path(group, inputs)
     with path.scope():
         threshold, _ = _threshold(path.xp, math.nan, rule.threshold)
@@ -263,7 +310,7 @@ def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequ
                 validation.sparse_bounds(low, high, gradients.leaves[index])
         if _tensors(low, high) and len(group):
             validation.ordered(path.bounds_inverted(low, high), low, high)
-        return Norm(group, path, None, (low, high))
+        return Clamp(group, path, low, high)
 
 
 def _tensors(*scalars: Scalar | None) -> list[Tensor]:
@@ -273,34 +320,26 @@ def _tensors(*scalars: Scalar | None) -> list[Tensor]:
 # -- gradient
 
 
-def apply(gradients: GradientList, rule: ClipRule, norms: Sequence[Norm], *, keep: Scalar | None = None) -> None:
-    """Clip a group by the norms that `measure` returned. If `keep` is false, set all elements to 0."""
-    for norm in norms:
-        with norm.path.scope():
-            notify(gradients, rule, norm)
-            change = _change(norm)
-            gradients.change(norm.group, norm.path, change if keep is None else OrZero(change, keep))
+def apply(
+    gradients: GradientList, rule: ClipRule, changes: Sequence[Scale | Clamp], *, keep: Scalar | None = None
+) -> None:
+    """Clip a group by the result of `measure`. If `keep` is false, set all elements to 0."""
+    for change in changes:
+        with change.path.scope():
+            notify(gradients, rule, change)
+            gradients.change(change if keep is None else OrZero(change, keep, change.group, change.path))
 
 
-def notify(gradients: GradientList, rule: ClipRule, norm: Norm) -> None:
+def notify(gradients: GradientList, rule: ClipRule, change: Scale | Clamp) -> None:
     if observer.active is None:
         return
-    if rule.kind == "value":
-        observer.emit("value", gradients, norm.group, norm.path, norm.threshold)
+    if isinstance(change, Clamp):
+        observer.emit("value", gradients, change.group, change.path, (change.low, change.high))
         return
-    has_slices = rule.axes is not None or getattr(norm.n, "ndim", 0) > 1  # a vector has a norm for each gradient
+    n, coef, path = change.n, change.coef, change.path
+    has_slices = rule.axes is not None or getattr(n, "ndim", 0) > 1  # a vector has a norm for each gradient
     kind: observer.Rule = "global" if rule.kind == "global_norm" else "slices" if has_slices else "each"
-    is_measured = rule.given_norm is None
-    coef = norm.coef
-    if isinstance(coef, float) and getattr(norm.n, "ndim", 0) > 0:
-        coef = norm.path.xp.where(norm.n >= norm.n, coef, coef)  # an array with one coefficient for each norm
-    fields = (norm.threshold, norm.n, coef, rule.p, rule.convention.eps, is_measured)
-    observer.emit(kind, gradients, norm.group, norm.path, *fields)
-
-
-def _change(norm: Norm) -> Change:
-    if norm.n is None:
-        low, high = norm.threshold
-        is_unbounded = not _tensors(low, high) and (low, high) == (-math.inf, math.inf)
-        return Unchanged() if is_unbounded else Clamped(low, high)
-    return Unchanged() if norm.coef is None else Scaled(norm.coef)
+    if isinstance(coef, float) and getattr(n, "ndim", 0) > 0:
+        coef = path.xp.where(n >= n, coef, coef)  # an array with one coefficient for each norm
+    fields = (change.threshold, n, coef, rule.p, rule.convention.eps, rule.given_norm is None)
+    observer.emit(kind, gradients, change.group, path, *fields)

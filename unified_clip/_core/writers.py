@@ -5,33 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from ..errors import PartlyClippedError
 from . import containers
 from .backend import Backend
+from .gradients import GradientList
 from .path import Change, Path
-from .types import Leaf, Scalar, Tensor, Write
-
-
-class Changed(Protocol):
-    """The members of `GradientList` that a writer needs."""
-
-    is_collected: bool
-    leaves: list[Leaf]
-    values: list[Tensor]
-    shards: Any
-
-    def is_sparse(self, index: int) -> bool: ...
-
-    def restored(self, index: int, value: Tensor) -> Any: ...
-
-
-class Writer(Protocol):
-    def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None: ...
+from .types import Leaf, Tensor, Write
 
 
 class Functional:
+    overwrites = False
+
     def __init__(
         self,
         items: Sequence[Any],
@@ -47,17 +33,20 @@ class Functional:
         self._items, self._rebuild, self._reuse_unchanged, self._into = items, rebuild, reuse_unchanged, into
         self._results = [item for item in items if item is not None]
 
-    def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
-        if self._reuse_unchanged and change.is_identity(path):
+    def change(self, gradients: GradientList, change: Change) -> None:
+        if self._reuse_unchanged and change.is_identity():
             return
-        values = change.results(path)
-        if not gradients.is_collected:
+        group, values = change.group, change.results()
+        if gradients.collected is None:
             values = [gradients.restored(index, value) for index, value in zip(group, values, strict=True)]
         self._results[group.start : group.stop] = values
 
     def result(self) -> Any:
         results = iter(self._results)
         return self._rebuild(None if item is None else next(results) for item in self._items)
+
+    def drop(self) -> None:
+        self._results = [None] * len(self._results)
 
     def finish(self) -> None:
         if self._into is not None:
@@ -93,33 +82,34 @@ class Writes:
 class InPlace:
     """Overwrite the memory of the gradients, or replace immutable tensors in the container."""
 
+    overwrites = True
+
     def __init__(
-        self, backend: Backend, container: Any, leaves: Sequence[Leaf], aliases: Mapping[int, Sequence[Leaf]]
+        self, backend: Backend, container: Any, leaves: Callable[[], list[Leaf]], aliases: Mapping[int, Sequence[Leaf]]
     ) -> None:
-        """`aliases` maps the position of a gradient to the other gradients in the same memory."""
+        """
+        leaves: Returns all leaves of the container.
+        aliases: Maps the position of a gradient to the other gradients in the same memory.
+        """
         self._backend, self._container, self._leaves, self._aliases = backend, container, leaves, aliases
         self._replaced: dict[int, Any] = {}
         self._writes = Writes()
 
-    @property
-    def entries(self) -> int:
-        return len(self._leaves)
-
-    def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
-        if gradients.is_collected:
-            self._writes.add_of(path, change.writes(path))
-        elif change.is_identity(path):
+    def change(self, gradients: GradientList, change: Change) -> None:
+        if gradients.collected is not None:
+            self._writes.add_of(change.path, change.writes())
+        elif change.is_identity():
             return
         elif self._backend.writable:
-            self._writes.add_of(path, change.writes(path))
-            self._share(gradients, group)
+            self._writes.add_of(change.path, change.writes())
+            self._share(gradients, change.group)
         else:
-            for index, value in zip(group, change.results(path), strict=True):
+            for index, value in zip(change.group, change.results(), strict=True):
                 self._replaced[gradients.leaves[index].position] = gradients.restored(index, value)
 
     def finish(self) -> None:
         if self._replaced:
-            results = [self._replaced.get(leaf.position, leaf.tensor) for leaf in self._leaves]
+            results = [self._replaced.get(leaf.position, leaf.tensor) for leaf in self._leaves()]
             self._writes.add(*containers.replacements(self._backend, self._container, iter(results))[1])
         self._writes.make()
 
@@ -127,14 +117,14 @@ class InPlace:
         """Remove all gradients, including unclipped gradients, so that an optimizer step changes nothing."""
         on_parameters = self._backend.parameters
         if on_parameters is None:
-            nothing_left = iter([None] * len(self._leaves))
+            nothing_left = iter([None] * len(self._leaves()))
             self._writes.add(*containers.replacements(self._backend, self._container, nothing_left)[1])
             return
-        for leaf in self._leaves:
+        for leaf in self._leaves():
             if leaf.tensor is not None:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
-    def _share(self, gradients: Changed, group: range) -> None:
+    def _share(self, gradients: GradientList, group: range) -> None:
         """Write sparse results to `.grad`.
 
         If other tensors share the memory of a dense result, report the change to automatic differentiation.
@@ -194,58 +184,3 @@ def _undo(undo: Callable[[], object]) -> bool:
     except Exception:
         return False
     return True
-
-
-# -- changes: a product, a clamp or zeros
-
-
-class Unchanged(NamedTuple):
-    def is_identity(self, path: Path) -> bool:
-        return True
-
-    def results(self, path: Path) -> list[Tensor]:
-        return path.unchanged()
-
-    def writes(self, path: Path) -> list[Write]:
-        return []
-
-
-class Scaled(NamedTuple):
-    coef: Scalar
-
-    def is_identity(self, path: Path) -> bool:
-        return path.is_one(self.coef)
-
-    def results(self, path: Path) -> list[Tensor]:
-        return path.scale(self.coef)
-
-    def writes(self, path: Path) -> list[Write]:
-        return path.prepare_scale(self.coef)
-
-
-class Clamped(NamedTuple):
-    low: Any
-    high: Any
-
-    def is_identity(self, path: Path) -> bool:
-        return False
-
-    def results(self, path: Path) -> list[Tensor]:
-        return path.clamp(self.low, self.high)
-
-    def writes(self, path: Path) -> list[Write]:
-        return path.prepare_clamp(self.low, self.high)
-
-
-class OrZero(NamedTuple):
-    change: Change
-    condition: Scalar
-
-    def is_identity(self, path: Path) -> bool:
-        return False
-
-    def results(self, path: Path) -> list[Tensor]:
-        return path.zeroed(self.change.results(path), self.condition)
-
-    def writes(self, path: Path) -> list[Write]:
-        return path.prepare_zeroed(self.change, self.condition)

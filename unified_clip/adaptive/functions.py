@@ -225,8 +225,7 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
 def _clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any) -> tuple[Tensor, Tensor]:
     backend = states.backend_for(adaptive, state, Rule)
     limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
-    plain = backend.has_values(state) and isinstance(limit, float)
-    gradients, writer = collect_in_place(backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=plain)
+    gradients, writer = collect_in_place(backend, parameters, "clip_grad_norm_", "clip_by_global_norm")
     norm, new = _advance(backend, gradients, rule.PYTORCH, adaptive, state, limit)
     writer.finish()
     return norm, new
@@ -235,8 +234,7 @@ def _clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: A
 def _clip_by_global_norm(t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any) -> tuple[Any, Tensor, Tensor]:
     backend = states.backend_for(adaptive, state, Rule)
     limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
-    plain = backend.has_values(state) and isinstance(limit, float)
-    gradients, writer = collect(backend, t_list, "clip_by_global_norm", plain=plain)
+    gradients, writer = collect(backend, t_list, "clip_by_global_norm")
     norm, new = _advance(backend, gradients, rule.TENSORFLOW_GLOBAL, adaptive, state, limit)
     return writer.result(), norm, new
 
@@ -289,7 +287,7 @@ def _advance(
 
 def _clip(
     gradients: GradientList, convention: ClipConvention, threshold: AdaptiveThreshold | OwnThresholds, *inputs: Any
-) -> list[rule.Norm]:
+) -> list[rule.Scale]:
     clip_rule = ClipRule("global_norm" if isinstance(threshold, AdaptiveThreshold) else "norm", convention, threshold)
     if gradients.shards is not None:
         gradients.set_consensus_fields({"adaptive": threshold.describe(), **convention.arguments})

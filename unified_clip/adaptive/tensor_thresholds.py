@@ -12,7 +12,7 @@ from .._compute.scalars import HOST
 from .._core import observer, rule
 from .._core.gradients import GradientList
 from .._core.path import Path, Scalars
-from .._core.rule import ClipConvention, ClipRule, Norm, OwnThresholds
+from .._core.rule import ClipConvention, ClipRule, OwnThresholds, Scale
 from .._core.types import Scalar, Tensor
 from . import state as states
 from .number import Condition, Number, Real, minimum, where
@@ -45,22 +45,20 @@ class TensorThresholds(OwnThresholds):
 
     def measure(
         self, gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]
-    ) -> list[Norm]:
+    ) -> list[Scale]:
         current, convention = resize(self.state, self.count), clip_rule.convention
-        slots = gradients.places if gradients.is_collected else [gradients.leaves[index].position for index in group]
+        slots = [gradients.leaves[index].position for index in group]
         path = _path_together(gradients, group, current, inputs)
         if path is not None:
             with path.scope():
-                # The `Norm` has no thresholds, which only recordings need, and no total norm.
+                # The `Scale` has no thresholds, which only recordings need, and no total norm.
                 norms, total = path.norm(2.0), gradients.norm(gradients.path(group), group, 2.0)
-                vector = norms
-                if slots is not None:
-                    vector = np.zeros(self.count)
-                    vector[slots] = norms
+                vector = np.zeros(self.count)
+                vector[slots] = norms
                 coefs, new = self._coefficients(current, convention, HOST, total, vector, slots)
-                if slots is not None and isinstance(coefs, np.ndarray):
+                if isinstance(coefs, np.ndarray):
                     coefs = coefs[slots]
-                return [Norm(group, path, norms, coef=coefs, state=new)]
+                return [Scale(group, path, norms, coef=coefs, state=new)]
         plain = clip_rule._replace(threshold=math.inf)
         total = rule.measure_one(gradients, group, plain._replace(kind="global_norm"), inputs)
         gradients.tensor_norms(2.0)  # a collective, in which ranks without a gradient take part
@@ -71,11 +69,16 @@ class TensorThresholds(OwnThresholds):
             inputs = [*inputs, total.n]  # so that all paths are on the device
         norms = [rule.measure_one(gradients, range(index, index + 1), plain, inputs) for index in group]
         with total.path.scope():
-            return self._decided(current, convention, total, norms, slots or range(len(norms))) if norms else []
+            return self._decided(current, convention, total, norms, slots) if norms else []
 
     def _decided(
-        self, state: states.State, convention: ClipConvention, total: Norm, norms: Sequence[Norm], slots: Sequence[int]
-    ) -> list[Norm]:
+        self,
+        state: states.State,
+        convention: ClipConvention,
+        total: Scale,
+        norms: Sequence[Scale],
+        slots: list[int],
+    ) -> list[Scale]:
         xp = total.path.xp
         unchanged, infinite = xp.asarray(1.0), xp.asarray(math.inf)
         tensor_norms, vector = [xp.asarray(norm.n) for norm in norms], [xp.asarray(0.0)] * self.count
@@ -97,12 +100,12 @@ class TensorThresholds(OwnThresholds):
         xp: Scalars,
         total: Scalar,
         vector: Scalar,
-        slots: Sequence[int] | None,
+        slots: list[int],
     ) -> tuple[Scalar, states.State]:
         """Return (the vector of coefficients, the new state). If the total norm is NaN or infinite, keep the old state.
 
-        `vector` has a norm for each number in the state. Only the indices `slots` are norms of gradients, and None
-        means all. The other norms are 0, and change no average.
+        `vector` has a norm for each number in the state. Only the indices `slots` are norms of gradients. The other
+        norms are 0, and change no average.
         """
         adagc, limit, largest_norm = self.adagc, self.limit, xp.asarray(states.LARGEST_NORM)
         is_finite = total <= largest_norm
@@ -123,7 +126,7 @@ class TensorThresholds(OwnThresholds):
             largest = rule.at_most(xp, xp.asarray(math.inf), limit)
             fixed = rule.coefficient(xp, vector, _repeated(mean, largest), convention)
             coefs = xp.where(fixed < coefs, fixed, coefs)
-        if slots is not None and len(slots) < self.count:
+        if len(slots) < self.count:
             changes = set(slots)
             has_gradient = xp.vector([float(slot in changes) for slot in range(self.count)]) > xp.asarray(0.0)
             averages = where(has_gradient, averages, mean)
@@ -133,7 +136,7 @@ class TensorThresholds(OwnThresholds):
 
 
 def _path_together(gradients: GradientList, group: range, state: states.State, inputs: Sequence[Tensor]) -> Path | None:
-    if inputs or not isinstance(state, dict) or not gradients.is_collected or observer.active is not None:
+    if inputs or not isinstance(state, dict) or gradients.collected is None or observer.active is not None:
         return None
     path = gradients.per_tensor_path(group)
     return path if path is not None and path.on_host else None

@@ -8,7 +8,7 @@ from typing import Any
 from .._core import rule
 from .._core.gradients import GradientList
 from .._core.path import Scalars
-from .._core.rule import ClipRule, Norm, OwnThresholds
+from .._core.rule import ClipRule, OwnThresholds, Scale
 from .._core.types import Leaf, Scalar, Tensor
 from .rules import AGC
 
@@ -31,7 +31,7 @@ class UnitThresholds(OwnThresholds):
 
     def measure(
         self, gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]
-    ) -> list[Norm]:
+    ) -> list[Scale]:
         if gradients.shards is not None:
             raise ValueError(
                 "the adaptive rule agc does not support distributed gradients, because a unit may be sharded. Use the "
@@ -43,7 +43,7 @@ class UnitThresholds(OwnThresholds):
 
 def _norm(
     agc: AGC, gradients: GradientList, index: int, clip_rule: ClipRule, limit: Any, inputs: Sequence[Tensor]
-) -> Norm:
+) -> Scale:
     group, parameter = range(index, index + 1), _parameter(gradients, index)
     units = clip_rule._replace(axes=_axes(agc, gradients, index), kind="norm")
     path = gradients.path(group, [*inputs, parameter])
@@ -53,7 +53,7 @@ def _norm(
         weight = own.norm(2) if units.axes is None else own.slice_norms(units.axes)
         n, threshold = _threshold(agc, path.xp, n, weight)
         threshold = rule.at_most(path.xp, threshold, limit)
-        return Norm(group, path, n, threshold, rule.coefficient(path.xp, n, threshold, clip_rule.convention))
+        return Scale(group, path, n, threshold, rule.coefficient(path.xp, n, threshold, clip_rule.convention))
 
 
 def _threshold(agc: AGC, xp: Scalars, n: Scalar, weight: Scalar) -> tuple[Scalar, Scalar]:

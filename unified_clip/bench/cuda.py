@@ -61,7 +61,7 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _has_kernels(tensors: Sequence[Any]) -> bool:
-    from .._backends.torch.gpu import lists
+    from .._backends.torch import gpu_lists as lists
     from .._compute import cuda
 
     before, cuda.ENABLED = cuda.ENABLED, True

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_type_hints
 from pydantic import Field, create_model, model_validator
 from typing_extensions import Self
 
-from .._core.backend import Backend, Parameters
+from .._core.backend import Backend
 from .._core.gradients import GradientList
 from .._core.rule import AdaptiveThreshold, OwnThresholds
 from .._core.types import Tensor
@@ -80,7 +80,6 @@ class AdaptiveStates:
         rules = {name: table.make() for name, table in tables.items()}
         self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
-        self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
         self.lock = threading.RLock()
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
@@ -92,30 +91,14 @@ class AdaptiveStates:
         """
         return self.lock if states is None and self.current and gradients.shards is None else nullcontext()
 
-    def set_places(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
-        """Set `gradients.places` for the rule `adagc`. Return False if the parameter of a gradient is unknown."""
-        if not self.need_places:
-            return True
-        count = len(gradients.values)
-        is_plain = count > 0 and gradients.is_collected and isinstance(entries, (list, tuple))
-        if not is_plain or not gradients.path(range(count)).on_host:
-            return False
-        if len(entries) == count:
-            return True
-        if on_parameters is not None:
-            if any(isinstance(entry, tuple) for entry in entries):  # (name, parameter)
-                return False
-            entries = [None if entry is None else on_parameters.gradient_of(entry) for entry in entries]
-        gradients.entries = len(entries)
-        gradients.places = [index for index, entry in enumerate(entries) if entry is not None]
-        return len(gradients.places) == count
-
-    def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
+    def threshold(
+        self, name: str, states: States, limit: Any, gradients: GradientList
+    ) -> AdaptiveThreshold | OwnThresholds:
         if name in self._without_state:
             return unit_thresholds.UnitThresholds(self._without_state[name], limit)
         rule, current = self._rules[name], states[name]
         if isinstance(rule, AdaGC):
-            return tensor_thresholds.TensorThresholds(rule, current, count, limit)
+            return tensor_thresholds.TensorThresholds(rule, current, len(gradients.entries), limit)
         return state.RuleThreshold(rule, current, limit)
 
     def resize(self, counts: Iterable[int]) -> States:

@@ -11,9 +11,9 @@ from .. import _dispatch
 from .._api import groups, param_grads
 from .._api.framework import Resolve
 from .._api.groups import Outcome
-from .._core import containers, entry, observer
+from .._core import containers, entry
 from .._core.backend import Backend
-from .._core.collect import collect_in_place, from_path, from_tree, in_place
+from .._core.collect import collect_in_one_pass, collect_in_place, collected_in_place, from_tree, in_place
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
 from .._core.gradients import GradientList
@@ -130,14 +130,16 @@ class Clipper:
     ) -> tuple[Any, Outcome]:
         backend, grads = self._resolve(grads)
         step = resolve_step(backend, step, self._step)
-        needs_leaves = observer.needs_leaves() or self.settings.uses_names or self._needs_order or self.spec.is_given
-        items = None if needs_leaves or not (self._is_simple and step.is_known()) else containers.plain_items(grads)
-        whole = backend.collect_tensors(items[0], differentiable=True, in_place=False) if items else None
-        if items is not None and whole is not None:
-            plain, writer = from_path(whole, Functional(*items, reuse_unchanged=True))
-            if self._adaptive.set_places(plain, items[0]):
-                outcome = self._clip(backend, plain, [range(len(plain.values))], step, states)
-                return writer.result(), outcome
+        one_by_one = self.settings.uses_names or self.spec.is_given
+        plain, arrange = None, self._selection.group_leaves
+        if self._is_simple and step.is_known() and not one_by_one:
+            plain = collect_in_one_pass(backend, grads, "ClipConfig", arrange=arrange, reuse_unchanged=True)
+        if plain is not None:
+            gradients, writer = plain
+            outcome = self._clip(backend, gradients, [range(len(gradients.values))], step, states)
+            if outcome.skipped:
+                writer.drop()
+            return writer.result(), outcome
         tree = containers.flatten(backend, grads)
         for leaf in tree.leaves:
             if backend.is_parameter(leaf.tensor):
@@ -155,20 +157,17 @@ class Clipper:
         if isinstance(parameters, Iterator):
             parameters = list(parameters) or iter(())
         quick = self._quick(backend, parameters, step)
-        if quick is not None:
-            gradients, quick_writer, ranges = quick
-            outcome = self._clip(backend, gradients, ranges, step)
-            quick_writer.finish()
-            return outcome.norm
-        arrange = self._selection.group_leaves
-        gradients, writer = in_place(backend, parameters, "clip_", INSTEAD, arrange=arrange, **self._options)
+        if quick is None:
+            arrange = self._selection.group_leaves
+            gradients, writer = in_place(backend, parameters, "clip_", INSTEAD, arrange=arrange, **self._options)
+            quick = gradients, writer, self._selection.group_ranges(gradients)
         if self.settings.nonfinite == "skip" and backend.parameters is None:
             containers.check_replaceable(backend, parameters, "clip_ with nonfinite = 'skip'", "clip(grads)")
-        ranges, count = self._selection.group_ranges(gradients), writer.entries
-        outcome = self._clip(backend, gradients, ranges, step, count=count)
+        gradients, any_writer, ranges = quick
+        outcome = self._clip(backend, gradients, ranges, step)
         if outcome.skipped:
-            writer.drop()
-        writer.finish()
+            any_writer.drop()
+        any_writer.finish()
         return outcome.norm
 
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
@@ -213,17 +212,16 @@ class Clipper:
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
         """Collect the gradients quickly, without a `Leaf` for each gradient. Return None if this is not possible."""
-        on_parameters = backend.parameters
+        on_parameters, arrange = backend.parameters, self._selection.group_leaves
         by_name = self.settings.uses_names and on_parameters is not None
-        parts = self._selection.parameters(parameters) if by_name else None
+        parts = self._selection.parameters(parameters) if by_name else None  # also checks the names
         if not (self._is_simple and step.is_known()):
             return None
         if not self.settings.uses_names:
-            gradients, writer = collect_in_place(backend, parameters, "clip_", INSTEAD, plain=True, **self._options)
-            ranges = [range(len(gradients.values))]
-            fits = self._adaptive.set_places(gradients, parameters, on_parameters)
-            return (gradients, writer, ranges) if fits else None
-        if self._adaptive.need_places or parts is None or on_parameters is None or self.spec.is_given:
+            options: dict[str, Any] = {"arrange": arrange, **self._options}
+            gradients, writer = collect_in_place(backend, parameters, "clip_", INSTEAD, **options)
+            return gradients, writer, [range(len(gradients.values))]
+        if parts is None or on_parameters is None or self.spec.is_given:
             return None
         *included, excluded = parts
         if on_parameters.any_sharded(excluded):
@@ -235,7 +233,7 @@ class Clipper:
         ranges = consecutive_ranges(lengths)
         if ranges[-1].stop != len(whole.tensors):
             return None
-        return *from_path(whole, InPlace(backend, parameters, (), {})), ranges
+        return *collected_in_place(backend, whole, parameters, "ClipConfig", arrange), ranges
 
     def _clip_leaves(
         self,
@@ -247,11 +245,10 @@ class Clipper:
         differentiable: bool,
     ) -> tuple[list[Any], Outcome]:
         members = Tree(self._selection.group_leaves(leaves), list)
-        gradients, writer = from_tree(
-            backend, members, reuse_unchanged=True, differentiable=differentiable, parameters=leaves, **self._options
-        )
+        options: dict[str, Any] = {"differentiable": differentiable, "parameters": leaves, **self._options}
+        gradients, writer = from_tree(backend, members, reuse_unchanged=True, entries=lambda: list(leaves), **options)
         ranges = self._selection.group_ranges(gradients)
-        outcome = self._clip(backend, gradients, ranges, step, states, count=len(leaves))
+        outcome = self._clip(backend, gradients, ranges, step, states)
         if outcome.skipped:
             return [None] * len(leaves), outcome
         results = {leaf.position: leaf.tensor for leaf in leaves}
@@ -265,32 +262,23 @@ class Clipper:
         ranges: Sequence[range],
         step: Step,
         states: States | None = None,
-        *,
-        count: int = 0,
     ) -> Outcome:
         """Clip gradients, and store the outcome as `last`. Calls in compiled graphs are not counted.
 
-        `ranges[i]` has the indices of the gradients of `settings.parts[i]`. `count` includes gradients that are None.
+        `ranges[i]` has the indices of the gradients of `settings.parts[i]`.
         """
         with self._adaptive.lock_for(gradients, states):
-            count = count or gradients.entries or len(gradients.values)
-            return self._clip_parts(backend, gradients, ranges, step, states, count)
+            return self._clip_parts(backend, gradients, ranges, step, states)
 
     def _clip_parts(
-        self,
-        backend: Backend,
-        gradients: GradientList,
-        ranges: Sequence[range],
-        step: Step,
-        states: States | None,
-        count: int,
+        self, backend: Backend, gradients: GradientList, ranges: Sequence[range], step: Step, states: States | None
     ) -> Outcome:
         settings, own_parts = self.settings, self._parts
         current = self._adaptive.current if states is None else states
         thresholds = [threshold_at(part, step.value) for part in own_parts]
         for index, (title, part) in enumerate(zip(self._titles, own_parts, strict=True)):
             if part.adaptive is not None and (len(ranges[index]) or gradients.shards is not None):
-                thresholds[index] = self._adaptive.threshold(title, current, thresholds[index], count)
+                thresholds[index] = self._adaptive.threshold(title, current, thresholds[index], gradients)
         rules = [part.as_clip_rule(threshold) for part, threshold in zip(own_parts, thresholds, strict=True)]
         parts = list(zip(ranges, rules, strict=True))
         gradients.function = "ClipConfig"
@@ -313,7 +301,8 @@ class Clipper:
                 "optimizer, which keeps the state: attach_to(optimizer) or as_optax(optimizer). Or use the functions "
                 "of unified_clip.adaptive: docs/adaptive.md lists the calls."
             )
-        names = [leaf._replace(name=self._selection.name(leaf)).title for leaf in gradients.leaves]
+        named = gradients.leaves if outcome.per_tensor else []
+        names = [leaf._replace(name=self._selection.name(leaf)).title for leaf in named]
         dtypes = [{backend.dtype(gradients.values[index]) for index in group} for group, _ in parts]
         self._last = ClipOutcome(outcome, known, settings, parts, names, dtypes)
         if step.is_known() and not in_graph:

@@ -248,11 +248,11 @@ class Settings(Clipping):
 
     @property
     def allows_one_list(self) -> bool:
-        needs_leaves = any(
-            part.rule == "norm" and (part.norm_type not in (None, 2.0) or self.nonfinite == "zero")
+        each_alone = any(
+            part.rule == "norm" and (part.norm_type not in (None, 2.0) or self.nonfinite != "family")
             for part in self.parts
         )
-        return not (needs_leaves or self.needs_parameters) and self.nonfinite in ("family", "zero")
+        return not (each_alone or self.needs_parameters)
 
     @property
     def notes(self) -> list[str]:

@@ -38,7 +38,7 @@ class Dispatcher:
         self._recordings: tuple[Recording, ...] = ()
         self._changing = threading.Lock()
         self._thread = threading.local()
-        self.needs_leaves = self.norms = False
+        self.norms = False
         self.recorded_calls = 0
         self.natives: tuple[Recording, ...] = ()
         self.on_jax_clips: Callable[[int], None] = lambda count: None
@@ -53,7 +53,6 @@ class Dispatcher:
     def _change(self, change: Callable[[tuple[Recording, ...]], tuple[Recording, ...]]) -> None:
         with self._changing:
             self._recordings = change(self._recordings)
-            self.needs_leaves = any(recording.needs_leaves for recording in self._recordings)
             self.norms = any(recording.norms for recording in self._recordings)
             self.natives = tuple(recording for recording in self._recordings if recording.natives)
             observer.active = self if self._recordings else None

@@ -15,14 +15,21 @@ from toyframe import where
 
 from .._compute import host, kernels, memory
 from .._compute.device import DevicePath, inverse, odd_bits
-from .._core.backend import Backend
-from .._core.path import DevicePrimitives, Path
+from .._core.backend import Backend, Inputs, Route, always
+from .._core.path import DevicePrimitives
 from .._core.types import Scalar, Tensor, Write
 
 
 class ToyBackend(Backend, DevicePrimitives):
     name = "toy"
     writable = True
+    routes = (
+        host.ROUTE,
+        Route("device", always, lambda own, inputs: DevicePath(own, inputs.tensors, inputs.differentiable)),
+    )
+
+    def fits_host(self, inputs: Inputs) -> bool:
+        return not host.forced_path()
 
     # -- recognising
 
@@ -40,13 +47,6 @@ class ToyBackend(Backend, DevicePrimitives):
 
     def dtype(self, tensor: Any) -> str:
         return str(getattr(tensor.dtype, "name", tensor.dtype))
-
-    # -- the path
-
-    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        if host.forced_path():
-            return DevicePath(self, tensors, differentiable)
-        return host.HostPath(self, tensors)
 
     def read(self, scalar: Tensor) -> float | int | None:
         number: float | int = scalar.item()

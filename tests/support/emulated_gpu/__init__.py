@@ -83,7 +83,7 @@ def install(patch: Any) -> Compiler:
 
 def install_for_torch(patch: Any) -> Compiler:
     """Let PyTorch's device path use the emulated GPU. UNIFIED_CLIP_PATH=framework lets tensors take this path."""
-    from unified_clip._backends.torch.gpu import lists
+    from unified_clip._backends.torch import gpu_lists as lists
 
     patch.setattr(lists, "emulated", True)
     return install(patch)

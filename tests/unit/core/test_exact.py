@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import reference
 
 from unified_clip._compute import kernels, memory, sparse_rows
-from unified_clip._compute.exact_sums import sum_exactly
+from unified_clip._compute.kernels import sum_exactly
 from unified_clip._core.exact import BLOCK, UNIT, WORDS, Accumulator, nearest
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -13,8 +13,8 @@ from support import reference
 
 from unified_clip._backends import numpy
 from unified_clip._compute import kernels
-from unified_clip._compute.exact_sums import CHUNK
 from unified_clip._compute.host import HostPath
+from unified_clip._compute.kernels import CHUNK
 
 LARGEST, SMALLEST = 1.7976931348623157e308, 5e-324
 NUMBERS = {

@@ -350,8 +350,8 @@ uc.clip_by_global_norm = clip"""
 GLOBAL = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
 BELOW_THRESHOLD = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=9.0)
 CLASS = case([dense([3.0]), dense([4.0])], "GradientClipByGlobalNorm", clip_norm=9.0)
-SCALED = """Scaled.is_identity = lambda self, path: False
-Scaled.results = lambda self, path: [{} for v in path._tensors]"""
+SCALED = """Scale.is_identity = lambda self: False
+Scale.results = lambda self: [{} for v in self.path._tensors]"""
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ Scaled.results = lambda self, path: [{} for v in path._tensors]"""
 def test_functional_names_do_not_change_their_input(clip_case: Case, code: str, detail: str) -> None:
     """Results of functions share no memory with the input. Classes return the same object or a new object."""
     lines = "from unified_clip._compute.host import HostPath\nscale = HostPath.scale\n"
-    lines += "from unified_clip._core.writers import Scaled\n"
+    lines += "from unified_clip._core.rule import Scale\n"
     outcome = run_worker.run_worker(worker_command(lines + code), [WorkItem(HOST, clip_case)], 60.0).by_case[
         HOST, clip_case.name
     ]

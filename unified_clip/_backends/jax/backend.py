@@ -19,7 +19,7 @@ from jax.experimental.sparse import BCOO, JAXSparse
 from ..._compute import collected, host, kernels, sparse_rows
 from ..._compute.device import inverse, round_once
 from ..._core import validation
-from ..._core.backend import Backend, Distributed, Pytree, Sparse
+from ..._core.backend import Backend, Distributed, Inputs, Pytree, Route, Sparse, always
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor, with_article
@@ -40,11 +40,26 @@ def path_name(path: Any) -> str:
     return name
 
 
+def _device_path(backend: JaxBackend, inputs: Inputs) -> Path:
+    check_graph(inputs.tensors)
+    return JaxPath(backend, inputs.tensors, inputs.differentiable)
+
+
 class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     name = "jax"
     writable = False
     donates = True
     takes_capsules = True
+
+    routes = (
+        host.ROUTE,
+        Route(
+            "host, on several devices",
+            lambda own, inputs: own._are_multi_device(inputs.tensors, inputs.extra),
+            lambda own, inputs: sharded.MultiDevicePath(own, inputs.tensors),
+        ),
+        Route("device", always, _device_path),
+    )
 
     def kernels_in_graphs(self) -> bool:
         return host.kernels_in_graphs() and kernel_custom_call.register()
@@ -134,14 +149,6 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
     # -- paths
 
-    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        if self.takes_host([*tensors, *extra_inputs]):
-            return host.HostPath(self, tensors)
-        if self._are_multi_device(tensors, extra_inputs):
-            return sharded.MultiDevicePath(self, tensors)
-        check_graph(tensors)
-        return JaxPath(self, tensors, differentiable)
-
     def _are_multi_device(self, tensors: Sequence[Tensor], extra_inputs: Sequence[Any]) -> bool:
         if host.forced_path() or not all(map(is_concrete, extra_inputs)):
             return False
@@ -195,6 +202,9 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if collector and jax.process_count() > 1 and any(map(sharded.is_multi_process, tensors)):
             return None  # the collector could take a shard for the array
         return collected.path_over(self, collector.of_tensors(tensors, False, False)) if collector else None
+
+    def fits_host(self, inputs: Inputs) -> bool:
+        return self.takes_host(inputs.all())
 
     def takes_host(self, tensors: Sequence[Tensor]) -> bool:
         return not host.forced_path() and all(map(is_concrete, tensors))
@@ -279,6 +289,9 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
     def stop_gradient(self, scalar: Scalar) -> Scalar:
         return jax.lax.stop_gradient(scalar)
+
+    def stack(self, scalars: Sequence[Scalar]) -> Scalar:
+        return jnp.stack(scalars)
 
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
         return tensor.astype(dtype)
@@ -383,5 +396,5 @@ def _check_concrete(rows: Any) -> None:
 
 BACKEND = JaxBackend()
 KERNEL_NORM = kernel_custom_call.define(
-    lambda tensors, norm: JaxPath(BACKEND, tensors, True, norm.per_tensor).norm_by_operations(norm.p)
+    lambda tensors, norm: JaxPath(BACKEND, tensors, True, is_per_tensor=norm.per_tensor).norm_by_operations(norm.p)
 )

@@ -25,13 +25,11 @@ class JaxPath(DevicePath):
     _backend: JaxPrimitives
 
     def __init__(
-        self, backend: JaxPrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False
+        self, backend: JaxPrimitives, tensors: Sequence[Tensor], differentiable: bool, *, is_per_tensor: bool = False
     ) -> None:
-        """With `is_per_tensor`, norms and coefficients are vectors with one number for each tensor."""
         for tensor in tensors:
             mesh_axes.reject_unreduced(tensor)
-        self._is_per_tensor = is_per_tensor
-        super().__init__(backend, tensors, differentiable)
+        super().__init__(backend, tensors, differentiable, is_per_tensor=is_per_tensor)
 
     def per_tensor(self) -> Path | None:
         if not (self._by_kernels(2) or (self._backend.in_graph(self._tensors) and self.is_certain(2))):
@@ -58,11 +56,11 @@ class JaxPath(DevicePath):
         return not is_sharded and host.kernels_in_graphs() and kernel_custom_call.supports(self._tensors, p)
 
     def norm_by_operations(self, p: float) -> Scalar:
-        if self._is_per_tensor and self.is_certain(p):
-            return self._rounded([[tensor] for tensor in self._tensors], int(p))
+        if not self.is_certain(p):
+            return super().norm_by_operations(p)
         if self._is_per_tensor:
-            return jnp.stack([JaxPath(self._backend, [tensor], True).norm_by_operations(p) for tensor in self._tensors])
-        return self._rounded([self._tensors], int(p)).reshape(()) if self.is_certain(p) else super().norm(p)
+            return self._rounded([[tensor] for tensor in self._tensors], int(p))
+        return self._rounded([self._tensors], int(p)).reshape(())
 
     def is_certain(self, p: float) -> bool:
         """Return whether to compute exact sums. Return False on one device, where compilation would take too long."""

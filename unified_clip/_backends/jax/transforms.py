@@ -228,7 +228,7 @@ def _by_one_norm(
     limit = validation.threshold(BACKEND, threshold, argument, differentiable=True)
 
     def clip(updates: Sequence[Any]) -> Any:
-        gradients, writer = collect(BACKEND, list(updates), name, plain=isinstance(limit, float), spec=spec)
+        gradients, writer = collect(BACKEND, list(updates), name, spec=spec)
         rule.clip(gradients, rule.ClipRule("global_norm", family, limit, p=p))
         return writer.result()
 

@@ -24,10 +24,9 @@ import numpy as np
 import paddle
 
 from ..._compute import collected, host, kernels, memory, sparse_rows
-from ..._compute.device import inverse
-from ..._compute.graph_kernels import GraphPath
+from ..._compute.device import DevicePath, inverse
 from ..._core import entry
-from ..._core.backend import Backend, Distributed, Parameters, Sparse
+from ..._core.backend import Backend, Distributed, Inputs, Parameters, Route, Sparse, always
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor, Write
@@ -54,9 +53,15 @@ COLLECTOR: Any = collected.collector(
 )
 
 
+def _device_path(backend: PaddleBackend, inputs: Inputs) -> Path:
+    check_mode(inputs.all())
+    return DevicePath(backend, list(map(Dense, inputs.tensors)), inputs.differentiable, OPERATORS)
+
+
 class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     name = "paddle"
     writable = True
+    routes = (host.ROUTE, Route("device", always, _device_path))
 
     def kernels_in_graphs(self) -> bool:
         return kernel_operators.enabled()
@@ -204,12 +209,6 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
 
     # -- paths
 
-    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        if self.takes_host([*tensors, *extra_inputs], differentiable=differentiable):
-            return host.HostPath(self, tensors)
-        check_mode([*tensors, *extra_inputs])
-        return GraphPath(self, OPERATORS, [Dense(tensor) for tensor in tensors], differentiable)
-
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         return collected.path_over(self, self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place))
 
@@ -233,6 +232,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
 
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
         return sharded.any_dist(parameters)
+
+    def fits_host(self, inputs: Inputs) -> bool:
+        return self.takes_host(inputs.all(), differentiable=inputs.differentiable)
 
     def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool) -> bool:
         if host.forced_path() or not paddle.in_dynamic_mode():

@@ -72,9 +72,6 @@ class Operators:
         products = scaled([dense for dense in tensors if _by_paddle(dense)], coef)
         return [next(products) if _by_paddle(dense) else _scaled_in_place(dense, coef) for dense in tensors]
 
-    def ndim(self, scalar: Scalar) -> int:
-        return len(scalar.shape)
-
 
 def _by_paddle(dense: Dense) -> bool:
     value = dense.tensor

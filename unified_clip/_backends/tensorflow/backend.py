@@ -19,9 +19,9 @@ from tensorflow.python.framework.smart_cond import smart_constant_value
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
 
 from ..._compute import collected, host, kernels, processor, sparse_rows
-from ..._compute.device import inverse, round_once
+from ..._compute.device import DevicePath, inverse, round_once
 from ..._core import entry
-from ..._core.backend import Backend, Sparse, Variables
+from ..._core.backend import Backend, Inputs, Route, Sparse, Variables, always
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Receive, Scalar, Tensor
 from . import exact_sum, kernel_operations
@@ -44,15 +44,19 @@ from .arithmetic import (
     real_parts,
     split_long,
 )
-from .device_path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
+
+
+def _device_path(backend: TensorflowBackend, inputs: Inputs) -> Path:
+    return DevicePath(backend, inputs.tensors, inputs.differentiable, kernel_operations)
 
 
 class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     name = "tensorflow"
     writable = False
     takes_capsules = True
+    routes = (host.ROUTE, Route("device", always, _device_path))
 
     def kernels_in_graphs(self) -> bool:
         return kernel_operations.REGISTERED and host.kernels_in_graphs()
@@ -148,18 +152,15 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
 
     # -- paths
 
-    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        inputs = [*tensors, *extra_inputs]
-        # Only functional names have a derivative. A threshold is read only if no tape watches it.
-        if not self._takes_host(inputs, watched=inputs if differentiable else extra_inputs):
-            return TensorflowPath(self, tensors, differentiable)
-        return host.HostPath(self, tensors)
-
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         present = [tensor for tensor in tensors if tensor is not None]
         if COLLECTOR is None or not self._takes_host(present, watched=present if differentiable else []):
             return None
         return collected.path_over(self, COLLECTOR.of_tensors(present, False, False))
+
+    def fits_host(self, inputs: Inputs) -> bool:
+        # Only functional names have a derivative. A threshold is read only if no tape watches it.
+        return self._takes_host(inputs.all(), watched=inputs.all() if inputs.differentiable else inputs.extra)
 
     def _takes_host(self, tensors: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:
         return not host.forced_path() and in_host_memory(tensors) and not _is_watched(watched)
@@ -269,6 +270,13 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def stop_gradient(self, scalar: Scalar) -> Scalar:
         return tf.stop_gradient(scalar)
 
+    def stack(self, scalars: Sequence[Scalar]) -> Scalar:
+        return tf.stack(scalars)
+
+    def ndim(self, scalar: Scalar) -> int | None:
+        rank: int | None = scalar.shape.rank
+        return rank
+
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
         return tf.cast(tensor, dtype)
 
@@ -376,5 +384,5 @@ COLLECTOR: Any = collected.collector(EAGER)
 BACKEND = TensorflowBackend()
 _run_as_written()
 kernel_operations.register(
-    lambda tensors, p, per_tensor: TensorflowPath(BACKEND, tensors, True, per_tensor).norm_by_operations(p)
+    lambda tensors, p, per_tensor: DevicePath(BACKEND, tensors, True, is_per_tensor=per_tensor).norm_by_operations(p)
 )

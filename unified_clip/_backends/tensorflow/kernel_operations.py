@@ -67,11 +67,6 @@ def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[
     return list(_apply(SCALE, tensors, per_tensor=per_tensor, coef=coef))
 
 
-def ndim(scalar: Scalar) -> int | None:
-    rank: int | None = scalar.shape.rank
-    return rank
-
-
 def _apply(
     name: str, tensors: Sequence[Tensor], *, per_tensor: bool, p: float = 2, is_batch: bool = False, **inputs: Any
 ) -> Any:

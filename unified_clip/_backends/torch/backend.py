@@ -13,32 +13,43 @@ from ..._api import torch_functions
 from ..._api.framework import Framework
 from ..._compute import collected, host, kernels, memory, processor, sparse_rows
 from ..._core import collect, entry, rule
-from ..._core.backend import Backend, Distributed, Parameters, Sparse
+from ..._core.backend import Backend, Distributed, Inputs, Parameters, Route, Sparse, always, first_route
 from ..._core.distributed import INFERRED, DistributedSpec, PartialSums, Shards, declared
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor
-from . import arithmetic, conditions, kernel_operators, local_sums, releases, sharded, traced_bodies
+from . import conditions, gpu_lists, kernel_operators, local_sums, operations, releases, sharded, traced_bodies
 from .conditions import DTYPES, fit_list_operations, records_derivatives
-from .cpu_copies import CpuCopies, copied
-from .device_path import (
-    LIST_PRIMITIVES,
-    PER_TENSOR_PRIMITIVES,
-    PRIMITIVES,
-    SINGLE_PRIMITIVES,
-    TorchPath,
-    TorchPrimitives,
-)
-from .gpu import list_path
+from .device_path import CpuCopies, TorchPath, copied
+from .primitives import LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, PRIMITIVES, SINGLE_PRIMITIVES, TorchPrimitives
 
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
+
+
+def _by(primitives: TorchPrimitives) -> Callable[[TorchBackend, Inputs], Path]:
+    return lambda backend, inputs: TorchPath(primitives, inputs.tensors, inputs.differentiable)
+
+
+def _on_copies(backend: TorchBackend, inputs: Inputs) -> Path:
+    copies = copied(inputs.all(), differentiable=inputs.differentiable)
+    own, extra = copies[: len(inputs.tensors)], copies[len(inputs.tensors) :]
+    on_cpu = Inputs(own, extra, inputs.differentiable)
+    return CpuCopies(inputs.tensors, own, first_route(backend, on_cpu, backend.routes[1:]).make(backend, on_cpu))
 
 
 class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
     writable = True
 
+    routes = (
+        Route("copies on the CPU", lambda own, inputs: any(map(operations.lacks_float64, inputs.all())), _on_copies),
+        host.ROUTE,
+        Route("lists", lambda own, inputs: fit_list_operations(*inputs), _by(LIST_PRIMITIVES)),
+        Route("single tensors", lambda own, inputs: not conditions.is_recorded(*inputs), _by(SINGLE_PRIMITIVES)),
+        Route("recorded", always, _by(PRIMITIVES)),
+    )
+
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
         device = None if like is None else like.device
-        if like is not None and arithmetic.lacks_float64(like):
+        if like is not None and operations.lacks_float64(like):
             device = "cpu"
         return torch.tensor(values, device=device)
 
@@ -112,10 +123,10 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if gradient.sparse_dim() == 0:
             raise TypeError("a sparse tensor without sparse dimensions cannot be clipped. Convert it with to_dense()")
         device = gradient.device
-        gradient = gradient.cpu() if arithmetic.lacks_float64(gradient) else gradient
+        gradient = gradient.cpu() if operations.lacks_float64(gradient) else gradient
         recorded = differentiable and self.wants_derivative(gradient)
         if recorded or not self.takes_host([gradient._indices(), gradient._values()], differentiable=False):
-            merged = arithmetic.widened(gradient).coalesce()  # rows are summed in float64 and rounded once
+            merged = operations.widened(gradient).coalesce()  # rows are summed in float64 and rounded once
             indices, values = merged.indices(), merged.values().to(gradient.dtype)
         else:
             dtype = self.dtype(gradient)
@@ -167,31 +178,13 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         takes_host = self.takes_host(tensors, differentiable=False)
         return host.HostPath(self, tensors) if takes_host else local_sums.LocalSums(self, tensors)
 
-    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        inputs = [*tensors, *extra_inputs]
-        if not any(map(arithmetic.lacks_float64, inputs)):
-            return self._path(tensors, extra_inputs, differentiable)
-        copies = copied(inputs, differentiable=differentiable)
-        copies, extra_inputs = copies[: len(tensors)], copies[len(tensors) :]
-        return CpuCopies(tensors, copies, self._path(copies, extra_inputs, differentiable))
-
-    def _path(self, tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> Path:
-        if self.takes_host([*tensors, *extra_inputs], differentiable=differentiable):
-            return host.HostPath(self, tensors)
-        primitives: TorchPrimitives = self
-        if fit_list_operations(tensors, extra_inputs, differentiable):
-            primitives = LIST_PRIMITIVES
-        elif not conditions.needs_single_operations(tensors, extra_inputs, differentiable):
-            primitives = SINGLE_PRIMITIVES
-        return TorchPath(primitives, tensors, differentiable)
-
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
         in_graph = torch.compiler.is_compiling()
         if not in_graph:
             if sharded.are_flat(parameters):
                 return None
             path: CollectedPath | None = collected.path_over(self, self.plain_gradients(parameters))
-            path = list_path.collect_parameters(parameters) if path is None else path
+            path = path or _path_on_gpu(gpu_lists.collect_parameters(parameters))
             if path is not None:
                 return path
         present = [parameter for parameter in parameters if parameter is not None]
@@ -204,7 +197,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return _collect_on_device(gradients)
         if len(set(gradients)) < len(gradients) or any(map(conditions.is_expanded, gradients)):
             return None
-        return _collect_in_graph(self, gradients, differentiable=False)
+        return _collect_in_graph(gradients, differentiable=False)
 
     def plain_gradients(self, parameters: Sequence[Any]) -> Any | None:
         plain = None if COLLECTOR is None or conditions.is_watched() else COLLECTOR.of_parameters(parameters)
@@ -216,11 +209,11 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         if torch.compiler.is_compiling():
-            return _collect_in_graph(self, tensors, differentiable=differentiable)
+            return _collect_in_graph(tensors, differentiable=differentiable)
         recording = records_derivatives(differentiable)
         plain = self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place)
         path: CollectedPath | None = collected.path_over(self, plain)
-        path = list_path.collect_tensors(tensors, recording=recording) if path is None else path
+        path = path or _path_on_gpu(gpu_lists.collect_tensors(tensors, recording=recording))
         if path is not None:
             return path
         present = [tensor for tensor in tensors if tensor is not None]
@@ -235,7 +228,10 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return None if path is None or sharded.are_flat([parameter for parameter, _ in param_grads]) else path
         if not all(type(item) is tuple and len(item) == 2 and conditions.is_counted(item[0]) for item in param_grads):
             return None
-        return _collect_in_graph(self, [gradient for _, gradient in param_grads], differentiable=False)
+        return _collect_in_graph([gradient for _, gradient in param_grads], differentiable=False)
+
+    def fits_host(self, inputs: Inputs) -> bool:
+        return self.takes_host(inputs.all(), differentiable=inputs.differentiable)
 
     def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool) -> bool:
         if conditions.is_watched() or host.forced_path():
@@ -291,7 +287,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         buffers: dict[int, int] = {}
         views = [
             None if traced or not conditions.has_address(part)
-            else conditions.mps_view(part, buffers) if arithmetic.lacks_float64(part)
+            else conditions.mps_view(part, buffers) if operations.lacks_float64(part)
             else self.host_view(part)
             for _, part in inner
         ]  # fmt: skip
@@ -313,16 +309,20 @@ def _collect_on_device(tensors: Sequence[Any]) -> TorchPath | None:
     return TorchPath(LIST_PRIMITIVES, tensors, differentiable=False)
 
 
-def _collect_in_graph(backend: TorchBackend, items: Sequence[Any], *, differentiable: bool) -> TorchPath | None:
+def _path_on_gpu(device_list: Any | None) -> TorchPath | None:
+    return device_list and TorchPath(LIST_PRIMITIVES, device_list.tensors, False, device_list=device_list)
+
+
+def _collect_in_graph(items: Sequence[Any], *, differentiable: bool) -> TorchPath | None:
     tensors = [tensor for tensor in items if tensor is not None]
     in_lists = fit_list_operations(tensors, (), differentiable)
     if (
         not tensors
         or not (in_lists or (differentiable and all(map(conditions.is_real, tensors))))
-        or any(map(arithmetic.lacks_float64, tensors))
+        or any(map(operations.lacks_float64, tensors))
     ):
         return None
-    return TorchPath(LIST_PRIMITIVES if in_lists else backend, tensors, differentiable)
+    return TorchPath(LIST_PRIMITIVES if in_lists else PRIMITIVES, tensors, differentiable)
 
 
 def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:

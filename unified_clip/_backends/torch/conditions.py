@@ -16,7 +16,7 @@ from ..._compute import host, kernels, memory
 from ..._core.collect import wants_clipping
 from ..._core.types import Tensor
 from ..._core.validation import MAX_AXES
-from .arithmetic import HALF
+from .operations import HALF
 
 DTYPES = {
     name: getattr(torch, name)
@@ -163,7 +163,7 @@ def is_neg(tensor: Any) -> bool:
 
 
 def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    if not tensors or needs_single_operations(tensors, extra_inputs, differentiable):
+    if not tensors or is_recorded(tensors, extra_inputs, differentiable):
         return False
     return fit_lists(tensors)
 
@@ -182,7 +182,7 @@ def fit_lists(tensors: Sequence[Tensor]) -> bool:
     return True
 
 
-def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
+def is_recorded(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
     if torch.compiler.is_compiling():
         return differentiable
     recorded = records_derivatives(differentiable) and any(tensor.requires_grad for tensor in (*tensors, *extra_inputs))

@@ -1,242 +1,41 @@
+"""The device path of PyTorch."""
+
 from __future__ import annotations
 
 import functools
-import itertools
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from ..._compute import host, kernels, memory
-from ..._compute.device import DevicePath, inverse, round_once
-from ..._core.path import Change, DevicePrimitives, Path
-from ..._core.types import Deferred, Scalar, Tensor, Write
-from . import arithmetic, conditions, kernel_operators, list_operations, releases, sharded
-from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
-from .gpu import lists as gpu_lists
-from .gpu.lists import GpuLists
-
-
-class TorchPrimitives(DevicePrimitives):
-    name = "torch"
-
-    def dtype(self, tensor: Any) -> str:
-        return NAMES.get(tensor.dtype) or str(getattr(tensor.dtype, "name", tensor.dtype)).removeprefix("torch.")
-
-    def host_view(self, tensor: Tensor) -> kernels.Array:
-        return memory.view_at(tensor.data_ptr(), tensor.shape, tensor.stride(), NAMES[tensor.dtype])
-
-    def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        device = like[0].device if like else torch.device("cpu")
-        if isinstance(value, torch.Tensor):
-            return value.reshape(()).to(device).to(torch.float64)  # the first device can lack float64
-        if torch.compiler.is_compiling():  # `full` would make the graph valid for one number
-            return torch.ones((), dtype=torch.float64, device=device) * value
-        return torch.full((), float(value), dtype=torch.float64, device=device)
-
-    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        total = self.constant(0.0, tensors)
-        for tensor in tensors:
-            power = arithmetic.powers(tensor, p, divisor).sum()
-            # The derivative of a gathered DTensor does not accept the gradients of DTensors.
-            power = power if power.requires_grad else sharded.full_tensor(power)
-            total = total + power.to(total.device)
-        return total
-
-    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        top = self.constant(0.0, tensors)
-        for tensor in tensors:
-            if tensor.numel():
-                tensor_max = sharded.full_max(arithmetic.magnitudes(arithmetic.widened(tensor)))
-                top = torch.maximum(top, tensor_max.to(top.device))
-        return top
-
-    def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        powers = arithmetic.powers(tensor, 2, divisor)
-        return powers.sum(dim=tuple(axes), keepdim=True) if axes else powers
-
-    def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
-        magnitudes = arithmetic.magnitudes(arithmetic.widened(tensor))
-        if not axes:
-            return magnitudes
-        if tensor.numel() == 0:
-            return magnitudes.sum(dim=tuple(axes), keepdim=True)
-        return magnitudes.amax(dim=tuple(axes), keepdim=True)
-
-    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        return torch.zeros_like(rows).index_add(0, groups, rows)[groups]
-
-    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        index = groups.reshape(-1, *[1] * (rows.ndim - 1)).expand_as(rows)
-        return torch.zeros_like(rows).scatter_reduce(0, index, rows.detach(), "amax")[groups]
-
-    def root(self, value: Scalar, p: float) -> Scalar:
-        return value.sqrt() if p == 2 else value ** inverse(p)
-
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        return torch.where(condition, yes, no)
-
-    def stop_gradient(self, scalar: Scalar) -> Scalar:
-        return scalar.detach()
-
-    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
-        return releases.rounded_in_graph(tensor.to(DTYPES[dtype]))
-
-    def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
-        return tensor.view(DTYPES[dtype])
-
-    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
-        return (scalar if type(scalar) in PLAIN else sharded.full_tensor(scalar)).to(DTYPES[dtype])
-
-    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        coef = list_operations.stored(coef)
-        return [torch.where(coef.to(t.device) != 1.0, arithmetic.product(t, coef), t) for t in tensors]
-
-    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        eager = not torch.compiler.is_compiling() and type(coef) in PLAIN and not coef.dim()
-        in_lists = [eager and fit_list_operations([tensor], (), False) for tensor in tensors]
-        single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
-        products = [arithmetic.product(tensor, coef) for tensor in single]
-        listed = list(itertools.compress(tensors, in_lists))
-        return [*self.prepare_write(single, products), *list_operations.prepare_multiply(listed, coef)]
-
-    def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        if conditions.is_watched() or not all(
-            conditions.is_plain(bound) for bound in (low, high) if isinstance(bound, torch.Tensor)
-        ):
-            return None
-        return bool((~(low <= high)).any())
-
-    def bound(self, value: Any, tensor: Tensor) -> Any:
-        if isinstance(value, torch.Tensor):
-            return round_once(self, value.to(tensor.device), NAMES[tensor.dtype])
-        if tensor.dtype in REAL and torch.compiler.is_compiling():
-            return round_once(self, self.constant(value, [tensor]), NAMES[tensor.dtype])
-        return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
-
-    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        return torch.where(tensor < low, low, torch.where(tensor > high, high, tensor))
-
-    def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
-        return [torch.where(keep.to(tensor.device), tensor, torch.zeros_like(tensor)) for tensor in tensors]
-
-    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        """Write tensor subclasses first, because writing a subclass can fail."""
-        both = sorted(zip(tensors, values, strict=True), key=lambda item: type(item[0]) in PLAIN)
-        return [
-            Write(functools.partial(_write, tensor, value, conditions.is_inference(tensor))) for tensor, value in both
-        ]
-
-    def cos(self, scalar: Scalar) -> Scalar:
-        return scalar.cos()
-
-    def floor(self, scalar: Scalar) -> Scalar:
-        return scalar.floor()
-
-    def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
-        return torch.tensor(values, dtype=torch.float64, device=like[0].device if like else None)
-
-    def indices(self, length: int, like: Sequence[Tensor]) -> Scalar:
-        return torch.arange(length, dtype=torch.float64, device=like[0].device if like else None)
-
-    def sort(self, vector: Scalar) -> Scalar:
-        return vector.sort().values
-
-    def total(self, vector: Scalar) -> Scalar:
-        return vector.sum()
-
-    def pinned(self, scalar: Scalar) -> Scalar:
-        return scalar.clamp(max=sys.float_info.max) if torch.compiler.is_compiling() else scalar
-
-    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        return torch.cat([scalar.reshape(-1) for scalar in scalars])
-
-    def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
-        parts = (packed.to(like[0].device) if like else packed).split([length or 1 for length in lengths])
-        return [part if length else part.reshape(()) for part, length in zip(parts, lengths, strict=True)]
-
-    def copy(self, tensor: Tensor) -> Tensor:
-        return tensor.clone()
-
-    def is_finite(self, scalar: Scalar) -> bool | None:
-        return None if conditions.is_watched() or type(scalar) not in PLAIN else bool(scalar.isfinite())
-
-    def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
-        return sharded.full_tensor(tensor.isnan().sum()), sharded.full_tensor(tensor.isinf().sum())
-
-    def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if differentiable else torch.no_grad()
-
-    def to_numpy(self, tensor: Tensor) -> kernels.Array:
-        on_host = sharded.full_tensor(tensor).detach().cpu().resolve_conj().resolve_neg()
-        bits = on_host.view(torch.uint16) if on_host.dtype == torch.bfloat16 else on_host
-        array: kernels.Array = bits.numpy()  # unlike `host_view`, it keeps a copy's memory alive
-        return array
-
-    def in_graph(self, values: Sequence[Any]) -> bool:
-        parts = (part for value in values for part in conditions.inner_tensors(value))
-        return conditions.is_watched() or any(type(part) not in PLAIN for part in parts)
-
-    def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
-        return arithmetic.read_later(scalars)
-
-
-class ListPrimitives(TorchPrimitives):
-    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        if p not in (1, 2):
-            return super().power_sum(tensors, p, divisor)
-        return list_operations.power_sums(tensors, p, divisor).sum()
-
-    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        return list_operations.max_abs(tensors).max()
-
-    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        if coef.dim():
-            return super().scale(tensors, coef)  # one coefficient per slice
-        return list_operations.multiplied(tensors, coef)
-
-    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        return super().prepare_scale(tensors, coef) if coef.dim() else list_operations.prepare_multiply(tensors, coef)
-
-    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
-        writes: list[Write] = []
-        for indices, group in list_operations.groups(tensors):
-            low, high = bounds[indices[0]]
-            if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor) or low == 0 or high == 0:
-                tensor_bounds = [super(ListPrimitives, self).bound(bound, group[0]) for bound in (low, high)]
-                results = [self.clamp(tensor, *tensor_bounds) for tensor in group]
-                writes.append(Write(functools.partial(torch._foreach_copy_, group, results)))
-            else:
-                writes += list_operations.prepare_clamp(group, low, high)
-        return writes
-
-    def bound(self, value: Any, tensor: Tensor) -> Any:
-        if isinstance(value, torch.Tensor) or torch.compiler.is_compiling():
-            return super().bound(value, tensor)
-        return value
-
-
-class PerTensorPrimitives(ListPrimitives):
-    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        return list_operations.power_sums(tensors, p, divisor)
-
-    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        return list_operations.max_abs(tensors)
-
-    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        if conditions.fit_lists(tensors):
-            return list_operations.multiplied(tensors, coef)
-        return [PRIMITIVES.scale([tensor], own)[0] for tensor, own in zip(tensors, coef.unbind(), strict=True)]
-
-    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        if conditions.fit_lists(tensors):
-            return list_operations.prepare_multiply(tensors, coef)
-        return self.prepare_write(tensors, self.scale(tensors, coef))
+from ..._compute import host
+from ..._compute.device import DevicePath
+from ..._core.path import Change, Path
+from ..._core.types import Scalar, Tensor, Write
+from . import conditions, gpu_lists, kernel_operators, operations, releases
+from .conditions import PLAIN
+from .gpu_lists import GpuLists
+from .primitives import PER_TENSOR_PRIMITIVES, PRIMITIVES, TorchPrimitives
 
 
 class TorchPath(DevicePath):
+    _backend: TorchPrimitives
+
+    def __init__(
+        self,
+        primitives: TorchPrimitives,
+        tensors: Sequence[Tensor],
+        differentiable: bool,
+        *,
+        device_list: Any | None = None,
+    ) -> None:
+        """device_list: The tensors as a list that the kernels for GPUs read, if the backend has collected one."""
+        has_float64 = None if device_list is None else device_list.has_float64
+        options: dict[str, Any] = {"is_per_tensor": primitives.is_per_tensor, "has_float64": has_float64}
+        super().__init__(primitives, tensors, differentiable, **options)
+        self._device_list = device_list
+
     @property
     def tensors(self) -> list[Tensor]:
         return self._tensors
@@ -246,13 +45,14 @@ class TorchPath(DevicePath):
         return TorchPath(primitives, self._tensors[group.start : group.stop], self._differentiable)
 
     def per_tensor(self) -> Path | None:
-        if self._differentiable:
+        if self._differentiable or not self._backend.may_launch:
             return None
-        path = TorchPath(PER_TENSOR_PRIMITIVES, self._tensors, differentiable=False)
-        if self._backend is SINGLE_PRIMITIVES:
+        device_list = None if self.norm_dtype == "float64" else self._device_list
+        path = TorchPath(PER_TENSOR_PRIMITIVES, self._tensors, False, device_list=device_list)
+        if device_list is not None:
+            return path
+        if not self._backend.in_lists:
             return path if path._has_kernels_for_gpu else None
-        if self._backend is not LIST_PRIMITIVES:
-            return None
         is_forced = conditions.is_traced() or host.forced_path()
         if not is_forced and any(tensor.device.type == "cpu" for tensor in self._tensors):
             return None  # CPU tensors may take the host path
@@ -263,30 +63,29 @@ class TorchPath(DevicePath):
         return self._on_gpu is not None or (kernel_operators.supports(self._tensors) and self._tensors[0].is_cuda)
 
     @property
-    def _is_per_tensor(self) -> bool:
-        return self._backend is PER_TENSOR_PRIMITIVES
-
-    @property
-    def _may_launch(self) -> bool:
-        return self._backend in (LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, SINGLE_PRIMITIVES)
-
-    @property
     def _on_gpu(self) -> GpuLists | None:
         return self._eager_lists if gpu_lists.may_launch() and not torch.compiler.is_compiling() else None
 
     @functools.cached_property  # its lock cannot be traced, so compiled graphs do not read this
     def _eager_lists(self) -> GpuLists | None:
-        return gpu_lists.of_tensors(self._tensors) if self._may_launch else None
+        if self._device_list is not None:
+            return gpu_lists.of_collected(self._device_list)
+        return gpu_lists.of_tensors(self._tensors) if self._backend.may_launch else None
+
+    def clip_at_once(self, p: float, threshold: float, eps: float, infinite_norm_gives_nan: bool) -> Tensor | None:
+        """Clip in place by the total norm with two kernels. Return the norm, or None if kernels cannot do so."""
+        lists = self._on_gpu if gpu_lists.measures(self._tensors, p) else None
+        return lists and lists.clip(p, threshold, eps, infinite_norm_gives_nan)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         if not self._fits(coef) or self._on_gpu is None:
-            return super().scale(coef)
+            return self._backend.scale(self._tensors, coef)
         return self._new_tensors(functools.partial(self._on_gpu.scale, coef))
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         if self._fits(coef) and self._on_gpu is not None:
             return self._launch(functools.partial(self._on_gpu.scale, coef))
-        is_supported = self._fits(coef) and self._may_launch and kernel_operators.supports(self._tensors)
+        is_supported = self._fits(coef) and self._backend.may_launch and kernel_operators.supports(self._tensors)
         if not (is_supported and kernel_operators.may_write(self._tensors)):
             return super().prepare_scale(coef)
         return [Write(functools.partial(kernel_operators.scale_, self._tensors, coef, per_tensor=self._is_per_tensor))]
@@ -333,16 +132,14 @@ class TorchPath(DevicePath):
         return super().as_norm(n)
 
     def norm_by_operations(self, p: float) -> Scalar:
-        if self._backend is not PER_TENSOR_PRIMITIVES:
-            return super().norm(p)
+        if not self._is_per_tensor:
+            return super().norm_by_operations(p)
         if not conditions.fit_lists(self._tensors):
             norms = [TorchPath(PRIMITIVES, [tensor], False).norm_by_operations(p) for tensor in self._tensors]
             return torch.stack([norm.to(self._tensors[0].device) for norm in norms])
-        if len({tensor.dtype for tensor in self._tensors}) == 1:
-            return super().norm(p)
         # Norms are rounded to a dtype, so measure tensors of each dtype separately.
-        return list_operations.measured(
-            self._tensors, lambda _, group: TorchPath(PER_TENSOR_PRIMITIVES, group, False).norm(p)
+        return operations.measured(
+            self._tensors, lambda _, group: TorchPath(PER_TENSOR_PRIMITIVES, group, False)._total_norm(p)
         )
 
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
@@ -368,16 +165,11 @@ class TorchPath(DevicePath):
             Write(functools.partial(_zero_where, tensor, drop[tensor.device], conditions.is_inference(tensor)))
             for tensor in self._tensors
         ]
-        return [*change.writes(self), *zeros]
+        return [*change.writes(), *zeros]
 
 
 def _has_tensor(*scalars: Any) -> bool:
     return any(isinstance(scalar, torch.Tensor) for scalar in scalars)
-
-
-def _write(tensor: Tensor, value: Tensor, in_inference: bool) -> None:
-    with torch.inference_mode() if in_inference else torch.no_grad():
-        tensor.copy_(value)
 
 
 def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
@@ -385,9 +177,71 @@ def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
         tensor.masked_fill_(condition, 0)
 
 
-PRIMITIVES = TorchPrimitives()
-SINGLE_PRIMITIVES = TorchPrimitives()
-"""The primitives for tensors that the `torch._foreach_` operations do not support."""
+# -- devices without float64
 
-LIST_PRIMITIVES = ListPrimitives()
-PER_TENSOR_PRIMITIVES = PerTensorPrimitives()
+
+class CpuCopies:
+    """The path of copies in CPU memory, for gradients on a device without float64, such as Apple's MPS.
+
+    Eager copies take the host path, so results have the same bits as on a CPU. In compiled graphs and for derivatives,
+    the copies are operations of PyTorch. The results are on the devices of `tensors`, except for norms of float64. This
+    class has never run on a device without float64.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], copies: Sequence[Tensor], path: Path) -> None:
+        self._tensors, self._copies, self._path = list(tensors), copies, path
+        # the members without tensors in their arguments and results
+        self.on_host, self.framework, self.norm_dtype, self.xp = path.on_host, path.framework, path.norm_dtype, path.xp
+        self.norm, self.tensor_norms, self.is_one, self.scope = path.norm, path.tensor_norms, path.is_one, path.scope
+        self.is_finite, self.count_nonfinite = path.is_finite, path.count_nonfinite
+        self.nonfinite_counts, self.read_later = path.nonfinite_counts, path.read_later
+        self.in_graph, self.graph_callback = path.in_graph, path.graph_callback
+
+    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
+        return self._path.slice_norms(axes, None if groups is None else groups.cpu())
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        return self._returned(self._path.scale(coef))
+
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
+        return self._written(self._path.prepare_scale(coef))
+
+    def bounds_inverted(self, low: Any, high: Any) -> bool | None:
+        return self._path.bounds_inverted(_on_cpu(low), _on_cpu(high))
+
+    def clamp(self, low: Any, high: Any) -> list[Tensor]:
+        return self._returned(self._path.clamp(_on_cpu(low), _on_cpu(high)))
+
+    def prepare_clamp(self, low: Any, high: Any) -> list[Write]:
+        return self._written(self._path.prepare_clamp(_on_cpu(low), _on_cpu(high)))
+
+    def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
+        return self._returned(self._path.zeroed(results, keep))
+
+    def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
+        return self._written(self._path.prepare_zeroed(change, keep))
+
+    def unchanged(self) -> list[Tensor]:
+        return self._returned(self._path.unchanged())
+
+    def as_norm(self, n: Scalar) -> Tensor:
+        norm = self._path.as_norm(n)
+        return norm if norm.dtype == torch.float64 or not self._tensors else norm.to(self._tensors[0].device)
+
+    def per_tensor(self) -> Path | None:
+        return None
+
+    def _returned(self, results: list[Tensor]) -> list[Tensor]:
+        return [result.to(tensor.device) for result, tensor in zip(results, self._tensors, strict=True)]
+
+    def _written(self, writes: list[Write]) -> list[Write]:
+        """Change the copies, and then copy them into the gradients."""
+        return [*writes, *PRIMITIVES.prepare_write(self._tensors, self._copies)] if writes else []
+
+
+def copied(tensors: Sequence[Tensor], *, differentiable: bool) -> list[Tensor]:
+    return [(tensor if differentiable else tensor.detach()).to("cpu", copy=True) for tensor in tensors]
+
+
+def _on_cpu(bound: Any) -> Any:
+    return bound.cpu() if isinstance(bound, torch.Tensor) else bound

@@ -20,9 +20,8 @@ from ..._core.path import Path
 from ..._core.types import Scalar, Tensor
 from ..._guard import Hook
 from ..._native import KERNELS
-from . import releases
+from . import gpu_lists, releases
 from .conditions import is_complex, is_real
-from .gpu import lists as gpu_lists
 
 NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 ScaleByOperations = Callable[[Sequence[Tensor], Scalar, bool], None]

@@ -15,7 +15,7 @@ from ..._compute.device import norm_dtype
 from ..._core.backend import Backend
 from ..._core.exact import BLOCK, Accumulator
 from ..._core.types import Tensor
-from . import arithmetic
+from . import operations
 
 CHUNK = 1024 * BLOCK
 
@@ -61,7 +61,7 @@ class LocalSums:
 
 
 def _is_hard(tensor: Tensor) -> bool:
-    return tensor.is_complex() or arithmetic.lacks_float64(tensor)
+    return tensor.is_complex() or operations.lacks_float64(tensor)
 
 
 def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:

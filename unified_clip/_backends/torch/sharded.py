@@ -20,8 +20,7 @@ from ..._distributed.groups import NormGroup, ProcessGroup, SingleProcess
 from ..._distributed.owners import Terminology
 from ..._distributed.placements import DistributedGradients
 from ..._distributed.ranks import KeptByIdentity, Ranks, has_first_copy
-from . import partial_placements, releases
-from .gpu import lists as gpu_lists
+from . import gpu_lists, partial_placements, releases
 from .mesh_groups import group_of_mesh, groups_of_shards
 from .partial_placements import Bucket
 from .process_group import TorchGroup, ranks_of

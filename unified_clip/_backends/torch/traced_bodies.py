@@ -41,10 +41,6 @@ def _emit_nothing(*fields: Any, **more: Any) -> None:
     return None
 
 
-def _needs_no_leaves() -> bool:
-    return False
-
-
 def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     if observer.active is not None:
         report_graph()
@@ -70,5 +66,4 @@ def register() -> None:
         return
     torch.compiler.substitute_in_graph(run)(_traced)
     torch.compiler.substitute_in_graph(observer.emit, skip_signature_check=True)(_emit_nothing)
-    torch.compiler.substitute_in_graph(observer.needs_leaves)(_needs_no_leaves)
     entry.register_compiler(run, break_graph)  # last: if PyTorch rejects a part, nothing changes

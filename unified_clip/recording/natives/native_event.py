@@ -85,7 +85,7 @@ class NativeEvent:
             Leaf(gradient, position, name, weight)
             for position, (gradient, name, weight) in enumerate(zip(tensors.gradients, names, weights, strict=True))
         ]
-        gradients = GradientList(backend, leaves, writer=None)  # type: ignore[arg-type]  # nothing is written
+        gradients = GradientList.of_leaves(backend, leaves, writer=None)  # type: ignore[arg-type]  # nothing is written
         if gradients.shards is not None:
             raise ValueError("the gradients are sharded over ranks. To record the call, clip with unified_clip")
         group = range(len(leaves))

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from ...._compute import cuda
-from ...._compute.kernels import CODES
-from ...._core.exact import nearest
-from ...._core.types import Scalar, Tensor
-from ...._native import KERNELS
-from .. import releases
-from ..conditions import COMPLEX, NAMES, PLAIN, REAL, is_dense, is_watched
+from ..._compute import collected, cuda, host
+from ..._compute.kernels import CODES
+from ..._core.exact import nearest
+from ..._core.types import Scalar, Tensor
+from ..._native import KERNELS
+from . import releases
+from .conditions import COMPLEX, NAMES, PLAIN, REAL, is_dense, is_watched
 
 ORDERS = {1: 1, 2: 2, math.inf: 0}
 BOUNDED = ("float16", "bfloat16", "float32", "float64")
 """The dtypes in the order of the kernels' bounds."""
 
 PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+COLLECTOR: Any = collected.collector(
+    torch.Tensor, torch.nn.Parameter, [("is_neg", False), ("is_inference", False)], ("requires_grad", True)
+)
 
 emulated = False
 """For tests: the kernels run on tensors in CPU memory."""
@@ -129,6 +133,24 @@ def measures(tensors: Sequence[Tensor], p: float) -> bool:
 
 def may_launch() -> bool:
     return cuda.ENABLED and not torch.version.hip and KERNELS is not None
+
+
+def collect_parameters(parameters: Sequence[Any]) -> Any | None:
+    """Return the gradients of parameters as a `DeviceList`. Return None if a gradient needs more checks.
+
+    For example, gradients overlap or are on several devices, or the kernels do not support their dtype.
+    """
+    return _collected(lambda collector: collector.of_parameters_on_gpu(parameters, host.forced_path()))
+
+
+def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> Any | None:
+    """Return the tensors as a `DeviceList`. Also return None if PyTorch records a derivative."""
+    return _collected(lambda collector: collector.of_tensors_on_gpu(tensors, recording, host.forced_path()))
+
+
+def _collected(collect: Callable[[Any], Any]) -> Any | None:
+    device_list = None if COLLECTOR is None or is_watched() else collect(COLLECTOR)
+    return device_list if device_list is not None and device_list.tensors else None
 
 
 def of_collected(device_list: Any) -> GpuLists | None:

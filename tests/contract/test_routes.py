@@ -1,0 +1,114 @@
+"""The route that each kind of input takes: the truth table of `Backend.routes`, and its copy in architecture.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.kits import Kit
+
+from unified_clip._core.backend import Inputs, first_route
+from unified_clip._dispatch import backend_named
+
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+class Check:
+    def __init__(self, kit: Kit) -> None:
+        self.backend, self.seen = backend_named(kit.name), list[str]()
+
+    def __call__(self, name: str, *tensors: Any, extra: Any = (), differentiable: bool = False) -> Any:
+        """Compare the name of the route, and return the first tensor."""
+        given = Inputs(tensors, extra, differentiable)
+        assert first_route(self.backend, given, self.backend.routes).name == name
+        self.seen.append(name)
+        return tensors[0]
+
+
+def on_torch(check: Check) -> None:
+    import torch
+
+    plain, recorded = torch.ones(2), torch.ones(2, requires_grad=True)
+    check("host", plain, torch.ones(2, dtype=torch.complex64), torch.ones(0), differentiable=True)
+    check("host", recorded, extra=[recorded])
+    check("recorded", plain, recorded, differentiable=True)
+    check("recorded", plain, extra=[recorded], differentiable=True)
+    check("lists", torch.ones(2, device="meta"), plain, differentiable=True)
+    check("single tensors", torch.ones(2, device="meta"), torch.ones(0, device="meta"))
+    check("single tensors", torch.ones(2, dtype=torch.complex64, device="meta"))
+    check("single tensors", (1j * torch.ones(2)).conj().imag)  # PyTorch negates it lazily
+    torch.func.vmap(lambda row: check("recorded", row))(torch.ones(2, 2))
+    with torch.no_grad():
+        check("host", recorded, differentiable=True)
+
+
+def on_jax(check: Check) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    check("host", jnp.ones(2), differentiable=True)
+    jax.eval_shape(lambda array: check("device", array), jnp.ones(2))
+    jax.eval_shape(lambda array: check("device", jnp.ones(2), extra=[array]), jnp.ones(2))
+    jax.grad(lambda array: check("device", array, differentiable=True).sum())(jnp.ones(2))
+
+
+def on_tensorflow(check: Check) -> None:
+    import tensorflow as tf
+
+    plain = tf.ones(2)
+    check("host", plain, differentiable=True)
+    with tf.GradientTape() as tape:
+        tape.watch(plain)
+        check("host", plain)
+        check("device", plain, differentiable=True)
+        check("device", tf.zeros(2), extra=[plain])
+    tf.function(lambda tensor: check("device", tensor), autograph=False)(plain)
+
+
+def on_paddle(check: Check) -> None:
+    import paddle
+
+    plain, recorded = paddle.ones([2]), paddle.ones([2])
+    recorded.stop_gradient = False
+    check("host", plain, differentiable=True)
+    check("host", recorded)
+    check("device", recorded, differentiable=True)
+    check("device", plain, extra=[recorded], differentiable=True)
+
+
+def on_mlx(check: Check) -> None:
+    import mlx.core as mx
+
+    check("host", mx.ones(2), differentiable=True)
+    mx.compile(lambda array: check("device", array))(mx.ones(2))
+
+
+def on_numpy(check: Check) -> None:
+    import numpy as np
+
+    check("host", np.ones(2), differentiable=True)
+
+
+TABLE: dict[str, Callable[[Check], None]] = {
+    "torch": on_torch, "jax": on_jax, "tensorflow": on_tensorflow, "paddle": on_paddle, "mlx": on_mlx,
+    "numpy": on_numpy,
+}  # fmt: skip
+
+
+def test_each_kind_of_input_takes_its_route(kit: Kit) -> None:
+    if not kit.exact:
+        pytest.skip("the device path is forced")
+    check = Check(kit)
+    TABLE[kit.name](check)
+    unseen = {route.name for route in check.backend.routes} - set(check.seen)
+    assert unseen <= {"copies on the CPU", "host, on several devices"}  # of other devices: they have tests of their own
+
+
+def test_the_page_lists_the_routes_in_order(kit: Kit) -> None:
+    section = PAGE.read_text().partition("## Two paths")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", section, re.MULTILINE)
+    names = [route.name for route in backend_named(kit.name).routes]
+    assert names == [name for framework, name in rows if framework == kit.name]

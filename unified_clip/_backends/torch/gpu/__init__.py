@@ -1,1 +1,0 @@
-"""Gradients on NVIDIA GPUs."""
