@@ -98,11 +98,9 @@ def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ran
     return bool(mesh[along][present[along]].flat[0] == rank)
 
 
-def format_ranks(ranks: Sequence[int], noun: str = "rank") -> str:
+def format_ranks(ranks: Sequence[int]) -> str:
     plural, more = "s" * (len(ranks) > 1), " and others" * (len(ranks) > 4)
-    return (
-        f"{noun}{plural} {', '.join(map(str, ranks[:4]))}{more}" if noun else f"{', '.join(map(str, ranks[:4]))}{more}"
-    )
+    return f"rank{plural} {', '.join(map(str, ranks[:4]))}{more}"
 
 
 class KeptByIdentity(Generic[V]):
