@@ -189,7 +189,7 @@ def test_equal_sums_of_ranks_that_all_count_are_a_warning(worlds: Worlds) -> Non
 @pytest.mark.parametrize(
     ("case", "size", "error", "messages"),
     [
-        ("some processes", 2, "ValueError", ["have 1 of 2 ranks. .* As process_group, pass the"]),
+        ("some processes", 2, "ValueError", ["with 1 of 2 ranks. .* As process_group, pass the"]),
         ("some processes", 4, "ValueError", ["with 2 of 4 ranks. .* As process_group, pass the"]),
         (
             "some processes, by a functional name",

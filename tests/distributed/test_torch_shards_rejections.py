@@ -59,7 +59,7 @@ def test_all_ranks_raise_if_one_rejects_the_call(worlds: Worlds, size: int, kind
     [
         ("max_norm", "ValueError: max_norm is -1.0"),
         ("norm_type", "ValueError: norm_type"),
-        ("max_norm and an entry", "ValueError: max_norm is nan"),
+        ("max_norm and an entry", "TypeError: position 3 is a str"),
         ("check_numel", "TypeError: check_numel is '4'"),
         ("ownership", "ValueError: ownership is 'shared'"),
         ("order", "ValueError: norm_type"),

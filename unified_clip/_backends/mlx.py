@@ -65,7 +65,8 @@ class MlxBackend(Backend, DevicePrimitives):
         return NAMES[tensor.dtype] if isinstance(tensor, mx.array) else str(tensor.dtype.name)
 
     def unsupported(self, gradient: Any) -> str | None:
-        return "complex128, which MLX lacks. Pass complex64" if self.dtype(gradient) == "complex128" else None
+        lacks = self.is_tensor(gradient) and self.dtype(gradient) == "complex128"
+        return "complex128, which MLX lacks. Pass complex64" if lacks else None
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         """Return whether a value cannot be read: inside mx.compile and mx.vmap, but not inside mx.grad."""
