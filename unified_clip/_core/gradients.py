@@ -104,7 +104,9 @@ class GradientList:
             }
         options: dict[str, Any] = {"function": function, "differentiable": differentiable, "spec": spec}
         options |= {"shards": shards, "sparse": sparse, "_leaves": own}
-        return cls(backend, values, writer, entries or (lambda: all_leaves), **options)
+        if entries is None:
+            return cls(backend, values, writer, lambda: all_leaves, **options)
+        return cls(backend, values, writer, entries, **options)
 
     @property
     def entries(self) -> list[Leaf]:
@@ -126,7 +128,10 @@ class GradientList:
     def clip_at_once(self, p: float, threshold: float, eps: float, infinite_norm_gives_nan: bool) -> Tensor | None:
         """Clip in place by the total norm, and return the norm. Return None if no kernel does all of this."""
         clip = getattr(self.collected, "clip_at_once", None)
-        return clip(p, threshold, eps, infinite_norm_gives_nan) if clip and self.writer.overwrites else None
+        if clip is None or not self.writer.overwrites:  # `not clip` cannot be traced before PyTorch 2.10
+            return None
+        result: Tensor | None = clip(p, threshold, eps, infinite_norm_gives_nan)
+        return result
 
     def set_consensus_fields(self, fields: Mapping[str, Any]) -> None:
         """Set the values that must be equal on all ranks. The all-reduce of the norm also compares these values."""

@@ -74,8 +74,10 @@ class TorchPath(DevicePath):
 
     def clip_at_once(self, p: float, threshold: float, eps: float, infinite_norm_gives_nan: bool) -> Tensor | None:
         """Clip in place by the total norm with two kernels. Return the norm, or None if kernels cannot do so."""
-        lists = self._on_gpu if gpu_lists.measures(self._tensors, p) else None
-        return lists and lists.clip(p, threshold, eps, infinite_norm_gives_nan)
+        lists = self._on_gpu
+        if lists is None or not gpu_lists.measures(self._tensors, p):
+            return None
+        return lists.clip(p, threshold, eps, infinite_norm_gives_nan)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         if not self._fits(coef) or self._on_gpu is None:
