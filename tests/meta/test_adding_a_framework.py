@@ -38,6 +38,21 @@ modes = ["host", "device"] # it has no functions of its own
 """
 
 
+ROUTES = """
+
+def on_toy(check: Check) -> None:
+    import toyframe
+
+    check("host", toyframe.Tensor([1.0]), differentiable=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNIFIED_CLIP_PATH", "framework")
+        check("device", toyframe.Tensor([1.0]))
+
+
+TABLE["toy"] = on_toy
+"""
+
+
 def write_the_adapter(copy: Path) -> None:
     shutil.copy(TOY / "toy_backend.py", copy / "unified_clip" / "_backends" / "toy.py")
 
@@ -60,6 +75,12 @@ def have_its_tensors_recognised(copy: Path) -> None:
 
 def write_a_kit(copy: Path) -> None:
     append(copy / "tests" / "support" / "kits.py", (TOY / "kit.py").read_text())
+
+
+def add_its_routes_to_the_tables(copy: Path) -> None:
+    rows = "| `toy` | host | all tensors | `HostPath` |\n| `toy` | device | the forced path | `DevicePath` |\n"
+    insert(copy / "docs" / "architecture.md", "| `numpy` | host | all arrays | `HostPath` |\n", rows)
+    append(copy / "tests" / "contract" / "test_routes.py", ROUTES)
 
 
 def write_its_tensor_converter(copy: Path) -> None:
@@ -87,6 +108,7 @@ STEPS = [
     have_its_tensors_recognised,
     write_a_kit,
     write_tests_of_its_paths,
+    add_its_routes_to_the_tables,
     write_its_tensor_converter,
     add_it_to_the_parity_suite,
     put_it_on_the_lists,
