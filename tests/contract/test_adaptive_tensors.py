@@ -94,6 +94,14 @@ def test_adagc_in_place_measures_tensors_together_also_beside_one_without_a_grad
         assert clip.state_dict()["adaptive"][""]["state"] == state
 
 
+def test_a_recorded_step_of_adagc_may_have_an_infinite_norm(kit: Kit, tmp_path: Path) -> None:
+    clip = adagc(warmup_steps=2).clipper()
+    with record(tmp_path / "run.jsonl", norms=True):
+        clip(tensors(kit, [np.array([math.inf, 1.0]), np.array([2.0])]))
+    event = next(line for line in (tmp_path / "run.jsonl").read_text().splitlines() if '"rule"' in line)
+    assert json.loads(event)["inf"] == 1
+
+
 def test_adagc_rejects_another_number_of_tensors(kit: Kit) -> None:
     clip = adagc().clipper()
     clip(tensors(kit, oracle.gradients([1.0, 2.0])))

@@ -119,8 +119,8 @@ class GradientClip(FrameworkBinding):
             return None
         parameters, gradients = zip(*pairs, strict=True)
         writer = Functional(gradients, lambda new: list(zip(parameters, new, strict=True)), reuse_unchanged=True)
-        options: dict[str, Any] = {"function": type(self).__name__, "collected": path}
-        return GradientList(backend, path.tensors, writer, lambda: read_pairs(backend, pairs)[0], **options), writer
+        entries, function = (lambda: read_pairs(backend, pairs)[0]), type(self).__name__
+        return GradientList(backend, path.tensors, writer, entries, function, collected=path), writer
 
     def _takes(self, parameter: Any) -> bool:
         return wants_clipping(parameter) and (self.need_clip is None or bool(self.need_clip(parameter)))

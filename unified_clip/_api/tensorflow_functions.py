@@ -131,8 +131,11 @@ def clip_by_norm(
     backend, t = framework.resolve(t)
     with backend.name_scope(name or "clip_by_norm"):
         validation.one_tensor(backend, t, "clip_by_norm")
-        measures: Measures | None = "each" if axes is None else None
-        gradients, writer = collect(backend, t, "clip_by_norm", spec=declared(process_group), measures=measures)
+        spec = declared(process_group)
+        if axes is None:
+            gradients, writer = collect(backend, t, "clip_by_norm", spec=spec, measures="each")
+        else:
+            gradients, writer = from_tree(backend, containers.flatten(backend, t), differentiable=True, spec=spec)
         threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
         along = None
         if axes is not None and gradients.values:

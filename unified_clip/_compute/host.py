@@ -91,18 +91,16 @@ class HostPath:
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         view, dtype = self._parts[0]
-        with processor.ieee_arithmetic():
-            if groups is None:
-                return kernels.slice_norms(view, dtype, axes, self.norm_dtype, self._threads)
-            rows = self._backend.host_view(groups)
-            return kernels.grouped_slice_norms(view, dtype, axes, rows, self.norm_dtype, self._threads)
+        if groups is None:
+            return kernels.slice_norms(view, dtype, axes, self.norm_dtype, self._threads)
+        rows = self._backend.host_view(groups)
+        return kernels.grouped_slice_norms(view, dtype, axes, rows, self.norm_dtype, self._threads)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         if self.is_one(coef):
             return self.unchanged()
         if isinstance(coef, np.ndarray):  # one for each slice
-            with processor.ieee_arithmetic():
-                return self._new_arrays(partial(kernels.ArrayList(self._parts).scale, coef, self._threads))
+            return self._new_arrays(partial(kernels.ArrayList(self._parts).scale, coef, self._threads))
         return self._products(coef)
 
     def _products(self, coef: float) -> list[Tensor]:

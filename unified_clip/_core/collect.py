@@ -69,8 +69,7 @@ def collected_in_place(
     writer: Functional | InPlace = InPlace(backend, container, leaves, {})
     if not backend.writable:
         writer = Functional(container, list, reuse_unchanged=True, into=container)
-    options: dict[str, Any] = {"function": function, "collected": path, "arrange": once}
-    return GradientList(backend, path.tensors, writer, entries, **options), writer
+    return GradientList(backend, path.tensors, writer, entries, function, collected=path, arrange=once), writer
 
 
 def _finder(backend: Backend, container: Any) -> Callable[[], list[Leaf]]:
@@ -155,8 +154,9 @@ def collect_in_one_pass(
     if not items or path is None:
         return None
     writer = Functional(*items, reuse_unchanged=reuse_unchanged)
-    options: dict[str, Any] = {"function": function, "differentiable": True, "collected": path, "arrange": arrange}
-    return GradientList(backend, path.tensors, writer, _finder(backend, container), **options), writer
+    entries = _finder(backend, container)
+    gradients = GradientList(backend, path.tensors, writer, entries, function, True, collected=path, arrange=arrange)
+    return gradients, writer
 
 
 def from_tree(

@@ -102,11 +102,18 @@ class GradientList:
                 for leaf, rows in zip(own, sparse, strict=True)
                 if rows is not None
             }
-        options: dict[str, Any] = {"function": function, "differentiable": differentiable, "spec": spec}
-        options |= {"shards": shards, "sparse": sparse, "_leaves": own}
-        if entries is None:
-            return cls(backend, values, writer, lambda: all_leaves, **options)
-        return cls(backend, values, writer, entries, **options)
+        return cls(
+            backend,
+            values,
+            writer,
+            (lambda: all_leaves) if entries is None else entries,
+            function,
+            differentiable,
+            spec=spec,
+            shards=shards,
+            sparse=sparse,
+            _leaves=own,
+        )
 
     @property
     def entries(self) -> list[Leaf]:
@@ -120,6 +127,7 @@ class GradientList:
         """The gradients, with their names and places. Only errors, recordings and a few rules read them."""
         if self._leaves is None:
             self._leaves = self.arrange([leaf for leaf in self.entries if leaf.tensor is not None])
+            assert len(self._leaves) == len(self.values), "bug in unified_clip: names and gradients do not match"
         return self._leaves
 
     def change(self, change: Change) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._compute import processor
 from .._compute.scalars import HOST
 from .._core import observer, rule
 from .._core.gradients import GradientList
@@ -68,7 +69,7 @@ class TensorThresholds(OwnThresholds):
                     current = states.pack(self.adagc, total.path.xp, current)  # raises an error on MLX
             inputs = [*inputs, total.n]  # so that all paths are on the device
         norms = [rule.measure_one(gradients, range(index, index + 1), plain, inputs) for index in group]
-        with total.path.scope():
+        with processor.ieee_arithmetic() if total.path.on_host else total.path.scope():  # NumPy warns of inf * 0
             return self._decided(current, convention, total, norms, slots) if norms else []
 
     def _decided(

@@ -233,7 +233,7 @@ class Clipper:
         ranges = consecutive_ranges(lengths)
         if ranges[-1].stop != len(whole.tensors):
             return None
-        return *collected_in_place(backend, whole, parameters, "ClipConfig", arrange), ranges
+        return *collected_in_place(backend, whole, parameters, "clip_", arrange), ranges
 
     def _clip_leaves(
         self,
