@@ -20,7 +20,7 @@ from support import reference
 from support.kits import Kit
 
 import unified_clip
-from unified_clip import ClipConfig, ClipWarning, NonFiniteNormError, monitor
+from unified_clip import ClipConfig, ClipWarning, NonFiniteNormError, monitor, record
 from unified_clip.config import schedules
 
 NUMBERS = {
@@ -639,6 +639,16 @@ def test_tied_parameters_belong_to_the_group_of_their_first_name(
     clip = ClipConfig(rule="global_norm", threshold=1.0, include=["a"], nonfinite=nonfinite)
     clip.clipper(**options).clip_([(name, holder) for name in order])
     assert (round(float(kit.array(kit.gradient(holder))[0]), 4) == 0.6) == (order[0] == "a")
+
+
+def test_a_recording_has_one_name_for_a_tied_parameter(kit: Kit, tmp_path: Path) -> None:
+    if not kit.on_parameters:
+        pytest.skip("it keeps no gradients on parameters")
+    (holder,) = kit.in_place([kit.tensor([3.0, 4.0])])
+    with record(tmp_path / "run.jsonl", norms=True):
+        ClipConfig(rule="global_norm", threshold=1.0, include=["a", "b"]).clip_([("a", holder), ("b", holder)])
+    events = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert [list(event["parameters"]) for event in events if "parameters" in event] == [["a"]]
 
 
 def test_complex_gradients_are_rejected_only_by_the_value_rule(kit: Kit) -> None:

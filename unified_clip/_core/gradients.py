@@ -21,7 +21,7 @@ class Writer(Protocol):
     def change(self, gradients: GradientList, change: Change) -> None: ...
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GradientList:
     backend: Backend
     values: list[Tensor]
