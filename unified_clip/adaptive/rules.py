@@ -134,7 +134,7 @@ class ZClip:
         return {"mean": 0.0, "var": 0.0}
 
     def threshold(self, state: Any, norm: Real, step: Real) -> tuple[Real, Any]:
-        """Return (the threshold, the new state). The threshold is inf for a norm that is not a spike."""
+        # the threshold of a norm that is not a spike is inf
         mean, var, alpha = state["mean"], state["var"], self.alpha
         std = sqrt(var)
         spread = std * self.z_thresh
@@ -201,7 +201,7 @@ class Percentile:
         return {"norms": [0.0] * (self.window or 0)}
 
     def threshold(self, state: Any, norm: Real, step: Real) -> tuple[Real, Any]:
-        """Interpolate as `numpy.percentile` does. Without a window, the state has all norms in ascending order."""
+        # interpolate as `numpy.percentile` does. Without a window, the state has all norms in ascending order
         old, window = state["norms"], self.window
         count = step + 1.0 if self.include_current else step
         if window is None:
