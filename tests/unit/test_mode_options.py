@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unified_clip import cli
-from unified_clip._kit.mode_options import is_passed
+from unified_clip._command.mode_options import is_passed
 from unified_clip.parity import cli as parity_command
 
 

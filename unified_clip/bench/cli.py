@@ -52,7 +52,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from .._kit.progress import busy, progress
+    from .._command.progress import busy, progress
     from . import gradients, report
     from . import run as engine
 

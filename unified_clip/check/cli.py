@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> CheckReport:
-    from .._kit.progress import progress
+    from .._command.progress import progress
     from . import check_files, files_to_check
 
     _check_order(options.clip, options.paths)

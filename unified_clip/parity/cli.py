@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, UsageError, interrupted, reject
+from .._command.mode_options import check_modes
 from .._command.parser import FORMATS, comma_separated
+from .._command.progress import busy, progress
 from .._kit import atomic_files
 from .._kit.display import as_started, counted, enumeration, safe
-from .._kit.mode_options import check_modes
-from .._kit.progress import busy, progress
 
 if TYPE_CHECKING:
     from .results import ParityReport

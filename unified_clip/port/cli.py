@@ -73,7 +73,7 @@ def _target(options: argparse.Namespace) -> Target:
 
 
 def run(options: argparse.Namespace) -> int:
-    from .._kit.progress import progress
+    from .._command.progress import progress
     from . import port_files
     from .report import build
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from .._command import UsageError, add_format
+from .._command.progress import progress
 from .._kit import atomic_files
 from .._kit.display import cell, safe
-from .._kit.progress import progress
 
 
 def add_parser(commands: Any) -> None:

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from .._kit.progress import Advance, unseen
+from .._command.progress import Advance, unseen
 from ..causes.cause import Cause
 from .causes.eps_causes import first_other_eps
 from .causes.join_causes import ROUNDED, Effect, effective, is_rounding, join

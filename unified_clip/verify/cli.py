@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
+from .._command.progress import progress
 from .._kit.display import complain
-from .._kit.progress import progress
 from .._kit.scratch import Scratch
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._command import CodedError, UsageError, add_format
+from ..._command.mode_options import check_modes
 from ..._kit.atomic_files import FileError
 from ..._kit.display import cell
-from ..._kit.mode_options import check_modes
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..._command.progress import Advance, unseen
 from ..._kit import atomic_files, install, workers
-from ..._kit.progress import Advance, unseen
 from ..._kit.scratch import Scratch
 from ..errors import VerifyError, WorkerError
 from .input_files import Arrays, Batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from .coded_error import UsageError
+from .._kit.coded_error import UsageError
 
 
 def check_modes(options: argparse.Namespace, modes: Mapping[str, Sequence[str]], active: str) -> None:
