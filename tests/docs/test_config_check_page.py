@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (command,) = re.findall(r"^    unified-clip (config check .*)$", PAGE, re.MULTILINE)
     assert cli.main(command.split()) == 1
-    printed, missing, explicit, no_key, _ = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    printed, missing, explicit, no_key = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert capsys.readouterr().out == printed
     (folder / "speech" / "train.py").write_text("")
     llm = folder / "llm" / "ds_config.json"

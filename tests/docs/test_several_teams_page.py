@@ -55,7 +55,7 @@ def test_the_steps_print_the_output_on_the_page(folder: Path, capsys: pytest.Cap
     assert "recsys/train.py:6 same unified_clip.ClipConfig.load (pytorch)\n" in capsys.readouterr().out
     train.write_text(train.read_text().replace("= clip(", "= ("))
     assert cli.main(CHECK) == 1
-    assert "No checked file uses the configuration clip, so the configuration clips nothing." in capsys.readouterr().out
+    assert "No checked code reads clip, so this configuration clips nothing." in capsys.readouterr().out
 
 
 CHANGES = [

@@ -79,19 +79,9 @@ BESIDE_DEEPSPEED = (
     'TrainingArguments, and set "gradient_clipping": "auto" in the settings of DeepSpeed.'
 )
 
-UNUSED = (
-    "This configuration clips nothing now. If no clip is intended, remove the configuration. Otherwise, clip with "
-    "the configuration: if its name is clip, call clip(gradients). Clipping then changes your training results."
-)
-
 UNREAD = (
     "If a clip was deleted, restore the clip. Otherwise, remove the setting. If other code reads {name}, also check "
     "that code. An entry of check.ignore for this setting does not satisfy check.require or check.each."
-)
-
-UNUSED_CALLBACK = (
-    "Pass the callback to the trainer. Clipping then changes your training results. If no clip is intended, remove the "
-    "callback."
 )
 
 UNSUPPORTED = "unified_clip does not support"
@@ -199,10 +189,8 @@ class Advisor:
     def advice_by_code(self, use: ClipUse) -> str:
         if use.format == convert.UNIFIED_CLIP:
             return f"Use {self._file.name} instead of this file."
-        if use.unused and use.values:
-            return UNREAD.format(name=use.unused)
         if use.unused:
-            return UNUSED_CALLBACK if use.is_callback else UNUSED
+            return UNREAD.format(name=use.unused)
         if use.engine in engines.UNREACHABLE:
             name = ARGUMENT_FORMATS.get(use.package, "")
             arguments = self._exported_arguments(name) if use.engine == engines.DEEPSPEED and name == "hf" else ""

@@ -127,7 +127,6 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> FoundClips:
     file_uses = FoundClips()
     sources, configurations = list[Path](), set[Path]()
-    precisions: dict[Path, str] = {}
     scripts = [path for path in files if command_lines.is_shell(path) and not files_to_check.unreadable(path)]
     of_commands = dict(each for script in scripts for each in command_lines.formats(script))
     for path in files:
@@ -139,7 +138,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             or trainer_files.may_be_configuration(path)
         ):
             uses = _with_rules(callback_files.with_callbacks(path, trainer_files.read(path, format_)), rules, root)
-            _add_configuration(path, uses, file_uses, precisions)
+            _add_configuration(path, uses, file_uses)
         if path.suffix.lower() in SOURCES and not problem:
             configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()
             sources.append(path)
@@ -147,17 +146,10 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             advance(1)
     file_uses.uses = trainer_files.with_globs(file_uses.uses, files, root)
     _leave_out_bases(file_uses, rules, root)
-    of_sources = {
-        source: {
-            shown(file): precision for file, precision in precisions.items() if patterns.is_near(file, source, root)
-        }
-        for source in sources
-    }
-    uses = _with_rules(source_files.read(sources, advance, configurations, of_sources, root=root), rules, root)
+    uses = _with_rules(source_files.read(sources, advance, configurations, root=root), rules, root)
     uses = _without_hydra(uses, sources, file_uses)
     kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
-    file_uses.uses = options.passed(kept + uses, sources, files)
-    file_uses.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
+    file_uses.uses = options.passed(kept + uses, sources)
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
     return file_uses
@@ -178,13 +170,11 @@ def _add_unreadable(path: Path, problem: str, file_uses: FoundClips) -> None:
         file_uses.notes.append(f"{shown(path)} is not read. {problem} The file mentions no clip.")
 
 
-def _add_configuration(path: Path, uses: Sequence[ClipUse], file_uses: FoundClips, precisions: dict[Path, str]) -> None:
+def _add_configuration(path: Path, uses: Sequence[ClipUse], file_uses: FoundClips) -> None:
     file_uses.trainers += any(not trainer_files.package(use) for use in uses)
     file_uses.uses += [use for use in uses if not use.set_elsewhere]
     for use in (use for use in uses if use.set_elsewhere):
         file_uses.elsewhere.append(path)
-        if use.format == "accelerate" and use.document is not None:
-            precisions[path] = str(use.document.get("mixed_precision") or "no")
         file_uses.notes.append(
             f"{shown(path)} sets no clip: {use.set_elsewhere} Also check the file or script that sets the clip."
         )
@@ -221,7 +211,7 @@ def _with_any_nonfinite(
             yield use if use.config is None else replace(use, config=compare.with_own_action(use.config, config))
         elif use.config is not None and not is_off(use.config) and use.config.nonfinite != config.nonfinite:
             yield replace(use, config=ClipConfig(**{**use.config.data(), "nonfinite": config.nonfinite}))
-        elif not use.changes_nonfinite:
+        else:
             yield use
 
 

@@ -96,9 +96,6 @@ class ClipUse:
     is_replaced: bool = False
     """Whether the trainer's clip is off, and unified_clip clips in the same file."""
 
-    twice: str = ""
-    """The name and line of unified_clip's clip, if the trainer's own clip is also on. Otherwise ''."""
-
     is_set_outside: bool = False
     """Whether a trainer such as LightningCLI reads the threshold from a file or the command line."""
 
@@ -116,15 +113,10 @@ class ClipUse:
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""
 
     unused: str = ""
-    """The name of a setting or configuration that no code uses, or the code that creates this configuration. For
-    an attribute, the text is "." and its name."""
+    """The name of a setting or configuration that no code reads. Otherwise ''."""
 
     users: tuple[Path, ...] = ()
-    """The checked files that might use the clip's configuration, except `path`."""
-
-    changes_nonfinite: bool = False
-    note: str = ""
-    """A sentence about the files in `users`, or ''."""
+    """The other checked files that import the clip's configuration."""
 
     call: str = ""
     """The code of a call that clips, with THRESHOLD in place of the threshold."""

@@ -22,7 +22,7 @@ from ..config.documents.script_options import (
     without_comments,
     without_unused_arrays,
 )
-from ..config.formats import FORMATS, Format, clip_key_names, convert, placement
+from ..config.formats import FORMATS, Format, convert, placement
 from ..errors import ConfigError
 from .clip_use import THRESHOLD, ClipUse, NamedValue
 from .rules.key_names import RULES
@@ -54,10 +54,6 @@ MODES = (*RULES, "agc", "adaptive")
 
 MAX_NORM = re.compile(r"(?i)max_?norm")
 
-IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
-
-SHORTEST_ABBREVIATION = 6
-
 OPTION = re.compile(r"--([\w-]+)")
 REPEATED = re.compile(
     r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
@@ -80,11 +76,6 @@ OF_TRL = re.compile(r"\btrl/scripts/\w+\.py((?:\\\n|[^\n])*)")
 CONFIG = re.compile(r"\s--config[=\s]\s*[\"']?([^\s\"']+\.ya?ml)\b")
 CONFIGURATION = re.compile(r"^\s+\S+\.(?:json|ya?ml)\b|\s--config[=\s]")
 
-MEGATRON = re.compile(r"\b(pretrain_\w+\.py)((?:\\\n|[^\n])*)")
-SOURCED = re.compile(r"^[ \t]*(?:source|\.)\s+\S", re.MULTILINE)
-OPTIONS = re.compile(r"(?<!\S)(--[\w-]+\s+)?[\"']?\$\{?([A-Za-z_]\w*)(?:\[@\])?\}?[\"']?(?!\S)")
-"""Matches a shell variable that is a whole word. An option before the variable is part of the match."""
-
 RUN_TIME = ("$", "{")
 
 REMOVED = "removed"
@@ -96,15 +87,6 @@ IN_ENVIRONMENT = (
     "This variable is named like a clip setting, and the code that reads the variable is unknown. Move the value to "
     "the trainer's configuration file, or add this file to check.ignore with a reason."
 )
-FROM_FILE = (
-    "A sourced file sets ${variable}, which might contain --clip-grad. Write --clip-grad into this script, or add the "
-    "script to check.ignore with a reason."
-)
-EDITED = (
-    "This command edits a setting that is named like a clip setting. Write the value into the edited file itself, or "
-    "add the script to check.ignore with a reason."
-)
-
 AT_RUN_TIME = (
     "The value {value} is only known at run time. Write a number, or add the script to check.ignore with a reason."
 )
@@ -152,11 +134,11 @@ def clips(path: Path, text: str, read: Sequence[str] = ()) -> list[ClipUse]:
 
     read: Options and overrides to skip.
     """
-    if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND, MEGATRON)):
+    if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND)):
         return []
     text = without_unused_arrays(text)
     own = [each for each in settings(text) if each.name not in read or each.value == REMOVED]
-    own = [each for each in own if is_clip(each) or _is_abbreviated(each.name)]
+    own = [each for each in own if is_clip(each)]
     uses, defaults, left = [], [], own
     for command in _commands(text):
         trainer = FORMATS[command.format]
@@ -174,18 +156,7 @@ def clips(path: Path, text: str, read: Sequence[str] = ()) -> list[ClipUse]:
     others = [use(path, each) for each in left]
     uses += [replace(each, values=each.values + rules) if each.values else each for each in others]
     # If the script has a clip option elsewhere, a variable can pass this option to the command.
-    return uses + ([] if left else defaults) + [*_edited(path, text), *_in_sourced_files(path, text)]
-
-
-def _in_sourced_files(path: Path, text: str) -> Iterator[ClipUse]:
-    """Yield a clip of unknown effect for each command of Megatron-LM that gets its options from a sourced file."""
-    code = without_comments(text)
-    for match in MEGATRON.finditer(code) if SOURCED.search(code) and "--clip-grad" not in code else ():
-        names = [name for option, name in OPTIONS.findall(match[2].replace("\\\n", " ")) if not option]
-        if unset := [name for name in names if not re.search(rf"(?<![\w$]){name}\+?=", code)]:
-            line = code.count("\n", 0, match.start()) + 1
-            why = FROM_FILE.format(variable=unset[0])
-            yield ClipUse(path, line, 1, f"Megatron-LM: {match[1]} ${unset[0]}", why_unknown=why)
+    return uses + ([] if left else defaults)
 
 
 def _commands(text: str) -> Iterator[TrainerCommand]:
@@ -205,19 +176,6 @@ def formats(path: Path) -> Iterator[tuple[str, str]]:
         for file in (folder / name for name in CONFIG.findall(options) for folder in path.resolve().parents):
             if file.is_file():
                 yield os.path.realpath(file), COMMAND_TRAINERS["trl"][0]
-
-
-def _edited(path: Path, text: str) -> Iterator[ClipUse]:
-    """Yield a clip of unknown effect for each line that edits a clip setting in another file, as `sed -i` does."""
-    for line, code in enumerate(text.splitlines(), 1):
-        if MAY_BE_CLIP.search(code) and (match := IN_PLACE.search(COMMENT.sub("", code))):
-            names = [
-                name
-                for name in re.findall(r"[A-Za-z_]\w*", code)
-                if MAX_NORM.fullmatch(name) or is_clip(CommandLineSetting(line, name, 1.0, False))
-            ]
-            if names:
-                yield ClipUse(path, line, 1, f"{match[1] or match[2]}: {names[0]}", why_unknown=EDITED)
 
 
 def in_strings(path: Path, document: Document) -> list[ClipUse]:
@@ -257,13 +215,6 @@ def sets_rule(setting: CommandLineSetting) -> bool:
     value = setting.value if isinstance(setting.value, str) else ""
     is_mode = value.lower() in MODES or value.startswith(RUN_TIME)
     return is_mode and MODE.fullmatch(setting.name.rpartition(".")[2]) is not None
-
-
-def _is_abbreviated(name: str) -> bool:
-    """Return whether an option such as --max_grad is probably short for a clip option."""
-    name = clip_key_names.normalized(name)
-    is_unclear = len(name) < SHORTEST_ABBREVIATION or "gradientcheckpointing".startswith(name)
-    return not is_unclear and any(each.startswith(name) for each in clip_key_names.COMMON)
 
 
 def _document(setting: CommandLineSetting, value: Any) -> Document:

@@ -19,9 +19,9 @@ from ..config.formats.engines import UNREACHABLE
 from ..config.schema import DEFAULT_FAMILY, is_off
 from . import patterns, settings_from_files
 from .advice import Advisor, is_of_trainer
+from .callback_files import packages_of_callbacks
 from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
 from .model import Clip, Difference, Finding, Kind, Result
-from .python import clipped_twice
 
 NORM = re.compile(r"the norm( from \S+)?")
 
@@ -45,7 +45,6 @@ clip = "{clip}"
 rule = "none"
 reason = "..."
 """
-TWICE = "This file clips twice: by this clip, and by {own}. Switch this clip off."
 OFF_REQUIRED = "check.off requires that this clip is off, since the training code clips. This clip is on."
 NO_CLIP_IN_CODE = "check.off lists this file, but only {engine} can clip the gradients. Training code cannot clip them."
 NOT_IN_OFF = "Remove this file from check.off in {clip}."
@@ -62,7 +61,7 @@ class Judge:
         ]
         own = [use for use in uses if use.is_own and (use.package or use.is_callback)]
         self._own = [use.path for use in own if use.config is not None and not use.unused]
-        self._callbacks = {path: clipped_twice.packages_of_callbacks(path) for path in dict.fromkeys(self._own)}
+        self._callbacks = {path: packages_of_callbacks(path) for path in dict.fromkeys(self._own)}
         self._near: dict[str, list[str]] = {}
         self._elsewhere: list[str] = []
         self._not_finite: dict[str, list[tuple[str, str]]] = {}
@@ -80,8 +79,6 @@ class Judge:
         if use.must_be_off:
             return self._judge_off(use)
         advisor = Advisor(self._exported(use), self._file, nearest=nearest)
-        if use.twice:
-            return "drift", self._twice(use)
         if use.unclipped:
             return ("same", None) if is_off(self.config) else ("missing", self._unclipped(use, advisor))
         if use.config is None and settings_from_files.reads_file(use):
@@ -194,8 +191,6 @@ class Judge:
 
     def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
         files = settings_from_files.files_of(use, self._uses, self._file.resolve().parent)
-        if problem := settings_from_files.problem(use):
-            return "unknown", self._finding(use, "unknown", problem, settings_from_files.RESTORE)
         same = [each for each in files if self._is_accepted(each.config, nearest=False)]
         right = same or [each for each in files if self._is_accepted(each.config, nearest=nearest)]
         if right and not any(each.is_own and each.path == use.path for each in self._uses):
@@ -208,16 +203,6 @@ class Judge:
     def _is_accepted(self, config: ClipConfig | None, *, nearest: bool) -> bool:
         family = family_difference(config, self.config) if config is not None else None
         return family is not None and (family.same or nearest)
-
-    def _twice(self, use: ClipUse) -> Finding:
-        advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
-        edit = advisor.advice_by_code(use) if use.engine in UNREACHABLE else advisor.switch_off(use)
-        edit = f"{edit}\nRemove {use.twice}." if use.engine in UNREACHABLE else edit
-        assert use.config is not None
-        compared = compare.compare(use.config, ClipConfig(rule="none"), ("this clip", "off"))
-        does = " ".join(describe.sentences(use.config))
-        effect = TWICE.format(own=use.twice)
-        return self._finding(use, "drift", does, edit, _differences(compared), effect)
 
     def _judge_off(self, use: ClipUse) -> tuple[Result, Finding | None]:
         advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)

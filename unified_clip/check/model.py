@@ -33,11 +33,10 @@ class Finding(ReportModel):
     """A problem that the check found."""
 
     kind: Kind
-    """"drift": the clip differs from the configuration, the gradients are clipped twice, or a clip is on although
-    `check.off` lists its file. "missing": the check did not find a clip that `check.require` or `check.each`
-    requires, or a clip key that `check.explicit` requires. An optimizer without a clip is also "missing" if the file
-    clips for another optimizer. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the
-    table `check` has no effect."""
+    """"drift": the clip differs from the configuration, or a clip is on although `check.off` lists its file. "missing":
+    the check did not find a clip that `check.require` or `check.each` requires, or a clip key that `check.explicit`
+    requires. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the table `check` has
+    no effect."""
 
     path: str
     """The path of the file. The path is relative if the file is below the working directory."""

@@ -77,14 +77,6 @@ def test_a_module_of_lightning_needs_no_clip_if_a_trainer_of_lightning_clips(che
     assert (report.findings, report.notes) == ([], [])
 
 
-@pytest.mark.parametrize(("imports", "base"), [
-    ("from base import Base", "Base"), ("import lightning as L", "L.LightningModule"), ("import torch", "nn.Module"),
-])  # fmt: skip
-def test_a_class_with_steps_of_its_own_needs_a_clip(check: Check, imports: str, base: str) -> None:
-    files = {"base.py": BASE, "sub/b.py": "import lightning as L\n\nL.Trainer(gradient_clip_val=1.0)\n"}
-    assert only_finding(check({**files, "a.py": DERIVED.format(imports, base) + LOOP}, EACH)).path == "a.py"
-
-
 def test_a_loop_around_a_module_of_lightning_needs_a_clip(check: Check) -> None:
     trainer = "import lightning as L\n\nL.Trainer(gradient_clip_val=1.0)\n"
     files = {"a.py": DERIVED.format("import lightning as L", "L.LightningModule"), "b.py": trainer}
@@ -113,22 +105,3 @@ for batch in batches:
     model(**batch).loss.backward()
     {}optimizer.step()
 """
-
-
-@pytest.mark.parametrize(
-    ("text", "kinds"),
-    [
-        (OWN_LOOP.format(""), ["unknown"]),
-        (OWN_LOOP.format("") + "trainer.train()\n", []),
-        (OWN_LOOP.format("") + "SFTTrainer(args).train()\n", []),
-        (OWN_LOOP.format("").replace("trainer = Trainer(model=model, args=args)\n", ""), []),
-        (OWN_LOOP.format("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    "), []),
-        (OWN_LOOP.format("accelerator.clip_grad_norm_(model.parameters(), 1.0)\n    "), []),
-        (OWN_LOOP.format("unified_clip.torch.clip_grad_norm_(model.parameters(), 1.0)\n    "), []),
-        (OWN_LOOP.partition("for ")[0], []),
-    ],
-)
-def test_a_trainer_that_does_not_train_does_not_clip(check: Check, text: str, kinds: list[str]) -> None:
-    report = check({"a.py": "import torch\nimport unified_clip.torch\n" + text})
-    assert [each.kind for each in report.findings] == kinds
-    assert all("never calls its method train" in each.does for each in report.findings)

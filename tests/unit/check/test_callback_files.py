@@ -86,14 +86,6 @@ def test_names_without_a_module_are_read_as_lightning_cli_reads_them(check: Chec
     assert (finding.kind, finding.clip) == ("drift", NAME)
 
 
-@forms
-def test_a_trainer_that_clips_too_clips_twice(check: Check, text: str) -> None:
-    content = text.format(key="gradient_clip_val: 1.0", rule="global_norm", threshold=1.0)
-    finding = only_finding(check({"config.yaml": content}))
-    assert (finding.kind, finding.edit) == ("drift", "trainer:\n  gradient_clip_val: null")
-    assert finding.effect.startswith("This file clips twice: by this clip, and by ClipCallback in line ")
-
-
 def test_a_script_with_lightning_cli_clips_by_the_callback_of_its_file(check: Check) -> None:
     script = "from lightning.pytorch.cli import LightningCLI\n\ncli = LightningCLI(Model)\n"
     files = {"config.yaml": CLI.format(key=NULL, rule="global_norm", threshold=1.0), "train.py": script}

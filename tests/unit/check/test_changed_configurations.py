@@ -38,29 +38,6 @@ def test_a_constant_text_is_compared(check: Check) -> None:
     assert only_finding(check({"a.py": f"{HEAD}{line}\ngrads = clip(gradients)\n"})).kind == "drift"
 
 
-@pytest.mark.parametrize(
-    ("line", "is_unknown"),
-    [
-        ("exec(open('configurator.py').read())", True),
-        ("if overrides:\n    exec(code, globals())", True),
-        ("exec('seed = 1')", False),
-        ("exec(code, settings)", False),
-        ("def run(code):\n    exec(code)", False),
-    ],
-)
-def test_a_configuration_is_unknown_if_later_code_might_replace_it(check: Check, line: str, is_unknown: bool) -> None:
-    head, load = HEAD.split("clip = ")
-    use = "grads = clip(gradients)\n"
-    findings = check({"a.py": f"{head}clip = {load}{line}\n{use}"}).findings
-    assert [(each.kind, each.line) for each in findings] == [("unknown", 5)] * is_unknown
-    assert check({"a.py": f"{head}{line}\nclip = {load}{use}"}).findings == []
-
-
-def test_an_annotated_configuration_is_unknown_if_later_code_might_replace_it(check: Check) -> None:
-    source = HEAD.replace("clip = ", "clip: ClipConfig = ") + "exec(code)\ngrads = clip(gradients)\n"
-    assert only_finding(check({"a.py": source})).kind == "unknown"
-
-
 def test_a_threshold_that_exec_may_change_is_unknown(check: Check) -> None:
     lines = "limit = 1.0\n{}clip = ClipConfig(rule='global_norm', threshold=limit)\ngrads = clip(gradients)\n"
     source = f"from unified_clip import ClipConfig\n\n{lines}"

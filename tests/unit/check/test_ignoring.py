@@ -92,7 +92,6 @@ LOADED = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("clip.to
         "from unified_clip import ClipConfig\n\n"
         'clip = ClipConfig(rule="global_norm", threshold=1.0, family="pytorch", nonfinite="skip")\n'
         "gradients = clip(gradients)\n",
-        LOADED.format('.model_copy(update={"nonfinite": "skip"})'),
     ],
 )
 def test_what_happens_if_a_norm_is_not_finite_can_be_the_choice_of_each_team(check: Check, text: str) -> None:
@@ -266,8 +265,6 @@ def test_an_entry_without_a_threshold_approves_a_threshold_of_its_rule_that_is_u
     with_threshold = only_finding(check({"a.py": text}, f"{rules}threshold = 1.0\n"))
     assert with_threshold.edit.startswith("The entry 1 of check.ignore approves only threshold = 1.0")
     assert "only known at run time. To accept every threshold" in with_threshold.edit
-    late = text.replace("\n\n", "\n\nloss.backward()\noptimizer.step()\n").replace("accelerator.", "torch.nn.utils.")
-    assert only_finding(check({"a.py": late}, f'{rules}rule = "global_norm"\n')).kind == "unknown", "another reason"
     value = text.replace("clip_grad_norm_", "clip_grad_value_")
     assert only_finding(check({"a.py": value}, f'{rules}rule = "global_norm"\n')).kind == "drift"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH, Check, only_finding
+from support.config.check_files import CLIP_CONFIG, TORCH, Check
 
 NEAREST = CLIP_CONFIG + '[check]\nnearest = ["**"]\n'
 HF = "from transformers import TrainingArguments\n\nargs = TrainingArguments(max_grad_norm=1.0, {})\n"
@@ -33,12 +33,6 @@ SELECTED = "import torch\n\n{}\n\ntorch.nn.utils.clip_grad_norm_({}, 1.0)\n"
         (HF.format('deepspeed={"gradient_clipping": 0.5}'), [(3, "drift")]),
         (HF.format('deepspeed={"gradient_clipping": 1.0}'), []),
         (HF.format('deepspeed={"gradient_clipping": "auto"}'), []),
-        (HF.format('optim="galore_adamw_layerwise"'), [(3, "unknown")]),
-        (HF.format('optim="adamw_torch"'), []),
-        (HF.format("optim=OptimizerNames.LOMO"), [(3, "unknown")]),
-        (HF.format("optim=training_args.OptimizerNames.GALORE_ADAMW_LAYERWISE"), [(3, "unknown")]),
-        (HF.format("optim=OptimizerNames.ADAMW_TORCH"), []),
-        ('optim = "adalomo"\n' + HF.format("optim=optim"), [(4, "unknown")]),
         (HF.format('deepspeed={"gradient_clipping": 0.5, "train_batch_size": size}'), [(3, "drift")]),
         (HF.format('deepspeed={"gradient_clipping": 1.0, "train_batch_size": size}'), []),
         (HF.format('deepspeed={"gradient_clipping": limit}'), [(3, "unknown")]),
@@ -53,8 +47,6 @@ SELECTED = "import torch\n\n{}\n\ntorch.nn.utils.clip_grad_norm_({}, 1.0)\n"
         ('args.__setattr__("max_grad_norm", 0.5)\n', [(1, "unknown")]),
         ('OmegaConf.update(cfg, key="trainer.gradient_clip_val", value=1.0)\n', [(1, "unknown")]),
         ('names.update("max_grad_norm")\n', []),
-        ("import keras\n\nopt = keras.optimizers.Adam(**load())\n", [(3, "unknown")]),
-        ('import keras\n\nopt = keras.optimizers.Adam(1e-3, **{"weight_decay": 0.1})\n', []),
         ('import subprocess\n\nsubprocess.run(["tune", "run", "x", "clip_grad_norm=5.0"])\n', [(3, "unknown")]),
         ('import os\n\nos.system("tune run x clip_grad_norm=5.0")\n', [(3, "unknown")]),
         ('subprocess.run(["python", "a.py", f"--max_grad_norm={limit}"])\n', [(1, "unknown")]),
@@ -83,48 +75,6 @@ def test_a_clip_that_is_set_indirectly_is_found(check: Check, text: str, places:
 
 
 @pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        (PADDLE, []),
-        (PADDLE + "attr = paddle.ParamAttr(need_clip=False)\n", [5]),
-        (PADDLE.replace("0.1,", f"0.1, parameters={GROUPS},"), [3]),
-        (PADDLE.replace("opt =", f"g = {GROUPS}\nopt =").replace("0.1,", "0.1, parameters=g,"), [3]),
-        (PADDLE.replace("0.1,", "0.1, parameters=model.parameters(),"), []),
-        (PADDLE + "attr = paddle.ParamAttr(need_clip=True)\n", []),
-        ("def freeze(model):\n    for p in model.parameters():\n        p.need_clip = False\n", [3]),
-        ("def freeze(model):\n    for p in model.parameters():\n        setattr(p, 'need_clip', False)\n", [3]),
-        (PADDLE.replace("(1.0)", "(1.0, auto_skip_clip=True)"), [3]),
-        (PADDLE.replace("(1.0)", '(1.0, group_name="x")'), [3]),
-        (PADDLE.replace("(1.0)", '(1.0, group_name="default_group")'), []),
-    ],
-)
-def test_parameters_that_paddle_excludes_or_clips_by_group_are_unknown(
-    check: Check, text: str, lines: list[int]
-) -> None:
-    findings = check({"a.py": text, "b.py": TORCH % "1.0"}, NEAREST).findings
-    assert [(each.line, each.kind) for each in findings] == [(line, "unknown") for line in lines]
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "is_found"),
-    [
-        ("optax.chain(clip, optax.adamw(1e-3))", False),
-        ("optax.MultiSteps(optax.chain(clip, optax.adamw(1e-3)), 8)", False),
-        ("optax.chain(optax.masked(clip, mask), optax.adamw(1e-3))", True),
-        ("optax.masked(optax.chain(clip, optax.adamw(1e-3)), mask)", True),
-        ('optax.multi_transform({"w": clip, "b": optax.identity()}, labels)', True),
-        ('optax.transforms.partition({"w": clip, "b": optax.identity()}, labels)', True),
-        ("optax.chain(clip if steps else optax.identity(), optax.adamw(1e-3))", True),
-        ("optax.chain(*([clip] if steps else []), optax.adamw(1e-3))", True),
-        ("optax.chain(clip, optax.adamw(1e-3) if steps else optax.sgd(1e-3))", False),
-    ],
-)
-def test_a_clip_of_optax_for_some_parameters_or_steps_is_unknown(check: Check, optimizer: str, is_found: bool) -> None:
-    findings = check({"a.py": OPTAX.format(optimizer)}, NEAREST).findings
-    assert [(each.line, each.kind) for each in findings] == [(3, "unknown")] * is_found
-
-
-@pytest.mark.parametrize(
     ("before", "tensors", "is_found"),
     [
         ("def decay(m):\n    return [p for p in m.parameters() if p.ndim > 1]", "decay(model)", True),
@@ -142,57 +92,3 @@ def test_a_clip_of_optax_for_some_parameters_or_steps_is_unknown(check: Check, o
 def test_parameters_that_a_helper_selects_are_unknown(check: Check, before: str, tensors: str, is_found: bool) -> None:
     findings = check({"a.py": SELECTED.format(before, tensors)}).findings
     assert [each.kind for each in findings] == ["unknown"] * is_found
-
-
-@pytest.mark.parametrize(
-    ("code", "count"),
-    [
-        ('os.environ["MAX_GRAD_NORM"] = "0.1"', 1),
-        ('os.environ.setdefault("GRAD_CLIP", "0.1")', 1),
-        ('os.putenv("GRAD_CLIP", "0.1")', 1),
-        ('os.environ["SEED"] = "1"', 0),
-        ('norm = os.environ["MAX_GRAD_NORM"]', 0),
-    ],
-)
-def test_a_variable_of_the_environment_that_source_sets_is_unknown(check: Check, code: str, count: int) -> None:
-    findings = check({"a.py": f"import os\n\n{code}\n", "ds.json": DEEPSPEED % "1.0"}).findings
-    assert [(each.line, each.kind) for each in findings] == [(3, "unknown")] * count
-
-
-@pytest.mark.parametrize(
-    ("body", "count"),
-    [
-        ("pass", 1),
-        ("self.log('norm', 1.0)", 1),
-        ("torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)", 0),
-        ("super().configure_gradient_clipping(optimizer)", 0),
-        ("pass\n\n    def on_before_optimizer_step(self, optimizer):\n        self.clipper(self.parameters())", 0),
-    ],
-)
-def test_a_module_of_lightning_that_replaces_the_clip_by_nothing_is_unknown(
-    check: Check, body: str, count: int
-) -> None:
-    method = f"    def configure_gradient_clipping(self, optimizer):\n        {body}\n"
-    findings = check(
-        {"a.py": f"import torch\n\n\nclass M(LightningModule):\n{method}", "ds.json": DEEPSPEED % "1.0"}
-    ).findings
-    assert [(each.line, each.does.partition(",")[0]) for each in findings] == [
-        (5, "This method replaces the clipping of Lightning's Trainer")
-    ] * count
-
-
-@pytest.mark.parametrize("name", ["max_grad_nrom", "max_grad_nom", "clip_gard_norm"])
-@pytest.mark.parametrize("text", [HF.format("") + "args.{} = 1.0\n", "config.train.{} = 1\n"])
-def test_a_misspelt_setting_is_unknown(check: Check, name: str, text: str) -> None:
-    finding = only_finding(check({"a.py": text.format(name), "right.py": TORCH % 1.0}))
-    assert (finding.kind, f".{name} = 1" in finding.clip) == ("unknown", True)
-    assert "is probably misspelt" in finding.does
-    finding = only_finding(check({"a.py": "", "a.yaml": f"run: {{{name}: 1.0}}\n"}))
-    assert (finding.kind, finding.clip) == ("unknown", f"run.{name} = 1.0")
-
-
-@pytest.mark.parametrize(
-    "text", ["args.max_grad_nrom = []", "gan.clip_grad_norm_d = 5", "log.grad_norm = 1.0", "args.max_seq_norm = 1.0"]
-)
-def test_a_setting_with_another_name_is_not_misspelt(check: Check, text: str) -> None:
-    assert check({"a.py": HF.format("") + f"{text}\n"}).findings == []

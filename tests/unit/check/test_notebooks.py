@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.config.check_files import CLIP_CONFIG, Check, only_finding
+from support.config.check_files import Check, only_finding
 
 IMPORT = "import torch\nfrom torch.nn.utils import clip_grad_norm_\n"
 CLIP = "clip_grad_norm_(model.parameters(), {})\n"
@@ -117,22 +117,6 @@ def test_an_optimizer_in_a_notebook_needs_a_clip(check: Check) -> None:
 
 
 OPTAX = "import optax\nfrom unified_clip import ClipConfig\nCLIP = ClipConfig.load('clip.toml')\n"
-
-
-def test_a_cell_that_is_only_written_to_a_file_is_not_run_by_other_cells(check: Check) -> None:
-    cells = (
-        OPTAX + "tx = optax.chain(CLIP.as_optax(), optax.adam(1e-3))\n",
-        "%%writefile train.py\nimport optax\ntx = optax.chain(optax.clip_by_global_norm({}), optax.adam(1e-3))\n",
-        "state = tx.init({})\nupdates, state = tx.update(grads, state)\n",
-    )
-    nearest = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
-    texts = [cell.replace("{}", "1.0") for cell in cells]
-    assert check({"a.ipynb": notebook(*texts)}, nearest).findings == []
-    finding = only_finding(check({"a.ipynb": notebook(*(cell.replace("{}", "5.0") for cell in cells))}, nearest))
-    assert (finding.kind, finding.column) == ("drift", 18)
-    assert finding.clip == "optax.clip_by_global_norm in cell 4, line 3"
-    later = notebook(*texts[:1], texts[1].replace("%%writefile train.py\n", ""), texts[2])
-    assert "assigns another value to tx" in only_finding(check({"a.ipynb": later}, nearest)).does
 
 
 def test_a_cell_with_only_comments_that_is_written_to_a_file(check: Check) -> None:

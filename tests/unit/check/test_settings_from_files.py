@@ -284,24 +284,3 @@ def test_an_entry_does_not_approve_another_default(check: Check) -> None:
         finding = only_finding(check({"train.py": text.format(default)}, rules))
         assert finding.edit.startswith("The entry 1 of check.ignore approves only ")
         assert "set the default of max_grad_norm to 1.0." in finding.edit
-
-
-@pytest.mark.parametrize(
-    ("command", "is_late"),
-    [
-        ("torchrun train.py \\\n  --deepspeed ds.json\n", True),
-        ("torchrun other.py --deepspeed ds.json\n", False),
-        ("torchrun train.py --output_dir a\n", False),
-    ],
-)
-def test_a_line_after_parsing_has_no_effect_if_a_command_passes_deepspeed(
-    check: Check, command: str, is_late: bool
-) -> None:
-    head, last = PARSER.rsplit("Trainer(model", 1)
-    files = {"train.py": f"{head}training_args.max_grad_norm = 1.0\nTrainer(model{last}", "run.sh": command}
-    files["ds.json"] = DEEPSPEED % '"auto"'
-    findings = check(files).findings
-    assert [each.path for each in findings] == ["train.py"] * is_late
-    if is_late:
-        assert findings[0].does.startswith("run.sh starts this script with --deepspeed. Creating TrainingArguments")
-        assert "Pass max_grad_norm=1.0 to TrainingArguments" in findings[0].edit

@@ -35,14 +35,6 @@ def test_the_edit_names_the_object_that_the_trainer_gets(check: Check) -> None:
     assert finding.edit.startswith("own_args.max_grad_norm = 1.0\n"), "not model.max_grad_norm"
 
 
-def test_a_setting_after_the_parser_of_trl_is_compared(check: Check) -> None:
-    text = SCRIPT.format(IN_CALL).replace("SFTTrainer(model", "training_args.max_grad_norm = {}\nSFTTrainer(model")
-    assert check({"sft.py": text.format(1.0)}).findings == []
-    assert [each.kind for each in check({"sft.py": text.format(0.5)}).findings] == ["drift"]
-    command = "accelerate launch sft.py --deepspeed ds.json\n"
-    assert [each.kind for each in check({"sft.py": text.format(1.0), "a.sh": command}).findings] == ["unknown"]
-
-
 @pytest.mark.parametrize(
     "command", ["trl sft --lr 1 \\\n  --config conf/a.yaml\n", "python trl/scripts/sft.py --config=conf/a.yaml\n"]
 )

@@ -69,13 +69,6 @@ def test_a_schedule_is_compared_by_its_rule(check: Check) -> None:
     assert only_finding(check({"a.py": same}, clip)).kind == "unknown"
 
 
-def test_the_order_of_the_call_is_judged_too(check: Check) -> None:
-    source = "import torch\n\nif False:\n    torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)\n"
-    finding = only_finding(check({"a.py": source}))
-    assert "only known at run time" in finding.does
-    assert "This clip never runs" in finding.does
-
-
 @pytest.mark.parametrize(
     ("source", "threshold", "settings"),
     [

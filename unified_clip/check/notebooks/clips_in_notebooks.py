@@ -61,9 +61,9 @@ def _placed(use: ClipUse, notebook: Notebook) -> ClipUse:
     place = _place(notebook, use.line)
     words = f"cell {place.cell}, line {place.line}"
     name = words if use.clip == "cell" else f"{use.clip} in {words}"
-    why, twice, note = (_renamed(text, use.path, notebook) for text in (use.why_unknown, use.twice, use.note))
+    why = _renamed(use.why_unknown, use.path, notebook)
     column = max(use.column - place.indent, 1)
-    return replace(use, line=place.file_line, column=column, clip=name, why_unknown=why, twice=twice, note=note)
+    return replace(use, line=place.file_line, column=column, clip=name, why_unknown=why)
 
 
 def _place(notebook: Notebook, line: int) -> cells.Place:

@@ -10,16 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document
-from ...config.formats import FORMATS, clip_key_names, convert, placement
+from ...config.formats import FORMATS, convert, placement
 from ...config.formats.base import SetElsewhereError
 from ...config.formats.python_config.changes import ROOTS
-from ...config.formats.python_source import MAX_ALIASES, Source, last_name, shortened
+from ...config.formats.python_source import MAX_ALIASES, Source, shortened
 from ...config.formats.trainers.huggingface.training_arguments import NO_CLIP
 from ...errors import ConfigError
-from ...port.catalog import KERAS_OPTIMIZER
 from .. import command_lines
 from ..clip_use import ClipUse
 from ..notebooks.cells import python_source, source_of
@@ -42,33 +40,7 @@ BY_TEXT = (
     "This code sets a clip setting by name, on an object that is only known at run time. Write the value into the "
     "trainer's file or arguments, or add the setting to check.ignore with a reason."
 )
-IN_ENVIRONMENT = (
-    "This code sets an environment variable that is named like a clip setting. The code that reads the variable is "
-    "unknown. Write the value into the trainer's file or arguments, or add the setting to check.ignore with a reason."
-)
-MISSPELT = (
-    "The name of this setting is probably misspelt, so the setting has no effect. Correct the name. If the name is "
-    "right, add the setting to check.ignore with a reason."
-)
-NEED_CLIP = (
-    "need_clip excludes parameters from Paddle's clips. {config} has to exclude the same parameters, but this file "
-    "does not show their names. Remove need_clip, or add this setting to check.ignore with a reason."
-).format(config="The clip configuration")
-LAYERWISE = (
-    "This optimizer updates each parameter during the backward pass. So there is no norm of all gradients, and "
-    "max_grad_norm has no effect. Set optim to another optimizer, or add optim to check.ignore with a reason."
-)
 NO_CLIPPING = f'{NO_CLIP} To clip at max_grad_norm, add "gradient_clipping": "auto".'
-UNPACKED = (
-    "The arguments in {code} are only known at run time. They might set a clip. Pass each argument by its name, or add "
-    "the call to check.ignore with a reason."
-)
-
-
-NO_CLIP_IN_METHOD = (
-    "This method replaces the clipping of Lightning's Trainer, and no code in this class clips. So gradient_clip_val "
-    "has no effect. Remove the method, or clip in the method."
-)
 
 
 class IndirectSetting(NamedTuple):
@@ -111,14 +83,6 @@ def _set_by_text(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
                     yield IndirectSetting(node, f"{name} in {shortened(node)}", why=BY_TEXT)
 
 
-def _misspelt(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield assignments to an attribute with a misspelt name, such as args.max_grad_nrom = 1.0."""
-    match node:
-        case ast.Assign(targets=[ast.Attribute(attr=name) as target], value=ast.Constant(value=value)):
-            if clip_key_names.is_misspelt(name) and is_number(value):
-                yield IndirectSetting(target, f"{ast.unparse(target)} = {value!r}", why=MISSPELT)
-
-
 def _in_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield code such as cfg.clip_grad.params.max_norm = 1.0 or cfg.optim_wrapper.clip_grad = None.
 
@@ -131,53 +95,6 @@ def _in_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
             is_clip = name in ("clip_grad", "grad_clip") and not isinstance(value, ast.Dict | ast.Call)
             if (is_limit or (is_clip and tables[-1] in ROOTS)) and tables[0] not in ROOTS:
                 yield IndirectSetting(target, ast.unparse(target), why=BY_TEXT)
-
-
-def _environment(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield code such as os.environ["MAX_GRAD_NORM"] = value."""
-    match node:
-        case ast.Assign(targets=[ast.Subscript(value=table, slice=ast.Constant(value=name) as place)]):
-            is_environment = source.dotted(table) == "os.environ"
-        case ast.Call(func=function, args=[ast.Constant(value=name) as place, _]):
-            is_environment = source.dotted(function) in ("os.environ.setdefault", "os.putenv")
-        case _:
-            return
-    if is_environment and _is_clip(name):
-        yield IndirectSetting(place, f"os.environ: {name!s}", why=IN_ENVIRONMENT)
-
-
-def _excluding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield code that excludes a parameter from clipping, such as `p.need_clip = False`."""
-    match node:
-        case ast.keyword(arg="need_clip", value=value):
-            place: ast.expr = value
-        case ast.Assign(targets=[ast.Attribute(attr="need_clip") as place], value=value):
-            pass
-        case ast.Call(func=ast.Name(id="setattr"), args=[_, ast.Constant(value="need_clip"), value]):
-            place = node
-        case _:
-            return
-    if not (isinstance(value, ast.Constant) and value.value in (True, None)):
-        yield IndirectSetting(place, f"need_clip = {shortened(value)}", why=NEED_CLIP)
-
-
-def _layerwise(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield optimizers that clip per layer, as in optim="lomo"."""
-    match node:
-        case ast.keyword(arg="optim", value=value):
-            choice = source.followed(value)
-            name = str(getattr(choice, "value", "")) if isinstance(choice, ast.Constant) else last_name(choice).lower()
-            if name.endswith("_layerwise") or name in ("lomo", "adalomo"):
-                yield IndirectSetting(value, f'optim = "{name}"', why=LAYERWISE)
-
-
-def _unpacked(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield calls that pass unknown arguments to an optimizer, as in keras.optimizers.Adam(**kwargs)."""
-    if isinstance(node, ast.Call) and KERAS_OPTIMIZER.match(source.dotted(node.func)):
-        for keyword in node.keywords:
-            if keyword.arg is None and not isinstance(keyword.value, ast.Dict):
-                name = ast.unparse(node.func)
-                yield IndirectSetting(node, name, why=UNPACKED.format(code=f"**{shortened(keyword.value)}"))
 
 
 def _deepspeed(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
@@ -287,16 +204,6 @@ def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> 
     return RUN_TIME
 
 
-def _overriding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Find classes that override Lightning's clip method, but clip nothing."""
-    match source.parents.get(node), node:
-        case ast.ClassDef() as owner, ast.FunctionDef(name="configure_gradient_clipping" as name):
-            called = [last_name(each.func).lower() for each in ast.walk(owner) if isinstance(each, ast.Call)]
-            if not any("clip" in each or each == "attach_to" for each in called):
-                yield IndirectSetting(node, name, why=NO_CLIP_IN_METHOD)
-
-
 FINDERS: tuple[Callable[[Source, ast.AST], Iterator[IndirectSetting]], ...] = (
-    _set_by_text, _misspelt, _in_table, _environment, _excluding, _layerwise, _unpacked,
-    _deepspeed, _torchtitan, _overriding,
+    _set_by_text, _in_table, _deepspeed, _torchtitan,
 )  # fmt: skip

@@ -13,7 +13,8 @@ from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source, last_name
 from ..clip_use import ClipUse
 from ..notebooks.cells import python_source, source_of
-from .configuration_uses import SHOWS
+
+SHOWS = ("format", "info", "log", "log_params", "print", "repr", "str", "warning")
 
 WRITES = ("__setattr__", "add_argument", "setattr", "update")
 

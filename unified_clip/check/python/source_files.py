@@ -6,17 +6,16 @@ import ast
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ..._kit.parse import decoded
 from ...config.clip_config import ClipConfig
 from ...config.documents import format_value
-from ...config.formats.python_source import Source, shortened
+from ...config.formats.python_source import Source
 from ...config.formats.trainers.paddle.paddle import ARGUMENTS, Paddle, has_groups
 from ...config.schema import is_off
 from ...errors import ConfigError
@@ -26,28 +25,21 @@ from ...port.ported_clip import SET_OUTSIDE, PortedClip, PortedFile, UnreadableF
 from ...port.rules.function import MADE_OF_GRADIENT
 from ...port.source import unused_result
 from .. import patterns
-from ..clip_use import ONE_PER_GROUP, OWN, ClipUse, NamedValue
+from ..clip_use import ONE_PER_GROUP, ClipUse, NamedValue
 from ..notebooks import clips_in_notebooks
-from ..notebooks.cells import parsed, python_source
+from ..notebooks.cells import parsed, python_source, source_of
 from ..trainer_files import may_name_clip
 from . import (
     clipped_parameters,
-    clipped_twice,
     engine_methods,
     engine_of_clip,
     indirect_settings,
-    optax_order,
     possible_clips,
     setting_readers,
-    unused_configurations,
 )
-from .calls import attributes, config_calls, effect, never_runs, options, parsed_arguments, unified_clip_calls
+from .calls import attributes, effect, options, parsed_arguments, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
-from .steps import base_classes, scaled_gradients, steps_without_clip
-from .steps.gradient_events import Place
 from .trainers import deepspeed
-
-_Known = tuple[Source, Mapping[str, config_calls.ConfigVariable]]
 
 MEASURES = ("get_total_norm", "global_norm")
 
@@ -69,10 +61,6 @@ OTHER_OBJECT = (
     "{name} is not the object with the training arguments, so this line sets no clip. Set max_grad_norm of the "
     "training arguments, or remove the line."
 )
-OWN_LOOP = (
-    "This file creates a Trainer, but never calls its method train. Instead, a loop with {step} in line {line} trains "
-    "without a clip. Clip in the loop, or call train."
-)
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Pass a constant value, or add "
     "the clip to check.ignore with a reason."
@@ -83,89 +71,58 @@ def read(
     paths: list[Path],
     advance: Any = lambda count: None,
     configurations: Collection[Path] = (),
-    precisions: Mapping[Path, Mapping[str, str]] = MappingProxyType({}),
     *,
     root: Path,
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
     configurations: The Python files that are read as configurations of trainers.
-    precisions: `precisions[file][name]` is the `mixed_precision` of the Accelerate file `name` near the Python `file`.
     root: The folder of the clip configuration.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source, edit=False)
-    uses: list[ClipUse | None] = []
-    own_uses = {path: unified_clip_calls.uses(path) for path in paths}
+    own_uses, own_names = _own_uses([file.path for file in ported])
+    uses: list[ClipUse | None] = [use for each in own_uses.values() for use in each]
     for file in ported:
-        uses += _native_uses(file, configurations, paths, is_replaced=bool(own_uses[file.path]))
-    own_uses_all = list(itertools.chain.from_iterable(own_uses[file.path] for file in ported))
-    resolved = list(unused_configurations.resolved(own_uses_all, paths))
-    known_own = _own_configurations(resolved)
-    clippers = [
-        each
-        for path, (source, known) in known_own.items()
-        for each in config_calls.unused_clippers(source, path, known)
-    ]
-    uses = _without_own(uses, known_own)
-    uses += [*resolved, *unused_configurations.resolved(clippers, paths)]
-    uses += [each for path, (source, known) in known_own.items() for each in config_calls.read(source, path, known)]
+        native = _native_uses(file, configurations, paths, is_replaced=bool(own_uses[file.path]))
+        uses += [use for use in native if use is None or not _is_own(use, own_names[file.path])]
+        if names := own_names[file.path]:
+            uses += unified_clip_calls.calls(parsed(file.path), file.path, names)
     uses += [_unreadable(file) for file in unreadable]
     uses += itertools.chain.from_iterable(map(indirect_settings.read, paths))
     known = {*configurations, *(use.path for use in uses if use is not None)}
     uses += itertools.chain.from_iterable(map(clips_in_notebooks.clips_outside_python, paths))
     clips = _without_measures([use for use in uses if use is not None])
-    clips_and_steps = list(_in_steps(clips, paths, known_own, precisions))
+    settings_of_files: list[ClipUse] = []
     for path in filter(may_name_clip, paths):
         near = [other for other in paths if patterns.is_near(other, path, root)]
         is_known = path in known and b"ml_collections" not in python_source(path)
-        clips_and_steps += possible_clips.read(path, near, clips, is_known=is_known)
-    return list(clips_in_notebooks.with_cells(clips_and_steps))
+        settings_of_files += possible_clips.read(path, near, clips, is_known=is_known)
+    return list(clips_in_notebooks.with_cells([*clips, *settings_of_files]))
 
 
-def _in_steps(
-    uses: Sequence[ClipUse],
-    paths: Sequence[Path],
-    known_own: Mapping[Path, _Known],
-    precisions: Mapping[Path, Mapping[str, str]],
-) -> Iterator[ClipUse]:
-    """Yield all clips. For a file that clips, also yield its optimizers and steps that have no clip."""
-    by_path: dict[Path, list[ClipUse]] = {path: [] for path in known_own}
-    for use in uses:
-        by_path.setdefault(use.path, []).append(use)
-    for path, clips in by_path.items():
-        try:
-            source = parsed(path)
-        except ConfigError:  # the file is not Python: another function reports that
-            yield from clips
-            continue
-        clips = [use for use in clips if not never_runs.is_switched_off(source, _place(use), paths)]
-        own = _own_calls(known_own.get(path), config_calls.CLIPPING)
-        named = set(map(_place, clips))
-        if len(named | own) == 1:
-            clips = [_if_called(use, source, paths) for use in clips]
-        reasons = scaled_gradients.by_accelerate(source, named | own, precisions.get(path, {}))
-        for use in clips:
-            why = reasons.get(_place(use), "") if use.package == "torch" and not use.engine else ""
-            yield _under_accelerate(use, why) if why else use
-        for line, column in own & reasons.keys() - named:
-            use = ClipUse(path, line, column + 1, f"{OWN}.ClipConfig", package=OWN)
-            yield _under_accelerate(use, reasons[line, column])
-        if clips:
-            yield from steps_without_clip.read(source, path, named | own)
+def _own_uses(paths: Sequence[Path]) -> tuple[dict[Path, list[ClipUse]], dict[Path, dict[str, ClipConfig]]]:
+    """Return the clips of unified_clip in each file, and the variables that hold them in this and other files."""
+    uses = {path: unified_clip_calls.uses(path) for path in paths}
+    names = {path: unified_clip_calls.names(parsed(path), uses[path]) if uses[path] else {} for path in paths}
+    users: dict[Path, set[Path]] = {path: set() for path in paths}
+    for path, known in [(path, dict(known)) for path, known in names.items() if known]:
+        module = path.resolve().parent.name if path.stem == "__init__" else path.stem
+        for other in paths:
+            source = source_of(other) if other != path and module.encode() in python_source(other) else None
+            if source is not None and (imported := unified_clip_calls.imported(source, module, known)):
+                names[other] |= imported
+                users[path].add(other)
+    for path in (path for path in paths if uses[path]):
+        others = tuple(sorted(users[path]))
+        of_path = [replace(use, users=others) for use in uses[path]]
+        unread = partial(unified_clip_calls.marked_unread, parsed(path), known=names[path])
+        uses[path] = of_path if others else [unread(use) for use in of_path]
+    return uses, names
 
 
-def _place(use: ClipUse) -> Place:
-    return use.line, use.column - 1
-
-
-def _if_called(use: ClipUse, source: Source, paths: Sequence[Path]) -> ClipUse:
-    why = never_runs.why_uncalled(source, _place(use), paths) if use.config is not None and use.call else ""
-    return replace(use, config=None, why_unknown=why) if why else use
-
-
-def _under_accelerate(use: ClipUse, why: str) -> ClipUse:
-    why = " ".join(filter(None, [use.why_unknown, why]))
-    return replace(use, config=None, why_unknown=why, package="accelerate")
+def _is_own(use: ClipUse, names: Collection[str]) -> bool:
+    """Return whether a clip is a call of a `ClipConfig`, such as `grad_clip(gradients)`."""
+    return any(use.clip == name or use.clip.startswith(f"{name}.") for name in names)
 
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
@@ -173,32 +130,6 @@ def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
     known = [use for use in uses if use.config is not None and not is_off(use.config) and not use.unused]
     clipping = {path for use in known for path in (use.path, *use.users)}
     return [use for use in uses if not (use.call and use.config and is_off(use.config) and use.path in clipping)]
-
-
-def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
-    paths = dict.fromkeys(use.path for use in uses if use.config is not None)
-    sources = {path: parsed(path) for path in (*paths, *(user for use in uses for user in use.users))}
-    of_path = {path: [use for use in uses if use.path == path] for path in sources}
-    known = {path: config_calls.configurations(source, of_path[path]) for path, source in sources.items()}
-    imported: dict[Path, dict[str, config_calls.ConfigVariable]] = {}
-    for use in uses:
-        for user in use.users:
-            names = config_calls.imported(sources[user], use.path.stem, known[use.path])
-            imported[user] = {**imported.get(user, {}), **names}
-    for path, names in imported.items():
-        known[path] = config_calls.configurations(sources[path], of_path[path], names)
-    return {path: (sources[path], known[path]) for path in sources}
-
-
-def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
-    """Leave out calls of unified_clip's methods, such as `clip_`, which only look like clips of a framework."""
-    places = {path: _own_calls(known, config_calls.METHOD_KINDS) for path, known in known_own.items()}
-    return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
-
-
-def _own_calls(known: _Known | None, methods: Collection[str]) -> set[tuple[int, int]]:
-    calls = config_calls.calls(*known) if known is not None else ()
-    return {(call.lineno, call.col_offset) for call, method, _ in calls if method in methods}
 
 
 def _native_uses(
@@ -215,17 +146,7 @@ def _native_uses(
     is_read = file.path not in configurations
     sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
     uses = [_native(file.path, site, is_replaced, source, calls.get((site.line, site.column)), paths) for site in sites]
-    misplaced = {(call.lineno, call.col_offset + 1): why for call, why in optax_order.misplaced(source).items()}
-    for index, use in enumerate(uses):  # a clip of optax that clips no gradients
-        if use and (why := misplaced.get((use.line, use.column))):
-            uses[index] = replace(use, config=None, why_unknown=why)
-    uses = [use and _of_arguments(source, use) for use in uses if use is None or not _is_set_by_code(source, use)]
-    if not is_replaced:
-        return _with_own_loop(source, uses)
-    try:
-        return [*clipped_twice.marked(source, [use for use in uses if use is not None])]
-    except ConfigError:  # names of unified_clip are only known at run time: `_own_uses` reports it
-        return uses
+    return [use and _of_arguments(source, use) for use in uses if use is None or not _is_set_by_code(source, use)]
 
 
 def _is_set_by_code(source: Source, use: ClipUse) -> bool:
@@ -242,15 +163,6 @@ def _of_arguments(source: Source, use: ClipUse) -> ClipUse:
         if is_argument and deepspeed.has_settings(source.followed(target.value)):
             return replace(use, config=None, why_unknown=deepspeed.TOO_LATE)
     return use
-
-
-def _with_own_loop(source: Source, uses: Sequence[ClipUse | None]) -> list[ClipUse | None]:
-    of_trainer = [use for use in uses if use and use.package in deepspeed.TRAINERS and use.config is not None]
-    is_only = len(of_trainer) == len([use for use in uses if use]) > 0
-    if not is_only or not (step := base_classes.step_of_own_loop(source)):
-        return [*uses]
-    why = OWN_LOOP.format(step=shortened(step.func), line=step.lineno)
-    return [replace(use, config=None, why_unknown=why) if use in of_trainer else use for use in uses]
 
 
 def _unreadable(file: UnreadableFile) -> ClipUse:

@@ -17,8 +17,7 @@ from ..files_to_check import below
 from ..judge import make_finding
 from ..model import Finding
 from ..notebooks import clips_in_notebooks
-from ..python import possible_clips
-from ..python.steps import base_classes, training
+from ..python import possible_clips, training
 from ..trainer_files import PYTHON, SOURCES
 
 WILDCARD = re.compile(r"[*?]")
@@ -108,7 +107,7 @@ def each(
             lines.setdefault(use.path, []).append(use.line)
         python = [file for file in files if file.suffix == PYTHON]
         names = {name for path in lines if path.suffix == PYTHON for name in training.functions_at(path, lines[path])}
-        return base_classes.derived(names, python)
+        return training.derived(names, python)
 
     for file in files:
         glob = patterns.first_match(globs, file, root)

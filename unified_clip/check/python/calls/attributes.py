@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from ....config.formats.python_source import Source, last_name
 from ....errors import ConfigError
 from ...notebooks.cells import python_source, source_of
 from ..optimizers import COMPARING
-from ..steps.value_flow import assigned
 from .parsed_arguments import SETTERS, with_derived
 
 NAMING = (ast.AnnAssign, ast.Attribute, ast.BinOp, ast.ClassDef, ast.Compare, ast.FunctionDef, ast.Subscript, ast.arg)
@@ -93,7 +92,22 @@ def _of_class(owner: ast.ClassDef, name: str) -> Attribute | None:
 
 
 def _values(nodes: Iterable[ast.AST], target: str) -> list[ast.expr]:
-    return [value for node in nodes for each, value, _ in assigned(node) if ast.unparse(each) == target]
+    return [value for node in nodes for each, value in _assigned(node) if ast.unparse(each) == target]
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                match target, value:
+                    case ast.Tuple(elts=names), ast.Tuple(elts=values) if len(names) == len(values):
+                        yield from zip(names, values, strict=True)
+                    case ast.Tuple(elts=names), _:
+                        yield from ((name, value) for name in names)
+                    case _:
+                        yield target, value
+        case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.AugAssign(target=target, value=value):
+            yield target, value
 
 
 def _stores(node: ast.AST, name: str) -> bool:

@@ -16,14 +16,11 @@ from ...._kit.parse import UnreadableSourceError, parse_expression
 from ...._kit.static_values import is_number
 from ....config.clip_config import ClipConfig
 from ....config.documents.script_options import COMMENT
-from ....config.formats.engines import DEEPSPEED
 from ....config.formats.python_source import Source, last_name
 from ....config.formats.trainers.huggingface.training_arguments import UNDER_DEEPSPEED
 from ....errors import ConfigError
 from ...clip_use import ClipUse, shown
-from ...command_lines import CommandLineSetting, is_clip, is_shell
-from ...notebooks.cells import python_source
-from ..trainers import deepspeed
+from ...command_lines import CommandLineSetting, is_clip
 from . import parsed_arguments
 
 DEFINITIONS = ("DEFINE_float", "DEFINE_integer")
@@ -35,10 +32,6 @@ ARGUMENT = re.compile(
     r"(?<=\.py)(?:\s+[^\s;&|-][^\s;&|]*\.py)+(?!\w)|--?[\w.-]*(?:config|cfg)[\w-]*[\s=]+\S+\.py(?!\w)"
 )
 """Matches files that a command passes to its script, as in `train.py config.py`."""
-
-PARSED = re.compile(rb"\bparse_args_(into_dataclasses|and_config)\b")
-
-STARTS = "{place} starts this script with --deepspeed. {why}"
 
 OF_SCRIPT = (
     "The command passes this option to {script}, which is not checked. Also check {script}, or add this file to "
@@ -108,7 +101,7 @@ def _is_clip(name: str) -> bool:
     return is_clip(CommandLineSetting(1, name.rpartition(".")[2].lstrip("-"), 1.0, False))
 
 
-def passed(uses: Sequence[ClipUse], sources: Sequence[Path], files: Sequence[Path]) -> list[ClipUse]:
+def passed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> list[ClipUse]:
     """Return all clips. For a threshold on a command line, take the clip rule from the script that reads the threshold.
 
     If the command line names no script, take the scripts that other lines of the file name.
@@ -116,7 +109,6 @@ def passed(uses: Sequence[ClipUse], sources: Sequence[Path], files: Sequence[Pat
     readers = [use for use in uses if use.package and use.option]
     names = {path.name for path in sources}
     passed = [_as_read(use, readers, names) if use.option and not use.package else use for use in uses]
-    passed = [_under_deepspeed(use, files) for use in passed]
     return list(_changed(passed, sources)) if readers else passed
 
 
@@ -137,29 +129,12 @@ def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipU
         yield use
 
 
-def _under_deepspeed(use: ClipUse, files: Sequence[Path]) -> ClipUse:
-    """Mark the threshold in `args.max_grad_norm = 1.0` as unknown if a command passes --deepspeed."""
-    name = use.clip.rpartition(".")[2]
-    is_set = use.config is not None and not use.format and name == parsed_arguments.MAX_GRAD_NORM
-    if not is_set or not PARSED.search(python_source(use.path)):
-        return use
-    for path in filter(is_shell, files):
-        for command in re.finditer(r"(?:\\\n|[^\n])+", "\n".join(_lines(path))):
-            scripts = SCRIPT.findall(ARGUMENT.sub("", command[0]))
-            if use.path.name in scripts and re.search(r"--deepspeed[\s=]", command[0]):
-                why = STARTS.format(place=shown(path), why=deepspeed.TOO_LATE)
-                return replace(use, config=None, rule=None, why_unknown=why, engine=DEEPSPEED, package="transformers")
-    return use
-
-
 def _as_read(use: ClipUse, readers: Sequence[ClipUse], checked: Set[str]) -> ClipUse:
     (name, value), *rules = use.values
     if scripts := SCRIPT.findall(ARGUMENT.sub("", _command(use).partition(f"--{name}")[0])):
         why = OF_CHECKED_SCRIPT if scripts[-1] in checked else OF_SCRIPT
         use = replace(use, why_unknown=why.format(script=scripts[-1]))
-    # argparse accepts an option without its last letters
-    names = {each.option for each in readers if each.option.startswith(use.option)}
-    readers = [each for each in readers if each.option == use.option or names == {each.option}]
+    readers = [each for each in readers if each.option == use.option]
     if any(each.is_set_outside for each in readers) and "--deepspeed" in _command(use):
         return replace(use, why_unknown=UNDER_DEEPSPEED)
     of_scripts = {

@@ -4,35 +4,51 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...._kit.static_values import UnknownValueError
 from ....config.clip_config import ClipConfig
-from ....config.formats.python_source import Source
+from ....config.formats.python_source import Source, last_name
 from ....errors import ConfigError
 from ....port.catalog import FRAMEWORKS, clip_functions, positional_parameters
 from ...clip_use import OWN, ClipUse
 from ...notebooks.cells import parsed, python_source
-from .. import (
-    changed_configurations,
-    clipped_parameters,
-    clipped_twice,
-    optax_order,
-    source_paths,
-    unused_configurations,
-)
+from .. import clipped_parameters, source_paths
 from . import effect
 
 LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
 
+MAKERS = (
+    "model_construct", "model_validate", "model_validate_json", "model_validate_strings", "construct", "from_orm",
+    "parse_file", "parse_obj", "parse_raw", "validate",
+)  # fmt: skip
+"""Methods of pydantic models that create a `ClipConfig`."""
+
+METHODS = {
+    "__call__": "functional", "as_optax": "class", "as_paddle": "class", "clip_": "in place", "pairs": "functional",
+}  # fmt: skip
+"""The methods of a `ClipConfig` that clip, and what `effect.of_call` has to know about them."""
+
+COPIES = ("model_copy", "copy")
+
+CHANGED = (
+    "{code} may set or change settings of a clip configuration, so the effect of that configuration is unknown. Write "
+    "the settings into a file, and load the file with ClipConfig.load. Or add this code to check.ignore with a reason."
+)
 
 NOT_CALLED = (
     "The effect of this clip is unknown, because this line names the function but does not call it. Where you call the "
     "function, write its full name, and pass a number as the threshold. Or add this clip to check.ignore with a reason."
 )
 
+UNREAD = (
+    "No checked code reads {name}, so this configuration clips nothing. Clip with it, as in {name}(gradients), or "
+    "remove this line. If another file uses {name}, also pass that file to the check."
+)
 RUN_TIME_PATH = (
     "{part} is only known at run time, so the file of {call} is unknown. Write a path relative to the source, "
     'such as ClipConfig.load(Path(__file__).parent / "clip.toml"). Or add the clip to check.ignore with a reason.'
@@ -72,8 +88,6 @@ def uses(path: Path) -> list[ClipUse]:
     except ConfigError as error:
         return [ClipUse(path, 1, 1, OWN, why_unknown=str(error), package=OWN)]
     own = [use for name, node in used if (use := _own(source, path, name, node)) is not None]
-    own_calls = [(OWN, *each) for each in changed_configurations.read(source)]
-    own_calls += [("optax", *each) for each in optax_order.own(source)]
     return own + [
         ClipUse(
             path,
@@ -81,11 +95,89 @@ def uses(path: Path) -> list[ClipUse]:
             call.col_offset + 1,
             f"{OWN}.{name}",
             why_unknown=why,
-            package=package,
-            changes_nonfinite=changed_configurations.changes_nonfinite(call),
+            package=OWN,
         )
-        for package, call, name, why in own_calls
+        for call, name, why in _changed(source)
     ]
+
+
+def _changed(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
+    """Yield (call, name, reason) for each call that copies an object with other settings of a `ClipConfig`."""
+    for call in source.calls:
+        is_replaced = source.dotted(call.func) == "copy.replace"
+        is_copied = isinstance(call.func, ast.Attribute) and call.func.attr in COPIES
+        names = [each.arg for each in call.keywords] if is_replaced else []
+        for update in (each.value for each in call.keywords if is_copied and each.arg in ("update", None)):
+            names += [getattr(key, "value", None) for key in update.keys] if isinstance(update, ast.Dict) else [None]
+        if any(name is None or name in ClipConfig.model_fields for name in names):
+            name = "copy.replace" if is_replaced else last_name(call.func)
+            yield call, name, CHANGED.format(code=ast.unparse(call))
+
+
+def names(source: Source, uses: Sequence[ClipUse]) -> dict[str, ClipConfig]:
+    """Return the variables that hold a `ClipConfig` or an object made from one, such as "self.clip"."""
+    made = {(use.line, use.column - 1): use.config for use in uses if use.config is not None and not use.call}
+    assignments = [node for node in source.nodes if isinstance(node, ast.Assign | ast.AnnAssign) and node.value]
+    known: dict[str, ClipConfig] = {}
+    before = -1
+    while before < len(known):
+        before = len(known)
+        for node in assignments:
+            read = [each for each in ast.walk(node.value or node) if isinstance(each, ast.Name | ast.Attribute)]
+            configs = [made.get((each.lineno, each.col_offset)) or known.get(ast.unparse(each)) for each in read]
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for config in filter(None, configs):
+                known |= {ast.unparse(name): config for each in targets for name in getattr(each, "elts", [each])}
+    return known
+
+
+def imported(source: Source, module: str, known: Mapping[str, ClipConfig]) -> dict[str, ClipConfig]:
+    """Return the names by which a file imports the variables `known` of another file. A star imports all of them."""
+    found: dict[str, ClipConfig] = {}
+    for node in source.nodes:
+        match node:
+            case ast.ImportFrom(module=name) if (name or "").rpartition(".")[2] == module:
+                for alias in node.names:
+                    if alias.name in known:
+                        found[alias.asname or alias.name] = known[alias.name]
+                    elif alias.name == "*":
+                        found |= known
+            case ast.Import() | ast.ImportFrom():
+                modules = {each.asname or each.name for each in node.names if each.name.rpartition(".")[2] == module}
+                found |= {f"{each}.{name}": config for each in modules for name, config in known.items()}
+    return found
+
+
+def marked_unread(source: Source, use: ClipUse, known: Mapping[str, ClipConfig]) -> ClipUse:
+    """Mark a clip of unknown effect if no code of its file reads the variable with the configuration.
+
+    Code elsewhere can read an attribute, such as `self.clip`, and can use a configuration that has no variable.
+    """
+    variables = {name for name, config in known.items() if config is use.config}
+    reads = [node for node in source.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    if not variables or not all(map(str.isidentifier, variables)) or any(node.id in variables for node in reads):
+        return use
+    return replace(use, config=None, why_unknown=UNREAD.format(name=min(variables)), unused=min(variables))
+
+
+def calls(source: Source, path: Path, known: Mapping[str, ClipConfig]) -> Iterator[ClipUse]:
+    """Yield the calls of a `ClipConfig` that clip nothing or only a part of the parameters.
+
+    An example is `clip(gradients)` without a use of the result.
+    """
+    for call in source.calls:
+        code = ast.unparse(call.func)
+        name, _, method = (code, "", "__call__") if code in known else code.rpartition(".")
+        if name not in known or method not in METHODS:
+            continue
+        use = ClipUse(path, call.lineno, call.col_offset + 1, f"{OWN}.ClipConfig.{method}", package=OWN)
+        try:
+            narrowed = effect.of_call(source, call, known[name], METHODS[method])
+        except ConfigError as error:
+            yield replace(use, why_unknown=str(error))
+            continue
+        if narrowed != known[name]:
+            yield replace(use, config=narrowed)
 
 
 def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | None:
@@ -98,15 +190,9 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
         return use(why_unknown=NOT_CALLED) if is_passed_on and last.islower() and last in _own_functions() else None
     try:
         if (config := _created(source, path, call, name)) is not None:
-            marked = unused_configurations.mark_unused(source, use(config), call)
-            if not marked.unused:
-                changed_configurations.check_replaced(source, call)
-            return marked
-        if name in clipped_twice.CALLBACKS:
-            callback = unused_configurations.mark_unused(source, use(), call)
-            return callback if callback.unused else None
-        if name in [f"ClipConfig.{maker}" for maker in changed_configurations.MAKERS]:
-            return use(why_unknown=changed_configurations.WHY.format(code=ast.unparse(call)))
+            return use(config)
+        if name in [f"ClipConfig.{maker}" for maker in MAKERS]:
+            return use(why_unknown=CHANGED.format(code=ast.unparse(call)))
         if last in _own_functions():
             config = _config(source, call, last, _threshold(source, call, last))
             code = clipped_parameters.with_threshold_slot(

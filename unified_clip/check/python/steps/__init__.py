@@ -1,1 +1,0 @@
-"""Find steps without a clip, and clips of scaled gradients."""
