@@ -187,16 +187,16 @@ def test_the_job_for_gitlab_writes_a_code_quality_report(folder: Path, capsys: p
     assert [issue["fingerprint"] for issue in moved] == [issue["fingerprint"] for issue in issues], "only a line moved"
 
 
-def test_the_entry_for_a_key_of_own_code_approves_only_its_value(
+def test_the_entry_for_a_key_of_own_code_compares_its_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     part = PAGE.partition("### A key that only your own code reads")[2]
     (text, entry) = re.findall(r"```(?:yaml|toml)\n(.*?)```", part, re.DOTALL)[:2]
     (tmp_path / "clip.toml").write_text(FILES["clip.toml"] + entry)
-    source = tmp_path / tomllib.loads(entry)["check"]["ignore"][0]["path"]
+    source = tmp_path / tomllib.loads(entry)["check"]["key"][0]["path"].replace("**", "train.yaml")
     source.parent.mkdir(parents=True)
-    for changed, status in ((text, 0), (text.replace("1.0", "9.0"), 1), (text.replace("norm", "value"), 1)):
+    for changed, status in ((text, 0), (text.replace("1.0", "9.0"), 1), (text.replace("1.0", "0"), 1)):
         source.write_text(changed)
         assert cli.main(["config", "check", "clip.toml", "."]) == status
-    assert "approves only" in capsys.readouterr().out
+    assert "rule: none; wanted: global_norm" in capsys.readouterr().out

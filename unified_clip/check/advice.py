@@ -19,7 +19,6 @@ from .clip_use import ARGUMENT_FORMATS, ONE_PER_GROUP, THRESHOLD, ClipUse, shown
 from .model import Difference
 from .notebooks.cells import source_of
 from .python.calls import parsed_arguments
-from .rules.key_names import allowed
 from .trainer_keys import TrainerKeys, find_keys, leaves
 
 MODEL = "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()"
@@ -86,9 +85,9 @@ UNREAD = (
 
 UNSUPPORTED = "unified_clip does not support"
 
-OTHER_RULE = (
-    'the key name implies the rule "{rule}", but {file} has the rule "{wanted}". Change the key and the code. Or, to '
-    "accept this clip as it is, add"
+DECLARE = (
+    "{reads} to {file}, with the rule by which your code clips. The check then compares the value. If the code does "
+    "not clip with a value such as 0, also list that value in off, as in off = [0]."
 )
 
 AFTER_PARSING = (
@@ -207,33 +206,23 @@ class Advisor:
         advice = f"{'Or, to accept the file' if correction else 'Correct the file. Or, to accept it'} as it is, add"
         if NOT_VALID.search(use.why_unknown):
             advice = UNPARSABLE.format(line=use.line, file=shown(use.path))
-        by_value, values_advice = self._approved_values(use)
-        if by_value:
-            advice = f"{'Or, if' if correction else 'If'} {values_advice}"
-        return _lines(correction, f"{advice} to {self._file.name}:", self._entry(use, by_value))
+        numbers = [each.name for each in use.values if is_number(each.value)]
+        if numbers and not use.unused:
+            reads = f"{'Or, if' if correction else 'If'} your own code reads this key, add"
+            declare = DECLARE.format(reads=reads, file=self._file.name)
+            return _lines(correction, declare, *(self._key(use, name) for name in dict.fromkeys(numbers)))
+        return _lines(correction, f"{advice} to {self._file.name}:", self._entry(use, {}))
+
+    def _key(self, use: ClipUse, name: str) -> str:
+        path = patterns.relative(use.read or use.path, self._file.resolve().parent)
+        rule = self._config.rule if self._config.rule in ("value", "norm", "global_norm") else "global_norm"
+        key = {"path": path, "key": name, "rule": rule}
+        return documents.dump({"check": {"key": [key]}}, documents.kind_of(self._file)).rstrip()
 
     def _entry(self, use: ClipUse, approved: dict[str, Any]) -> str:
         path = patterns.relative(use.read or use.path, self._file.resolve().parent)
         entry = {"path": path, **approved, "reason": "..."}
         return documents.dump({"check": {"ignore": [entry]}}, documents.kind_of(self._file)).rstrip()
-
-    def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
-        numbers = {each.value for each in use.values if is_number(each.value)}
-        threshold, rules = self._config.threshold, allowed(use.values)
-        if not numbers or not rules or not isinstance(threshold, float):
-            return {}, ""
-        reads = "your own code reads this key"
-        is_right = self._config.rule in rules
-        if numbers == {0} != {threshold}:
-            or_ = f", set the key to {threshold!r}. Or, if 0" if is_right else ", and 0"
-            return {"rule": "none"}, f"{reads}{or_} is meant to switch the clip off, add"
-        if is_right:
-            change = "" if numbers == {threshold} else f"set the key to {threshold!r}, and "
-            return {"rule": self._config.rule, "threshold": threshold}, f"{reads}, {change}add"
-        if len(numbers) > 1:
-            return {}, ""
-        approved = {"rule": rules[0], "threshold": numbers.pop()}
-        return approved, f"{reads}, {OTHER_RULE.format(rule=rules[0], file=self._file.name, wanted=self._config.rule)}"
 
     def _by_code(self, use: ClipUse, format_: str, instead: str) -> str:
         adapted = engines.adapted(instead, use.engine)

@@ -13,7 +13,7 @@ from ..config.explain import compare, describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import callback_files, command_lines, files_to_check, patterns, trainer_files
+from . import callback_files, command_lines, declared_keys, files_to_check, patterns, trainer_files
 from .clip_use import OWN, ClipUse, FoundClips, shown
 from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding
@@ -50,12 +50,14 @@ def check(
     files = [file for file in files if file not in reports]
     advance(len(reports))
     file_uses = _read(files, rules, root, advance)
+    declared_keys.add(file_uses, files, config, root)
     file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
     without_clips, left_to_trainers = required.each(rules.each, files, file_uses, root)
     judge = Judge(config, clip, file_uses.uses)
     judged = _judge_all(judge, file_uses, without_clips, files, rules, root, nearest=nearest)
     missing, notes = required.check(clip, rules.require, paths, files, file_uses, judged.unverified)
-    findings = [*judged.findings, *missing, *unused_entries.find(clip, rules, judged.used, files, paths)]
+    unused = unused_entries.find(clip, rules, judged.used, files, paths, file_uses.uses)
+    findings = [*judged.findings, *missing, *unused]
     return CheckReport(
         version=1,
         config=shown(clip),

@@ -16,6 +16,7 @@ from .._kit import atomic_files
 from .._kit.display import complain
 
 if TYPE_CHECKING:
+    from ..config.clip_config import ClipConfig
     from .model import CheckReport
 
 FORMATS = ("text", "json", "sarif", "github", "gitlab")
@@ -65,8 +66,9 @@ def _checked(options: argparse.Namespace) -> CheckReport:
     from .._command.progress import progress
     from . import check_files, files_to_check
 
-    _check_order(options.clip, options.paths)
-    paths = files_to_check.files(options.paths, options.clip)
+    rules = _loaded(options.clip, options.paths).check
+    declared = [key.path for key in rules.key] if rules else []
+    paths = files_to_check.files(options.paths, options.clip, declared)
     read = {os.path.realpath(path) for path in (options.clip, *paths)}
     if options.out and os.path.realpath(options.out) in read and not files_to_check.is_report(options.out):
         problem = f"--out is {options.out}, which is one of the files that the check reads. Pass another file to --out."
@@ -76,12 +78,12 @@ def _checked(options: argparse.Namespace) -> CheckReport:
         return check_files.check(options.clip, options.paths, paths, done, nearest=options.nearest)
 
 
-def _check_order(clip: Path, paths: Sequence[Path]) -> None:
+def _loaded(clip: Path, paths: Sequence[Path]) -> ClipConfig:
     from ..config.clip_config import ClipConfig
     from ..errors import ConfigError
 
     try:
-        ClipConfig.load(clip)
+        return ClipConfig.load(clip)
     except ConfigError as error:
         for path in filter(Path.is_file, paths):
             with suppress(ConfigError):

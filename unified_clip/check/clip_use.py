@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,21 @@ class NamedValue(NamedTuple):
     value: Any
 
 
+def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
+    """Yield the values in nested tables and lists.
+
+    name: The name of `value`. The name of a value in a table has a dot, such as "grad_clip.max_norm".
+    """
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from inner_values(inner, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from inner_values(inner, name)
+    else:
+        yield NamedValue(name, value)
+
+
 @dataclass(frozen=True)
 class ClipUse:
     """A clip in a file, or a trainer's file whose clip is set in another file.
@@ -72,6 +88,9 @@ class ClipUse:
 
     is_setting: bool = False
     """Whether this `ClipUse` is not a clip, but a setting that a clip in another place reads."""
+
+    is_declared: bool = False
+    """Whether an entry of `check.key` declares this setting."""
 
     option: str = ""
     attribute: str = ""

@@ -25,7 +25,6 @@ from ..config.documents.script_options import (
 from ..config.formats import FORMATS, Format, convert, placement
 from ..errors import ConfigError
 from .clip_use import THRESHOLD, ClipUse, NamedValue
-from .rules.key_names import RULES
 
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 
@@ -49,7 +48,7 @@ MAY_BE_CLIP = re.compile(r"(?i)clip|grad|max[\W_]*norm")
 """Matches the name of every clip setting. Lines without a match are skipped to save time."""
 
 MODE = re.compile(r"(?i)(grad(ient)?s?)?[-_]?clip(ping)?[-_]?(mode|type|method|algorithm|rule|by)")
-MODES = (*RULES, "agc", "adaptive")
+MODES = ("norm", "global_norm", "value", "agc", "adaptive")
 """The values of an option such as --clip-mode, which sets the rule of a clip and not its threshold."""
 
 MAX_NORM = re.compile(r"(?i)max_?norm")

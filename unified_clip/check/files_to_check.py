@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from .._kit import atomic_files
@@ -13,6 +13,7 @@ from .._kit.atomic_files import FileError
 from .._kit.directories import files_below, is_installed
 from ..config.documents import DOCUMENT_KINDS
 from ..errors import ConfigError
+from . import patterns
 from .clip_use import shown
 from .command_lines import SHELLS, has_shebang
 from .notebooks.cells import NOTEBOOK
@@ -46,17 +47,24 @@ REPORT = re.compile(
 """Matches a report of a check as JSON, as SARIF or for GitLab. `[]` is a report for GitLab without findings."""
 
 
-def files(paths: Sequence[Path], clip: Path) -> list[Path]:
+def files(paths: Sequence[Path], clip: Path, declared: Sequence[str] = ()) -> list[Path]:
     """Return all files below `paths`, except the clip configuration.
 
     A file is listed once, even if several paths or links lead to it.
+
+    declared: Patterns of files that are read whatever their suffix is.
     """
-    by_real_path = {Path(os.path.realpath(file)): file for path in paths for file in below(path)}
+    root = clip.resolve().parent
+
+    def has_kind(file: Path) -> bool:
+        return has_shebang(file) or patterns.first_match(declared, file, root) != ""
+
+    by_real_path = {Path(os.path.realpath(file)): file for path in paths for file in below(path, has_kind)}
     by_real_path.pop(clip.resolve(), None)
     return [by_real_path[file] for file in sorted(by_real_path)]
 
 
-def below(path: Path) -> list[Path]:
+def below(path: Path, has_kind: Callable[[Path], bool] = has_shebang) -> list[Path]:
     """Return the files with a suffix of `SUFFIXES` below a directory. If `path` is a file, return only this file.
 
     Hidden directories, virtual environments and installed packages are skipped.
@@ -64,7 +72,7 @@ def below(path: Path) -> list[Path]:
     if not path.is_dir():
         atomic_files.check_regular(path)
         return [path]
-    files = files_below(path, SUFFIXES, has_shebang)
+    files = files_below(path, SUFFIXES, has_kind)
     if not files:
         suffixes = ", ".join(SUFFIXES)
         raise ConfigError(f"{path}: the directory has no file that ends in {suffixes}. Pass another path.", "UC108")

@@ -26,9 +26,8 @@ from ..config.formats.trainers.huggingface.training_arguments import NO_TRAINER
 from ..errors import ConfigError
 from ..port.catalog import clip_function
 from . import command_lines, patterns
-from .clip_use import ClipUse, NamedValue
+from .clip_use import ClipUse, NamedValue, inner_values
 from .notebooks.cells import NOTEBOOK, all_code
-from .rules.key_names import inner_values
 
 PYTHON = ".py"
 SOURCES = (PYTHON, NOTEBOOK)

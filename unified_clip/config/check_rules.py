@@ -36,6 +36,27 @@ class Ignore(ConfigModel):
     reason: Name = Field(description="why the ignored clips are allowed to differ from this configuration")
 
 
+class DeclaredKey(ConfigModel):
+    """An entry of `check.key`: a key that holds the threshold of a clip in files of no known trainer."""
+
+    path: Name = Field(description=f"the files with the key. {GLOB}")
+    key: Name = Field(
+        description='the last names of the key, joined by dots, such as "optim.grad_clip". The name * matches any '
+        "name. In Python source, the key can be an attribute, an entry of a dict, an argument or a command line option",
+    )
+    rule: Literal["value", "norm", "global_norm"] = Field(description="the rule by which your code clips")
+    off: list[float | bool | str] = Field(
+        default=[],
+        description='values with which your code does not clip, such as [0, -1] or ["none"]. The value null always '
+        "switches the clip off",
+    )
+    family: Literal["pytorch", "tensorflow", "paddle"] | None = Field(
+        default=None,
+        description="the family of the framework's function that your code calls. By default, the family of this "
+        "configuration",
+    )
+
+
 class CheckRules(ConfigModel):
     """Settings of `unified-clip config check`. These settings do not change how gradients are clipped."""
 
@@ -68,6 +89,7 @@ class CheckRules(ConfigModel):
         description=f"files in which nonfinite may differ from this configuration. {GLOB}",
     )
     ignore: list[Ignore] = []
+    key: list[DeclaredKey] = []
     formats: dict[Name, Name] = Field(
         default={},
         description=f'a table from paths to formats, such as {{"configs/ds_*.json" = "deepspeed@0.19.6"}}. {GLOB}',

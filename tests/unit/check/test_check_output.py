@@ -221,5 +221,5 @@ def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
 
 def test_findings_that_differ_only_in_the_path_of_their_entry_are_printed_once(check: Check) -> None:
     text = output.as_text(check({f"{name}.py": "grad_clip = 1.0\nscale(grads, grad_clip)\n" for name in "abc"}))
-    assert text.count("[[check.ignore]]") == 1
+    assert text.count("[[check.key]]") == 1
     assert "  also at: b.py:1:1, c.py:1:1\n" in text

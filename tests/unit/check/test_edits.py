@@ -146,10 +146,6 @@ def test_a_configuration_that_cannot_be_parsed_is_found(check: Check, name: str)
     ("wrong", "edit"),
     [
         ("gradient_clip_vla: 1.0", "Remove trainer.gradient_clip_vla.\nOr, if your own code reads this key, add to"),
-        (
-            "gradient_clip_vla: 2.0",
-            "Remove trainer.gradient_clip_vla.\nOr, if your own code reads this key, set the key to",
-        ),
         ("gradient_clip_val: one", "Or, to accept the file as it is, add to"),
         ("gradient_clip_val: '1.0'", "Or, to accept the file as it is, add to"),
         ("gradient_clip_val: 1.0\n  gradient_clip_algorithm: nrom", "Or, to accept the file as it is, add to"),

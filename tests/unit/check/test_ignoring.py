@@ -134,49 +134,6 @@ def test_a_key_with_null_is_no_default(check: Check) -> None:
 PL_TRAINER = "pl_trainer:\n  gpus: 1\n  gradient_clip_val: {}\n  gradient_clip_algorithm: {}\n"
 
 
-@pytest.mark.parametrize("formats", ["", '\n[check.formats]\n"conf/*.yaml" = "lightning"\n'])
-def test_a_key_that_only_the_own_code_reads_is_approved_by_its_value(check: Check, formats: str) -> None:
-    name, ds = "conf/train.yaml", {"ds.json": DEEPSPEED % "1.0"}
-    finding = only_finding(check({name: PL_TRAINER.format(1.0, "norm"), **ds}, CLIP_CONFIG + formats))
-    advice, _, entry = finding.edit.partition(" your own code reads this key, add to clip.toml:\n")
-    correction = "trainer:\n  gradient_clip_val: 1.0\n  gradient_clip_algorithm: norm\n"
-    removed = "Remove pl_trainer.gradient_clip_val and pl_trainer.gradient_clip_algorithm.\nOr, if"
-    assert (finding.kind, advice) == ("unknown", f"{correction}{removed}" if formats else "If")
-    clip = f"{CLIP_CONFIG}{formats}\n{entry}\n"
-    report = check({name: PL_TRAINER.format(1.0, "norm"), **ds}, clip)
-    assert (report.findings, len(report.ignored)) == ([], 1)
-    for value, algorithm in ((9.0, "norm"), (1.0, "value"), ("${clip}", "norm"), ("true", "norm")):
-        finding = only_finding(check({name: PL_TRAINER.format(value, algorithm), **ds}, clip))
-        assert finding.edit.startswith(
-            "The entry 1 of check.ignore approves only rule = 'global_norm', threshold = 1.0"
-        )
-    assert (
-        "set the key to 1.0, and add"
-        in only_finding(check({name: PL_TRAINER.format(9.0, "norm"), **ds}, CLIP_CONFIG + formats)).edit
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "off", "second"),
-    [
-        ("conf/separate.yaml", "training:\n  grad_clip: 0\n", "  max_grad_norm: ${clip}\n"),
-        ("conf/separate.py", "grad_clip = 0\n", "max_grad_norm = 0.5\n"),
-    ],
-)
-def test_a_key_of_0_that_only_the_own_code_reads_is_approved_by_the_rule_none(
-    check: Check, name: str, off: str, second: str
-) -> None:
-    ds = {"ds.json": DEEPSPEED % "1.0", "own.py": "scale(grads, config.grad_clip)\n"}
-    advice, _, entry = only_finding(check({name: off, **ds})).edit.partition(", add to clip.toml:\n")
-    assert advice == "If your own code reads this key, set the key to 1.0. Or, if 0 is meant to switch the clip off"
-    report = check({name: off, **ds}, f"{CLIP_CONFIG}{entry}\n")
-    assert (report.findings, len(report.ignored)) == ([], 1)
-    for text in (off.replace("0", "5.0"), off + second):
-        assert "approves only rule = 'none'" in only_finding(check({name: text, **ds}, f"{CLIP_CONFIG}{entry}\n")).edit
-    required = CLIP_CONFIG + '[check]\nrequire = ["conf/*"]\n' + entry.replace("[check]", "")
-    assert [each.kind for each in check({name: off, **ds}, required).findings] == ["missing"], "it counts as no clip"
-
-
 def test_a_key_of_0_is_not_approved_by_a_rule_without_a_threshold(check: Check) -> None:
     clip = f'{CLIP_CONFIG}{IGNORE.format("own.yaml")}rule = "global_norm"\n'
     report = check({"own.yaml": "grad_clip: 0\n", "ds.json": DEEPSPEED % "1.0"}, clip)
@@ -184,67 +141,6 @@ def test_a_key_of_0_is_not_approved_by_a_rule_without_a_threshold(check: Check) 
 
 
 OWN_KEY = "optimizer:\n  config:\n    {}: {}\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("clipnorm", "norm"), ("clip_by_norm", "norm"), ("global_clipnorm", "global_norm"),
-        ("clip_norm", "global_norm"), ("clip_grad_value", "value"), ("grad-clip-value", "value"),
-        ("clip_grad", "global_norm"),
-    ],
-)  # fmt: skip
-def test_the_suggested_entry_approves_the_rule_of_the_keys_name(check: Check, name: str, rule: str) -> None:
-    ds = {"ds.json": DEEPSPEED % "1.0"}
-    value = 1.0 if rule == "global_norm" else 0.5
-    advice, _, entry = only_finding(check({"own.yaml": OWN_KEY.format(name, value), **ds})).edit.partition(":\n")
-    assert f'rule = "{rule}"\nthreshold = {value}\n' in entry
-    problem = f'the key name implies the rule "{rule}", but clip.toml has the rule "global_norm"'
-    assert (problem in advice) == (rule != "global_norm")
-    clip = f"{CLIP_CONFIG}{entry}\n"
-    report = check({"own.yaml": OWN_KEY.format(name, value), **ds}, clip)
-    assert (report.findings, len(report.ignored)) == ([], 1)
-
-
-@pytest.mark.parametrize("file", ["own.yaml", "own.py", "run.sh"])
-def test_an_approval_does_not_hold_for_a_key_that_is_named_like_another_rule(check: Check, file: str) -> None:
-    texts = {"own.yaml": "{}: 1.0\n", "own.py": "settings = dict({}=1.0)\n", "run.sh": "python train.py --{} 1.0\n"}
-    ds = {"ds.json": DEEPSPEED % "1.0"}
-    for approved in ('rule = "global_norm"\nthreshold = 1.0\n', "threshold = 1.0\n"):
-        clip = f"{CLIP_CONFIG}{IGNORE.format(file)}{approved}"
-        for name in ("global_clipnorm", "max_grad_norm", "clip_norm", "grad_clip"):
-            assert check({file: texts[file].format(name), **ds}, clip).findings == []
-        for name in ("clipnorm", "grad_clip_value", "clip_grad_value", "clip_by_norm"):
-            finding = only_finding(check({file: texts[file].format(name), **ds}, clip))
-            assert finding.edit.startswith("The entry 1 of check.ignore approves only ")
-
-
-def test_the_keys_in_a_table_have_to_stand_for_the_approved_rule(check: Check) -> None:
-    clip = f'{CLIP_CONFIG}{IGNORE.format("own.yaml")}rule = "global_norm"\nthreshold = 1.0\n'
-    ds = {"ds.json": DEEPSPEED % "1.0"}
-    named = "clip_grad: {clip_value: 1.0, clip_type: %s}"
-    approved = ("grad_clip: {max_norm: 1.0}", "grad_clip: {limit: 1.0}", named % "norm")
-    for text in approved:
-        assert check({"own.yaml": text, **ds}, clip).findings == []
-    rejected = (
-        "grad_clip: {max_value: 1.0}", "clip_grad_value: {limit: 1.0}", named % "value",
-        "clip_grad: {clip_value: 1.0}", "clip_norm: 1.0\nclip_grad_value: 1.0",
-    )  # fmt: skip
-    for text in rejected:
-        assert only_finding(check({"own.yaml": text, **ds}, clip)).path == "own.yaml"
-
-
-def test_an_entry_for_keys_of_two_rules_approves_no_rule(check: Check) -> None:
-    finding = only_finding(check({"own.yaml": "clipnorm: 1.0\nclip_grad_value: 1.0", "ds.json": DEEPSPEED % "1.0"}))
-    assert finding.edit.startswith("Correct the file. Or, to accept it as it is, add")
-    assert "rule" not in finding.edit
-
-
-def test_a_key_of_0_with_the_name_of_another_rule_is_not_to_be_set(check: Check) -> None:
-    finding = only_finding(check({"own.yaml": "clip_grad_value: 0", "ds.json": DEEPSPEED % "1.0"}))
-    advice, _, entry = finding.edit.partition(", add to clip.toml:\n")
-    assert advice == "If your own code reads this key, and 0 is meant to switch the clip off"
-    assert 'rule = "none"' in entry
 
 
 @pytest.mark.parametrize(

@@ -89,15 +89,6 @@ def test_a_rule_option_without_a_known_trainer_is_unknown(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "entry"), [("value", 'rule = "value"'), ("norm", 'rule = "global_norm"'), ("agc", "")]
-)
-def test_the_proposed_entry_does_not_approve_another_rule(check: Check, rule: str, entry: str) -> None:
-    finding = check({"run.sh": f"python main.py --clip-grad 1.0 --clip-type {rule}\n"}).findings[0]
-    assert finding.clip == "clip-grad = 1.0"
-    assert [line for line in finding.edit.splitlines() if line.startswith("rule")] == [entry] * bool(entry)
-
-
-@pytest.mark.parametrize(
     ("script", "clip", "edit"),
     [
         ("fairseq-train data --arch a --clip-norm 0.0\n", "fairseq: clip-norm", "--clip-norm 1.0"),

@@ -13,10 +13,10 @@ from ...config.documents import Document, format_value
 from ...config.formats import placement
 from ...config.formats.python_source import last_name, shortened
 from ...errors import ConfigError
-from ..clip_use import ClipUse
+from ..clip_use import ClipUse, inner_values
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
+from ..declared_keys import is_dict, named_values
 from ..notebooks.cells import source_of
-from ..rules.key_names import inner_values
 from ..trainer_files import has_number
 from . import setting_readers
 
@@ -41,9 +41,10 @@ def read(path: Path, near: Sequence[Path], clips: Sequence[ClipUse], *, is_known
     """
     if (source := source_of(path)) is None:
         return  # `source_files` reports files that name a clip and are not Python
-    named = sorted(_named_values(source.nodes[0]), key=lambda each: (each[0].lineno, each[0].col_offset))
+    named = sorted(named_values(source.nodes[0]), key=lambda each: (each[0].lineno, each[0].col_offset))
     others = []
-    for node, table, name, code in named:
+    for node, names, code in named:
+        name, table = names[-1], names[-2] if len(names) > 1 else ""
         value: Any = _value(code)
         is_assigned = isinstance(getattr(node, "ctx", None), ast.Store) and MAY_BE_CLIP.search(name)
         may_be_clip = is_assigned or _is_named_like_clip(path, table, name, 1.0)
@@ -84,44 +85,6 @@ def _is_named_like_clip(path: Path, table: str, name: str, value: object) -> boo
     return any(keys[-1] == name for keys, _ in placement.clip_keys(Document(path.name, "", "python", data)))
 
 
-def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, str, str, ast.expr]]:
-    """Yield (node, table, name, value) for each assignment, keyword argument or entry of a dict.
-
-    The table is the object, class, function or dict to which the value belongs.
-    """
-    waiting: list[tuple[ast.AST, str]] = [(tree, "")]
-    while waiting:
-        node, table = waiting.pop()
-        match node:
-            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
-                owner = last_name(target.value) if isinstance(target, ast.Attribute | ast.Subscript) else table
-                table = last_name(target)
-                if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-                    table = str(target.slice.value)
-                yield target, owner, table, value
-            case ast.keyword(arg=str(name), value=value):
-                yield value, table, name, value
-                table = name
-            case ast.Dict(keys=keys, values=values):
-                for key, value in zip(keys, values, strict=True):
-                    name = str(key.value) if isinstance(key, ast.Constant) else ""
-                    if key is not None and name:
-                        yield key, table, name, value
-                    waiting.append((value, name))
-                continue
-            case ast.ClassDef(name=table):
-                pass
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                table = ""
-            case ast.Call(func=function) if not _is_dict(node):
-                table = last_name(function)
-        waiting += [(child, table) for child in ast.iter_child_nodes(node)]
-
-
-def _is_dict(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and last_name(node.func) == "dict"
-
-
 def _value(node: ast.expr) -> object:
     """Return the value of a literal, of `dict(name=value)`, or of arithmetic with numbers. For other code, return None.
 
@@ -130,7 +93,7 @@ def _value(node: ast.expr) -> object:
     match node:
         case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):
             return _value(value.body if isinstance(value, ast.Lambda) else value)
-        case ast.Call(keywords=keywords) if _is_dict(node):
+        case ast.Call(keywords=keywords) if is_dict(node):
             return {keyword.arg or "**": _value(keyword.value) for keyword in keywords}
         case ast.Dict(keys=keys, values=values):
             return {getattr(key, "value", "**"): _value(value) for key, value in zip(keys, values, strict=True)}

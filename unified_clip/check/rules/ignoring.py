@@ -14,9 +14,8 @@ from ...config.clip_config import ClipConfig
 from ...config.families import family_difference
 from ...config.schema import is_off
 from .. import patterns
-from ..clip_use import ClipUse, NamedValue, shown
+from ..clip_use import ClipUse, shown
 from ..model import Finding
-from .key_names import RULES, allowed
 
 NO_THRESHOLD = (
     "The entry {index} of check.ignore approves only {approved}, but the threshold of this clip is only known at run "
@@ -74,7 +73,7 @@ def _why_not(entry: Ignore, use: ClipUse) -> str:
         return NO_KEY
     if rule and entry.threshold is not None:
         return NO_THRESHOLD.replace("{rule}", rule.rule)
-    if use.config is None and not (use.values or use.unclipped or rule):
+    if use.config is None and not (use.unclipped or rule):
         unknown = f"the effect of this clip, which has the rule {use.rule.rule!r}, is" if use.rule else ""
         return NO_EFFECT.replace("{unknown}", unknown or "the rule and the threshold of this clip are")
     return NOT_APPROVED
@@ -121,8 +120,11 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
         return rule.rule == "none"
     if use.rule_of_any_threshold and rule.threshold is None:
         use = replace(use, config=ClipConfig(**{**use.rule_of_any_threshold.data(), "threshold": config.threshold}))
+    defaults = {each.value for each in use.values if is_number(each.value)}
+    if use.config is None and use.rule is not None and len(defaults) == 1:  # a trainer's argument, set elsewhere
+        use = replace(use, config=ClipConfig(**{**use.rule.data(), "threshold": defaults.pop()}))
     if use.config is None:
-        return _approves_values(rule, use.values, config)
+        return False
     if rule.rule == "none":
         return is_off(use.config)
     of_norm = ("family", "norm_type") if (rule.rule or config.rule) in ("norm", "global_norm") else ()
@@ -131,16 +133,3 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     threshold = config.threshold if rule.threshold is None else rule.threshold
     approved = ClipConfig(**{**settings, "rule": rule.rule or config.rule, "threshold": threshold})
     return family_difference(use.config, approved) is not None
-
-
-def _approves_values(rule: Ignore, values: Sequence[NamedValue], config: ClipConfig) -> bool:
-    """Return whether an entry of `check.ignore` approves all clip keys of a file.
-
-    The number of each clip key must equal the threshold of the entry. For the rule "none", this number must be 0.
-    """
-    is_off = rule.rule == "none"
-    threshold = 0 if is_off else rule.threshold
-    numbers = [each.value for each in values if is_number(each.value)]
-    texts = [str(each.value).lower() for each in values if not is_number(each.value)]
-    is_named = all(text in RULES for text in texts) if is_off else (rule.rule or config.rule) in allowed(values)
-    return bool(numbers) and threshold is not None and is_named and all(n == threshold for n in numbers)

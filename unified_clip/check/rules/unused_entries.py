@@ -7,14 +7,14 @@ from pathlib import Path
 
 from ...config.check_rules import CheckRules
 from ...config.documents import Key
-from .. import patterns, trainer_files
+from .. import declared_keys, patterns, trainer_files
 from ..clip_use import ClipUse
 from ..judge import make_finding
 from ..model import Finding
 
 
 def find(
-    clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], paths: Sequence[Path]
+    clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], paths: Sequence[Path], uses: Sequence[ClipUse]
 ) -> Iterator[Finding]:
     """Yield a finding for each entry without effect in the table `check`.
 
@@ -31,6 +31,7 @@ def find(
                 why = f"No checked file matches {glob!r}."
                 yield _finding(clip, (name, index), f'{name} "{glob}"', why, patterns.advice(glob, root))
     yield from _formats(clip, rules, files)
+    yield from _keys(clip, rules, uses)
 
 
 def _ignore(
@@ -55,6 +56,17 @@ def _formats(clip: Path, rules: CheckRules, files: Sequence[Path]) -> Iterator[F
         edit = "Move this pattern before the earlier one, or remove this pattern."
         edit = edit if is_late else patterns.advice(glob, root)
         yield _finding(clip, ("formats", glob), f'formats."{glob}"', f"{why} matches {glob!r}.", edit)
+
+
+def _keys(file: Path, rules: CheckRules, uses: Sequence[ClipUse]) -> Iterator[Finding]:
+    root = file.resolve().parent
+    declared = [use for use in uses if use.is_declared]
+    for index, key in enumerate(rules.key):
+        clips = [use.clip for use in declared if patterns.matches(key.path, use.path, root)]
+        if not any(declared_keys.matches(key, clip.partition(" = ")[0].split(".")) for clip in clips):
+            why = f"The checked files that match {key.path!r} have no key {key.key!r}."
+            edit = patterns.advice(key.path, root, "path or its key")
+            yield _finding(file, ("key", index), f"key {index + 1}", why, edit)
 
 
 def _finding(clip: Path, keys: Sequence[Key], name: str, why: str, edit: str) -> Finding:

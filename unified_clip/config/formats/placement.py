@@ -18,7 +18,7 @@ ANY = "*"
 
 BY_CODE = (
     "If your own code reads this key, write a clip configuration with the key's value. If you run unified-clip config "
-    "check, you can instead add an entry to check.ignore, with the key's value as threshold."
+    "check, you can instead declare the key by an entry of check.key."
 )
 
 

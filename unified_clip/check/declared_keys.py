@@ -1,0 +1,211 @@
+"""Read the keys that the tables `check.key` of a clip configuration declare as thresholds."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .._kit import atomic_files
+from .._kit.static_values import is_number
+from ..config import documents
+from ..config.check_rules import DeclaredKey
+from ..config.clip_config import ClipConfig
+from ..config.documents import DOCUMENT_KINDS, Document, Key, format_value
+from ..config.formats.python_source import Source, last_name
+from ..errors import ConfigError
+from . import command_lines, patterns
+from .clip_use import ClipUse, FoundClips
+from .notebooks.cells import source_of
+from .trainer_files import SOURCES
+
+ANY = "*"
+"""In a declared key, this part matches any part."""
+
+LINE = re.compile(
+    r"""(?:^[ \t]*(?:export[ \t]+)?|[{;,][ \t]*)["']?([\w.-]+)["']?[ \t]*[:=][ \t]*["']?([^\s"',;#{}]+)""", re.MULTILINE
+)
+"""Matches a setting in a file of another kind, such as `gradient_clipping_by_norm: 10.0` or `train.grad_clip = 1.0`."""
+
+WORDS = {"null": None, "none": None, "~": None, "false": False, "true": True}
+
+NO_NUMBER = (
+    "The value of this key is {value}, which is no number, and the entry {index} of check.key does not list it in off."
+)
+AT_RUN_TIME = "The value of this key, {code}, is only known at run time. Write a number."
+FLAGS = ("DEFINE_float", "DEFINE_integer")
+OPTIONS = ("add_argument", "add_option", "option", *FLAGS)
+
+
+class Setting(NamedTuple):
+    path: tuple[str, ...]
+    """The names from the outermost table to the key, such as ("train", "clip_grad", "max_norm")."""
+
+    line: int
+    column: int
+    value: Any
+    code: str = ""
+    """The code of a value that is only known at run time. Otherwise ''."""
+
+
+def add(found: FoundClips, files: Sequence[Path], config: ClipConfig, root: Path) -> None:
+    """Add the declared keys of all files, and leave out what was unknown without them.
+
+    A clip whose threshold is a declared key is compared at the key.
+    """
+    keys = config.check.key if config.check else []
+    uses = [use for path in files for use in read(path, config, root)] if keys else []
+    places = {(use.path, use.line) for use in uses}
+    names = {key.key.rpartition(".")[2].replace("-", "_") for key in keys} if uses else set()
+    kept = []
+    for use in found.uses:
+        of_file = [key for key in keys if patterns.matches(key.path, use.path, root)]
+        numbers = [each.name.split(".") for each in use.values if is_number(each.value)]
+        is_listed = bool(numbers) and all(any(matches(key, name) for key in of_file) for name in numbers)
+        is_listed |= use.clip == "file" and any(use.path == each.path for each in uses)
+        rule = use.rule_of_any_threshold
+        if rule is not None and {use.attribute, use.option} & names:
+            use = replace(use, config=ClipConfig(**{**rule.data(), "threshold": config.threshold}), why_unknown="")
+        if use.config is not None or not (is_listed or (use.path, use.line) in places):
+            kept.append(use)
+    found.uses = kept + uses
+
+
+def read(path: Path, config: ClipConfig, root: Path) -> list[ClipUse]:
+    """Return a clip for each declared key in a file. A key matches the last names of a setting."""
+    keys = config.check.key if config.check else []
+    declared = [(index, key) for index, key in enumerate(keys) if patterns.matches(key.path, path, root)]
+    if not declared:
+        return []
+    found = list(_settings(path))
+    named = [(index, key, setting) for index, key in declared for setting in found if matches(key, setting.path)]
+    return [_use(path, setting, key, index, config) for index, key, setting in named]
+
+
+def matches(key: DeclaredKey, path: Sequence[str]) -> bool:
+    parts = key.key.replace("-", "_").split(".")
+    names = [name.replace("-", "_") for name in path[-len(parts) :]]
+    return len(names) == len(parts) and all(part in (ANY, name) for part, name in zip(parts, names, strict=True))
+
+
+def _use(path: Path, setting: Setting, key: DeclaredKey, index: int, config: ClipConfig) -> ClipUse:
+    name = ".".join(setting.path)
+    place = (path, setting.line, setting.column)
+    if setting.code:
+        why = AT_RUN_TIME.format(code=setting.code)
+        return ClipUse(*place, name, why_unknown=why, is_declared=True)
+    clip = f"{name} = {format_value(setting.value)}"
+    if setting.value is None or any(_equal(setting.value, each) for each in key.off):
+        return ClipUse(*place, clip, ClipConfig(rule="none"), is_declared=True)
+    if not is_number(setting.value):
+        why = NO_NUMBER.format(value=format_value(setting.value), index=index + 1)
+        return ClipUse(*place, clip, why_unknown=why, is_declared=True)
+    family = key.family or config.family
+    settings: dict[str, Any] = {"family": family} if family and key.rule != "value" else {}
+    try:
+        own = ClipConfig(rule=key.rule, threshold=float(setting.value), **settings)
+        return ClipUse(*place, clip, own, is_declared=True)
+    except ConfigError as error:
+        return ClipUse(*place, clip, why_unknown=str(error), is_declared=True)
+
+
+def _equal(value: Any, off: Any) -> bool:
+    off = WORDS.get(off.lower(), off) if isinstance(off, str) else off
+    return value == off and isinstance(value, bool) == isinstance(off, bool)
+
+
+def _settings(path: Path) -> Iterator[Setting]:
+    suffix = path.suffix.lower()
+    if suffix in SOURCES:
+        source = source_of(path)
+        yield from _in_python(source) if source is not None else ()
+    elif kind := DOCUMENT_KINDS.get(suffix):
+        document = documents.parse(documents.read_text(path), kind, path.name)
+        yield from _in_document(document, document.data)
+    elif command_lines.is_shell(path):
+        for each in command_lines.settings(atomic_files.read_text(path, errors="replace")):
+            value = each.value
+            is_known = not (isinstance(value, str) and value.startswith(command_lines.RUN_TIME))
+            yield Setting(tuple(each.name.split(".")), each.line, 1, value, "" if is_known else str(value))
+    else:
+        text = atomic_files.read_text(path, errors="replace")
+        for match in LINE.finditer(text):
+            yield Setting(tuple(match[1].split(".")), text.count("\n", 0, match.start(1)) + 1, 1, _value(match[2]))
+
+
+def _value(text: str) -> Any:
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return WORDS.get(text.lower(), text)
+
+
+def _in_document(document: Document, data: Any, path: tuple[Key, ...] = ()) -> Iterator[Setting]:
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        inner = (*path, key)
+        if isinstance(value, dict | list):
+            yield from _in_document(document, value, inner)
+        elif isinstance(key, str):
+            yield Setting(tuple(str(each) for each in inner), document.line(inner) or 1, 1, value)
+
+
+def _in_python(source: Source) -> Iterator[Setting]:
+    for node, path, code in [*named_values(source.nodes[0]), *_options(source)]:
+        try:
+            yield Setting(path, node.lineno, node.col_offset + 1, source.constant(code))
+        except ConfigError:
+            if not (isinstance(code, ast.Dict) or is_dict(code)):
+                yield Setting(path, node.lineno, node.col_offset + 1, None, ast.unparse(code))
+
+
+def _options(source: Source) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
+    """Yield the defaults of command line options, such as `add_argument("--clip", default=0.25)`."""
+    for call in source.calls:
+        names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        passed = {each.arg: each.value for each in call.keywords}
+        second = call.args[1] if last_name(call.func) in FLAGS and len(call.args) > 1 else None
+        default = passed.get("default", second)
+        if last_name(call.func) in OPTIONS and default is not None:
+            for name in names:
+                yield call, (name.lstrip("-"),), default
+
+
+def named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
+    """Yield (node, path, value) for each assignment, keyword argument or entry of a dict.
+
+    The path has the names of the objects, classes, functions and dicts around the value, and its own name. For
+    `train = dict(clip=dict(max_norm=0.1))`, a path is ("train", "clip", "max_norm").
+    """
+    waiting: list[tuple[ast.AST, tuple[str, ...]]] = [(tree, ())]
+    while waiting:
+        node, path = waiting.pop()
+        match node:
+            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
+                names = tuple(re.findall(r"\w+", ast.unparse(target)))
+                path = names if len(names) > 1 else (*path, *names)
+                yield target, path, value
+            case ast.keyword(arg=str(name), value=value):
+                path = (*path, name)
+                yield value, path, value
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    inner = (*path, *str(key.value).split(".")) if isinstance(key, ast.Constant) else path
+                    if key is not None and inner != path:
+                        yield key, inner, value
+                    waiting.append((value, inner))
+                continue
+            case ast.ClassDef(name=name):
+                path = (name,)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                path = ()
+            case ast.Call(func=function) if not is_dict(node):
+                path = (last_name(function),)
+        waiting += [(child, path) for child in ast.iter_child_nodes(node)]
+
+
+def is_dict(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) in ("dict", "ConfigDict", "update")
