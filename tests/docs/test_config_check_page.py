@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (command,) = re.findall(r"^    unified-clip (config check .*)$", PAGE, re.MULTILINE)
+    command = re.findall(r"^    unified-clip (config check .*)$", PAGE, re.MULTILINE)[0]
     assert cli.main(command.split()) == 1
     printed, missing, explicit, no_key = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert capsys.readouterr().out == printed

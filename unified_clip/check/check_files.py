@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
@@ -13,10 +14,10 @@ from ..config.explain import compare, describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import callback_files, command_lines, declared_keys, files_to_check, patterns, trainer_files
+from . import accepted, callback_files, command_lines, declared_keys, files_to_check, patterns, trainer_files
 from .clip_use import OWN, ClipUse, FoundClips, shown
 from .judge import Judge, clip_result, headline, make_finding
-from .model import CheckReport, Clip, Counts, Finding
+from .model import CheckReport, Clip, Counts, Finding, Result
 from .notebooks.cells import NOTEBOOK
 from .python import source_files, source_paths
 from .python.calls import options
@@ -54,7 +55,8 @@ def check(
     file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
     without_clips, left_to_trainers = required.each(rules.each, files, file_uses, root)
     judge = Judge(config, clip, file_uses.uses)
-    judged = _judge_all(judge, file_uses, without_clips, files, rules, root, nearest=nearest)
+    baseline = accepted.read(clip)
+    judged = _judge_all(judge, baseline, file_uses, without_clips, files, rules, root, nearest=nearest)
     missing, notes = required.check(clip, rules.require, paths, files, file_uses, judged.unverified)
     unused = unused_entries.find(clip, rules, judged.used, files, paths, file_uses.uses)
     findings = [*judged.findings, *missing, *unused]
@@ -66,7 +68,15 @@ def check(
         clips=sorted(judged.clips, key=_place),
         findings=sorted(findings, key=_place),
         ignored=judged.ignored,
-        notes=[*notes, *left_to_trainers, *file_uses.notes, *judge.notes, *files_to_check.notes(reports, paths)],
+        accepted=judged.accepted,
+        notes=[
+            *notes,
+            *left_to_trainers,
+            *file_uses.notes,
+            *judge.notes,
+            *baseline.notes(files),
+            *files_to_check.notes(reports, paths),
+        ],
         counts=Counts(
             files=len(files),
             trainers=file_uses.trainers,
@@ -82,6 +92,7 @@ def check(
 class _JudgedClips:
     findings: list[Finding] = field(default_factory=list)
     ignored: list[Finding] = field(default_factory=list)
+    accepted: list[Finding] = field(default_factory=list)
     clips: list[Clip] = field(default_factory=list)
     unverified: list[ClipUse] = field(default_factory=list)
     """The ignored clips that do not satisfy `check.require`."""
@@ -92,6 +103,7 @@ class _JudgedClips:
 
 def _judge_all(
     judge: Judge,
+    baseline: accepted.Accepted,
     file_uses: FoundClips,
     without_clips: Sequence[ClipUse],
     files: Sequence[Path],
@@ -102,16 +114,22 @@ def _judge_all(
 ) -> _JudgedClips:
     judged = _JudgedClips()
 
-    def add(use: ClipUse, finding: Finding) -> bool:
+    def add(use: ClipUse, finding: Finding) -> Result:
         finding = ignoring.applied(rules.ignore, use, finding, judge.config, root, judged.used)
-        (judged.findings if finding.ignored is None else judged.ignored).append(finding)
-        return finding.ignored is not None
+        if finding.ignored is not None:
+            judged.ignored.append(finding)
+            return "ignored"
+        if baseline.takes(finding):
+            judged.accepted.append(finding)
+            return "accepted"
+        judged.findings.append(finding)
+        return cast("Result", finding.kind)
 
     for use in file_uses.uses:
         result, finding = judge.judge(use, nearest=nearest or patterns.matches_use(rules.nearest, use, root))
-        is_ignored = finding is not None and add(use, finding)
-        judged.unverified += [use] if is_ignored and not ignoring.shows_clip(rules.ignore, use, root) else []
-        judged.clips.append(clip_result(use, "ignored" if is_ignored else result))
+        result = add(use, finding) if finding is not None else result
+        judged.unverified += [use] if result == "ignored" and not ignoring.shows_clip(rules.ignore, use, root) else []
+        judged.clips.append(clip_result(use, result))
     files_without_clip = (
         (without_clips, required.CLIP_HERE),
         (required.explicit(rules.explicit, files, file_uses, root), required.SET_KEY),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
 from .._kit import atomic_files
-from .._kit.display import complain
+from .._kit.display import complain, counted
 
 if TYPE_CHECKING:
     from ..config.clip_config import ClipConfig
@@ -39,17 +39,27 @@ def add_parser(actions: Any) -> None:
         action="store_true",
         help="accept clips that differ from the configuration only in family or eps, and print how much they differ",
     )
+    check.add_argument(
+        "--accept",
+        action="store_true",
+        help="write the clips of unknown effect to a file beside CLIP, such as clip.accepted.toml. From then on, only "
+        "others are findings",
+    )
     add_format(check, *FORMATS)
     check.add_argument("--out", type=Path, metavar="FILE", help="write the report to a file, and also print it as text")
     check.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from . import output
+    from . import accepted, output
 
     outcome = "No report was written."
     try:
         report = _checked(options)
+        if options.accept:
+            file = accepted.write(options.clip, [*report.accepted, *report.findings])
+            report = _checked(options)
+            report.notes.append(f"{file} lists {counted(len(report.accepted), 'clip')} of unknown effect.")
         text = output.WRITERS[options.format](report)
         if options.out:
             atomic_files.write(options.out, text)

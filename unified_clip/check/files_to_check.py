@@ -13,7 +13,7 @@ from .._kit.atomic_files import FileError
 from .._kit.directories import files_below, is_installed
 from ..config.documents import DOCUMENT_KINDS
 from ..errors import ConfigError
-from . import patterns
+from . import accepted, patterns
 from .clip_use import shown
 from .command_lines import SHELLS, has_shebang
 from .notebooks.cells import NOTEBOOK
@@ -60,7 +60,8 @@ def files(paths: Sequence[Path], clip: Path, declared: Sequence[str] = ()) -> li
         return has_shebang(file) or patterns.first_match(declared, file, root) != ""
 
     by_real_path = {Path(os.path.realpath(file)): file for path in paths for file in below(path, has_kind)}
-    by_real_path.pop(clip.resolve(), None)
+    for own in (clip, accepted.file_of(clip)):
+        by_real_path.pop(own.resolve(), None)
     return [by_real_path[file] for file in sorted(by_real_path)]
 
 

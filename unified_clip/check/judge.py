@@ -335,7 +335,7 @@ def headline(findings: Sequence[Finding], ignored: int, clips: Sequence[Clip], f
     others: Counter[str] = Counter([*(each.kind for each in findings), *["ignored"] * ignored]) - results
     rules = f"{'rule' if others['unused'] == 1 else 'rules'} of [check] without effect"
     words = {"same": f"as in {file}", "drift": f"not as in {file}", "unused": rules}
-    kinds = ("same", "drift", "missing", "unknown", "unused", "ignored")
+    kinds = ("same", "drift", "missing", "unknown", "unused", "ignored", "accepted")
     of_clips, of_others = (
         ", ".join(f"{counts[kind]} {words.get(kind, kind)}" for kind in kinds if counts[kind])
         for counts in (results, others)

@@ -10,7 +10,7 @@ from typing import Literal
 from .._kit.report_model import ReportModel, json_schema
 
 Kind = Literal["drift", "missing", "unknown", "unused"]
-Result = Literal["same", "near", "off", "drift", "missing", "unknown", "ignored"]
+Result = Literal["same", "near", "off", "drift", "missing", "unknown", "ignored", "accepted"]
 
 TITLES: dict[Kind, str] = {
     "drift": "A clip differs from the shared clip configuration",
@@ -100,8 +100,9 @@ class Clip(ReportModel):
     result: Result
     """"same": the clip and the configuration have the same effect. "near": the clip differs only in its family or its
     eps. `--nearest` or `check.nearest` accepts this difference. "off": the trainer's own clip is off, as `check.off`
-    requires. "ignored": an entry of `check.ignore` covers the finding. If the clip has a finding, the result is the
-    kind of the finding: "drift", "missing" or "unknown"."""
+    requires. "ignored": an entry of `check.ignore` covers the finding. "accepted": the file of `--accept` lists the
+    clip, whose effect is unknown. If the clip has a finding, the result is the kind of the finding: "drift", "missing"
+    or "unknown"."""
 
 
 class Counts(ReportModel):
@@ -148,6 +149,9 @@ class CheckReport(ReportModel):
     findings: list[Finding]
     ignored: list[Finding]
     """Findings that an entry of `check.ignore` covers."""
+
+    accepted: list[Finding]
+    """Findings of unknown effect that the file of `--accept` lists."""
 
     notes: list[str]
     """Notes that are not findings, such as a difference that `--nearest` accepts, or a file that was not read."""

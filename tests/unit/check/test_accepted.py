@@ -1,0 +1,64 @@
+"""`unified-clip config check --accept`: clips of unknown effect that are there are no findings, new ones are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH
+
+from unified_clip import cli
+
+Run = Callable[..., tuple[int, str]]
+
+RUN_TIME = TORCH % "args.clip"
+YAML = "own:\n  grad_clip: {}\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(tmp_path)
+    Path("clip.toml").write_text(CLIP_CONFIG)
+    Path("a.py").write_text(RUN_TIME)
+    Path("a.yaml").write_text(YAML.format(3.0))
+
+    def call(*arguments: str) -> tuple[int, str]:
+        return cli.main(["config", "check", "clip.toml", ".", *arguments]), capsys.readouterr().out
+
+    assert call()[0] == 1
+    assert call("--accept")[0] == 0
+    return call
+
+
+def test_accepted_clips_are_no_findings_until_one_is_new(run: Run) -> None:
+    status, text = run()
+    assert (status, text) == (0, "2 clips: 2 accepted.\n")
+    Path("b.py").write_text(RUN_TIME)
+    status, text = run()
+    assert (status, text.splitlines()[0]) == (1, "b.py:3:1 unknown torch.nn.utils.clip_grad_norm_")
+    Path("b.py").unlink()
+    Path("a.py").write_text(f"{RUN_TIME}{RUN_TIME.splitlines()[-1]}\n")
+    assert run()[0] == 1, "a second clip of the same name in the same file"
+
+
+def test_another_value_is_a_new_finding_and_a_note_about_the_old_one(run: Run) -> None:
+    Path("a.yaml").write_text(YAML.format(4.0))
+    status, text = run()
+    assert status == 1
+    assert "a.yaml:2:1 unknown own.grad_clip = 4.0\n" in text
+    assert "note: clip.accepted.toml lists 1 clip that is gone." in text
+    assert run("--accept")[0] == 0
+    assert "note" not in run()[1]
+
+
+def test_a_clip_that_differs_is_not_accepted(run: Run) -> None:
+    Path("ds.json").write_text(DEEPSPEED % "5.0")
+    assert run("--accept")[0] == 1
+    assert "5.0" not in Path("clip.accepted.toml").read_text()
+
+
+@pytest.mark.parametrize("text", ["accepted = 1\n", '[[accepted]]\npath = "a.py"\n', "accepted = [\n"])
+def test_an_invalid_file_of_accepted_clips_is_an_error_with_its_name(run: Run, text: str) -> None:
+    Path("clip.accepted.toml").write_text(text)
+    assert run()[0] == 2

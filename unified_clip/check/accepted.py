@@ -1,0 +1,90 @@
+"""The clips of unknown effect that a team accepts as they are, in a file beside the clip configuration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from .._kit import atomic_files
+from ..config import documents
+from ..errors import ConfigError
+from . import patterns
+from .clip_use import shown
+from .model import Finding
+
+HEAD = "# Clips of unknown effect, written by `unified-clip config check --accept`. All others are findings.\n\n"
+STALE = "{file} lists {count} that {are} gone. To remove {them}, type the command with --accept."
+
+
+class Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    path: str
+    clip: str
+    count: int = Field(default=1, ge=1)
+
+
+class AcceptedFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    accepted: list[Entry]
+
+
+class Accepted:
+    """Counts the accepted clips that a check has not found yet."""
+
+    def __init__(self, file: Path, left: Counter[tuple[str, str]]) -> None:
+        self.file, self._left = file, left
+
+    def takes(self, finding: Finding) -> bool:
+        """Return whether the file lists this finding. Each entry accepts as many clips as its count."""
+        key = _key(finding, self.file)
+        is_listed = finding.kind == "unknown" and self._left[key] > 0
+        self._left[key] -= is_listed
+        return is_listed
+
+    def notes(self, files: Sequence[Path]) -> list[str]:
+        """Return a note about entries whose clip is gone, among the checked files."""
+        root = self.file.resolve().parent
+        checked = {patterns.relative(file, root) for file in files}
+        count = sum(count for (path, _), count in self._left.items() if path in checked or not (root / path).exists())
+        if not count:
+            return []
+        are, them = ("is", "it") if count == 1 else ("are", "them")
+        clips = f"{count} clip{'s' if count > 1 else ''}"
+        return [STALE.format(file=shown(self.file), count=clips, are=are, them=them)]
+
+
+def file_of(clip: Path) -> Path:
+    """Return the file of accepted clips, such as clip.accepted.toml for clip.toml."""
+    return clip.with_name(f"{clip.stem}.accepted.toml")
+
+
+def read(clip: Path) -> Accepted:
+    file = file_of(clip)
+    if not file.exists():
+        return Accepted(file, Counter())
+    data = documents.parse(documents.read_text(file), "toml", file.name).data
+    try:
+        entries = AcceptedFile.model_validate(data).accepted
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        problem = f"{file}: {place}: {error.errors()[0]['msg']}. Write the file by unified-clip config check --accept."
+        raise ConfigError(problem) from None
+    return Accepted(file, Counter({(each.path, each.clip): each.count for each in entries}))
+
+
+def write(clip: Path, findings: Sequence[Finding]) -> Path:
+    """Write all findings of unknown effect to the file of accepted clips."""
+    file = file_of(clip)
+    counts = Counter(_key(finding, file) for finding in findings if finding.kind == "unknown")
+    entries = [{"path": path, "clip": text, "count": count} for (path, text), count in sorted(counts.items())]
+    atomic_files.write(file, HEAD + documents.dump({"accepted": entries}, "toml"))
+    return file
+
+
+def _key(finding: Finding, file: Path) -> tuple[str, str]:
+    return patterns.relative(Path(finding.path), file.resolve().parent), finding.clip
