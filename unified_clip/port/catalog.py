@@ -16,6 +16,7 @@ import unified_clip
 from .._dispatch import ADAPTERS
 from .._kit import atomic_files
 from .._kit.parse import tomllib
+from ..source.frameworks import FRAMEWORKS as FRAMEWORKS
 
 Kind = Literal["", "in place", "functional", "any tensor", "class", "program", "unknown"]
 
@@ -30,22 +31,6 @@ MODULE_ALIASES = (
     ),
 )
 KERAS_OPTIMIZER = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+\.)*optimizers\.")
-
-FRAMEWORKS = {
-    "torch": "PyTorch",
-    "apex": "PyTorch",
-    "autoclip": "PyTorch",
-    "timm": "PyTorch",
-    "zclip": "PyTorch",
-    "paddle": "Paddle",
-    "tensorflow": "TensorFlow",
-    "tf_agents": "TensorFlow",
-    "tf_slim": "TensorFlow",
-    "keras": "Keras",
-    "tf_keras": "Keras",
-    "jax": "JAX",
-    "optax": "JAX",
-}
 
 CLIP_NAME = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
 THRESHOLD_NAME = re.compile(

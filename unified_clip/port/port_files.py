@@ -21,10 +21,10 @@ from .._kit.atomic_files import FileError
 from .._kit.coded_error import CodedError
 from .._kit.directories import files_below
 from .._kit.parse import TOO_DEEP, UnreadableSourceError
+from ..source import local_imports
 from .catalog import clip_pattern
 from .port_file import port
 from .ported_clip import PortedFile, Target, UnreadableFile
-from .source import local_imports
 
 FORCE = "To change the files anyway, add --force."
 PYTHON = ("", ".py", ".pyi", ".pyw")

@@ -13,7 +13,7 @@ from libcst.metadata import Assignment, BaseAssignment, ImportAssignment
 
 from ..._kit.parse import parse_expression
 from ..._kit.static_values import UnknownValueError, evaluate, is_number
-from .local_imports import file_of
+from ...source.local_imports import file_of
 from .syntax_tree import SyntaxTree, Target, first_name, is_name, sorted_nodes
 
 SELF = ("self", "cls")

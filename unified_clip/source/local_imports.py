@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..catalog import FRAMEWORKS
+from .frameworks import FRAMEWORKS
 
 PROJECT_DEPTH = 6
 """The number of parent folders to search for an imported module."""

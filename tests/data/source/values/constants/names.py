@@ -1,0 +1,2 @@
+from .config import CLIP as LIMIT
+from .config import *

@@ -1,0 +1,36 @@
+"""The values of expressions: each folder of tests/data/source/values is a project.
+
+A line such as `show(x)  # value 1.0: constant at a.py:3` expects a value and how it was found. A line such as
+`show(x)  # unknown: ...` expects a sentence.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from unified_clip.source.project import Project
+from unified_clip.source.values import value_of
+
+DATA = Path(__file__).parents[2] / "data" / "source" / "values"
+EXPECTED = re.compile(r"# (value \S+|unknown): (.*)")
+FILES = sorted(DATA.glob("*/*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}/{path.name}" for path in FILES])
+def test_a_value_is_found_or_a_sentence_says_why_not(path: Path) -> None:
+    project = Project(sorted(path.parent.glob("*.py")))
+    module = project.module(path)
+    found, expected = [], []
+    for call in module.calls:
+        if isinstance(call.func, ast.Name) and call.func.id == "show":
+            value = value_of(project, module, call.args[0])
+            kind = "unknown" if value.why_unknown else f"value {value.value!r}"
+            found.append((call.lineno, kind, value.how))
+            match = EXPECTED.search(module.text.line(call.lineno))
+            assert match is not None
+            expected.append((call.lineno, match[1], match[2]))
+    assert found == expected

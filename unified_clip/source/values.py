@@ -1,0 +1,334 @@
+"""The value of an expression, if the code of the project fixes it, and how it was found."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from .._kit.static_values import UnknownValueError, evaluate
+from .module import SELF, Module, is_of_self
+from .objects import MAX_STEPS, SettingsObjects
+from .options import FLAGS, Option, field_of, options_named
+from .project import Call, Definition, Project, bound_argument, parameters_of
+from .scopes import Assignment
+from .tree import DEFINITIONS, Function, Target, is_name, keywords_of, last_name, text_of
+
+
+class Origin(NamedTuple):
+    """A place that a value comes from. Only a constant certainly keeps its value when the program runs."""
+
+    kind: Literal["constant", "option", "field", "parameter", "caller"]
+    """option: the default of an option of the command line. field: the default of a field of a class. parameter: the
+    default of a parameter, which no call in the project passes. caller: what the only call in the project passes."""
+
+    name: str
+    """Such as "--max-grad-norm", "Config.clip", "train(clip=)" or CLIP."""
+
+    module: Module
+    line: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.module.path.name if self.module.path else 'this file'}:{self.line}"
+
+    def __str__(self) -> str:
+        if self.kind == "caller":
+            return f"only caller at {self.place}"
+        return f"{self.kind} at {self.place}" if self.kind == "constant" else f"default of {self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Value:
+    value: Any = None
+    origins: Sequence[Origin] = ()
+    """The places that the value comes from. Empty for a value that is written in the expression itself."""
+
+    why_unknown: str = ""
+    """A sentence, or '' if the value is known. Known values may be None."""
+
+    @property
+    def how(self) -> str:
+        return self.why_unknown or ", ".join(dict.fromkeys(map(str, self.origins))) or "constant"
+
+    def of_kind(self, kind: str) -> list[Origin]:
+        return [origin for origin in self.origins if origin.kind == kind]
+
+
+class _UnknownError(Exception):
+    """The message is a sentence that says why a value is unknown."""
+
+
+def value_of(project: Project, module: Module, node: ast.expr) -> Value:
+    """Return the value of an expression at its place in a module."""
+    evaluation = _Evaluation(project)
+    try:
+        return Value(evaluation.value(module, node), tuple(evaluation.origins))
+    except _UnknownError as error:
+        return Value(why_unknown=str(error))
+
+
+class _Evaluation:
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._objects = SettingsObjects(project)
+        self._in_progress: list[ast.AST] = []
+        self.origins: list[Origin] = []
+
+    def value(self, module: Module, node: ast.expr) -> Any:
+        if node in self._in_progress or len(self._in_progress) > MAX_STEPS:
+            raise _UnknownError(f"The value of {ast.unparse(node)} depends on itself.")
+        self._in_progress.append(node)
+        try:
+            if isinstance(node, ast.Subscript):
+                return self._entry(module, node)
+            return evaluate(node, lambda target: self._named(module, target), module.full_name)
+        except UnknownValueError as error:
+            inner = error.node
+            if inner is not node and isinstance(inner, ast.Subscript):
+                return self.value(module, inner)
+            raise _UnknownError(f"{ast.unparse(inner)} is computed when the code runs.") from None
+        finally:
+            self._in_progress.pop()
+
+    def _named(self, module: Module, node: Target) -> Any:
+        if isinstance(node, ast.Attribute):
+            return self._attribute(module, node)
+        assignments = module.scope(node).find(node.id)
+        if assignments and all(each.alias is None for each in assignments):
+            return self._assigned(Definition(module, assignments[0].node, node.id, assignments))
+        definition = self._project.definition(module, node) or (
+            None if assignments else self._project.member(module, node.id)
+        )
+        if definition is None:
+            package = module.full_name(node)
+            where = (
+                f"comes from {package}, which is not in the project" if package else "is defined nowhere in the file"
+            )
+            raise _UnknownError(f"{node.id} {where}.")
+        return self._assigned(definition)
+
+    def _entry(self, module: Module, node: ast.Subscript) -> Any:
+        """Return the value of a key in a dict that is written once, as in `CONFIG["clip"]`."""
+        key, found = text_of(node.slice), self._project.definition(module, node.value)
+        entries: list[tuple[str | None, ast.expr]] = []
+        if found is not None and len(found.assignments) == 1:
+            module, value = found.module, found.module.bound_value(found.node).value
+            if isinstance(value, ast.Dict):
+                entries = [(text_of(each), entry) for each, entry in zip(value.keys, value.values, strict=True)]
+            elif isinstance(value, ast.Call) and is_name(value.func, "dict") and not value.args:
+                entries = [(each.arg, each.value) for each in value.keywords]
+            is_read = all(_is_plain_read(module, read) for read in found.assignments[0].reads)
+            named = [entry for name, entry in entries if name == key]
+            if key is not None and is_read and len(named) == 1 and all(name is not None for name, _ in entries):
+                return self.value(module, named[0])
+        raise _UnknownError(f"{ast.unparse(node)} is not an entry of a dict that the file writes once.")
+
+    # -- variables and parameters
+
+    def _assigned(self, definition: Definition) -> Any:
+        module, name = definition.module, definition.name
+        if len(definition.assignments) > 1:
+            lines = " and ".join(str(module.position(each.node)[0]) for each in definition.assignments[:3])
+            raise _UnknownError(f"{name} has several values, in lines {lines}.")
+        if isinstance(definition.node, ast.arg):
+            return self._parameter(module, definition.node)
+        bound = module.bound_value(definition.node)
+        value = bound.value if not isinstance(bound.node, ast.withitem) else None
+        for index in bound.path:
+            elements = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+            value = elements[index] if index is not None and index < len(elements) else None
+        if value is None:
+            raise _UnknownError(f"{name} gets its value in a loop, a call or a definition.")
+        if module.scopes.top.names.get(name) == list(definition.assignments):
+            self._check_stores(module, name)
+        self._add("constant", name, module, definition.node)
+        return self.value(module, value)
+
+    def _parameter(self, module: Module, node: ast.arg) -> Any:
+        function = module.enclosing_function(node)
+        if not isinstance(function, Function) or node in (function.args.vararg, function.args.kwarg):
+            raise _UnknownError(f"{node.arg} is a parameter without a name of its own in the calls.")
+        options = [each for each in options_named(module, node.arg) if each.node in function.decorator_list]  # of click
+        if options:
+            return self._default(options[0])
+        names, defaults = parameters_of(function)
+        owner = module.parents[function]
+        is_method = isinstance(owner, ast.ClassDef) and names[:1] and names[0] in SELF
+        definition = Definition(module, function, function.name)
+        self._check_passed_on(definition)
+        calls = self._project.calls_of(definition)
+        if isinstance(owner, ast.ClassDef) and function.name == "__init__":
+            calls = self._calls_of_class(Definition(module, owner, owner.name), calls)
+        names = names[1:] if is_method else names
+        return self._passed(function.name, node.arg, calls, names, Option(module, node, "", defaults.get(node.arg)))
+
+    def _passed(self, function: str, name: str, calls: Sequence[Call], names: Sequence[str], default: Option) -> Any:
+        """Return the value that all calls of a function pass for a parameter."""
+        label = f"{function}({name}=)"
+        values = []
+        for call in calls:
+            argument = bound_argument(call.node, names, name)
+            if isinstance(argument, str):
+                raise _UnknownError(f"{call.place} passes {argument}, which may contain {name}.")
+            if argument is not None:
+                self._add("caller", label, call.module, call.node)
+                values.append(self.value(call.module, argument.value))
+        if len(values) < max(len(calls), 1):
+            if default.default is None:
+                raise _UnknownError(f"No call in the project passes {name} of {function}.")
+            self._add("parameter", label, default.module, default.node)
+            values.append(self.value(default.module, default.default))
+        if any(value != values[0] for value in values):
+            places = " and ".join(call.place for call in calls[:3])
+            raise _UnknownError(f"Calls pass different values for {name}: {places}.")
+        return values[0]
+
+    def _check_passed_on(self, definition: Definition) -> None:
+        if (call := self._project.passed_on(definition)) is not None:
+            raise _UnknownError(f"{definition.name} is passed on in {call.place}, so other code may call it.")
+
+    def _calls_of_class(self, owner: Definition, calls: Sequence[Call]) -> list[Call]:
+        """Return the calls that create objects of a class, also by the name of a subclass without an own __init__."""
+        found = [*calls]
+        for derived in self._subclasses(owner):
+            assert isinstance(derived.node, ast.ClassDef)
+            if any(isinstance(line, DEFINITIONS) and line.name == "__init__" for line in derived.node.body):
+                raise _UnknownError(f"The class {derived.name} derives from {owner.name}, and has its own __init__.")
+            found += self._calls_of_class(derived, self._project.calls_of(derived))
+        return found
+
+    def _subclasses(self, owner: Definition) -> Iterator[Definition]:
+        for module in self._project.mentioning(owner.name, owner.module):
+            for node in module.nodes:
+                for base in node.bases if isinstance(node, ast.ClassDef) and node is not owner.node else ():
+                    found = self._project.definition(module, base) if last_name(base) == owner.name else None
+                    if found is not None and found.node is owner.node:
+                        yield Definition(module, node, node.name)  # type: ignore[attr-defined]
+
+    # -- attributes
+
+    def _attribute(self, module: Module, node: ast.Attribute) -> Any:
+        if module.full_name(node.value) in FLAGS:
+            return self._option(module, node.attr)
+        if node.attr == "value" and (flag := self._flag(module, node.value)):
+            return self._option(module, flag)
+        definition = self._project.definition(module, node)
+        if definition is not None and definition.assignments:
+            return self._assigned(definition)
+        owner = module.enclosing(node, ast.ClassDef)
+        if is_of_self(node) and owner is not None:
+            return self._of_object(Definition(module, owner, owner.name), node.attr)
+        parsed = list(self._objects.of(module, node.value))
+        if not parsed:
+            raise _UnknownError(f"The object {ast.unparse(node.value)} is not known.")
+        values = [
+            self._option(module, node.attr)
+            if each.owner is None
+            else self._of_object(each.owner, node.attr, [each.call] if each.call is not None else None)
+            for each in parsed
+        ]
+        if any(value != values[0] for value in values):
+            raise _UnknownError(f"{ast.unparse(node)} has several values.")
+        return values[0]
+
+    def _flag(self, module: Module, node: ast.expr) -> str:
+        """Return the name of an absl flag in `CLIP = flags.DEFINE_float("clip", ...)`, or ''."""
+        values = module.binding(node).values or []
+        call = values[0] if len(values) == 1 else None
+        is_flag = isinstance(call, ast.Call) and last_name(call.func).startswith("DEFINE_") and call.args
+        return text_of(call.args[0]) or "" if is_flag and isinstance(call, ast.Call) else ""
+
+    def _of_object(self, owner: Definition, name: str, calls: Sequence[Call] | None = None) -> Any:
+        """Return an attribute of an object: set once in its class, or passed by the calls that create the object."""
+        module, node = owner.module, owner.node
+        calls = self._project.calls_of(owner) if calls is None else calls
+        if not isinstance(node, ast.ClassDef):
+            raise _UnknownError(f"{ast.unparse(node)}.{name} is set outside of the project.")
+        stores = [each for each in module.attributes.get((node, name), []) if module.is_target(each)]
+        self._check_stores(module, name, {id(each) for each in stores})
+        if len(stores) > 1:
+            lines = " and ".join(str(module.position(each)[0]) for each in stores[:3])
+            raise _UnknownError(f"{node.name}.{name} is set in several lines: {lines}.")
+        if not stores:
+            bases = [self._project.definition(module, base) for base in node.bases]
+            classes = [base for base in bases if base is not None and isinstance(base.node, ast.ClassDef)]
+            if node.bases and not classes:
+                raise _UnknownError(f"{node.name}.{name} is set outside of the project.")
+            if not classes:
+                raise _UnknownError(f"No line of the class {node.name} sets {name}.")
+            return self._of_object(classes[0], name, calls)
+        field = field_of(module, node, name)
+        if field is None:
+            bound = module.bound_value(stores[0])
+            if bound.value is None or bound.path:
+                raise _UnknownError(f"{node.name}.{name} gets its value in a loop, a call or a definition.")
+            self._add("constant", f"{node.name}.{name}", module, stores[0])
+            return self.value(module, bound.value)
+        fields = [
+            each.target.id
+            for each in node.body
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        ]
+        if name in fields and any(bound_argument(each.node, fields, name) is not None for each in calls):
+            return self._passed(node.name, name, calls, fields, field)
+        return self._default(field)
+
+    def _check_stores(self, module: Module, name: str, own: set[int] | None = None) -> None:
+        """Raise an error if code sets an attribute of this name on an object that may be this one."""
+        for other, node in self._project.stores_of(name, module):
+            if id(node) in (own or ()):
+                continue
+            outer = other.enclosing(node, ast.ClassDef)
+            if is_of_self(node) and outer is not None and (own is None or not _may_derive(other, outer, own, module)):
+                continue
+            place = f"{other.path.name if other.path else 'this file'}:{node.lineno}"
+            raise _UnknownError(f"{other.code(node)} is also set in {place}.")
+
+    # -- settings of a command line
+
+    def _option(self, module: Module, name: str) -> Any:
+        self._check_stores(module, name)
+        found = list(options_named(module, name))
+        if not found:
+            found = [
+                each for other in self._project.mentioning_option(name, module) for each in options_named(other, name)
+            ]
+        near = [each for each in found if each.module in self._project.reached_from(module)] if len(found) > 1 else []
+        found = near or found
+        defaults = {ast.unparse(each.default) if each.default is not None else "" for each in found}
+        if len(defaults) > 1:
+            places = " and ".join(each.place for each in found[:3])
+            raise _UnknownError(f"The option {found[0].shown} has several defaults: {places}.")
+        if not found:
+            raise _UnknownError(f"No file of the project defines the option {name}.")
+        for call in module.calls:
+            if last_name(call.func) == "set_defaults" and name in keywords_of(call):
+                raise _UnknownError(f"Line {call.lineno} changes the default of {found[0].shown}.")
+        return self._default(found[0])
+
+    def _default(self, option: Option) -> Any:
+        kind: Literal["option", "field"] = "option" if option.shown.startswith("-") else "field"
+        if option.default is None:
+            raise _UnknownError(f"The {kind} {option.shown} has no default that is known.")
+        self._add(kind, option.shown, option.module, option.node)
+        return self.value(option.module, option.default)
+
+    def _add(self, kind: Any, name: str, module: Module, node: ast.AST) -> None:
+        self.origins.append(Origin(kind, name, module, module.position(node)[0]))
+
+
+def _is_plain_read(module: Module, read: ast.AST) -> bool:
+    outer = module.parents[read]
+    return isinstance(outer, ast.Subscript) and isinstance(outer.ctx, ast.Load)
+
+
+def _may_derive(module: Module, owner: ast.ClassDef, own: set[int], of: Module) -> bool:
+    """Return whether a class may have the attribute from a class of the project: as itself or as a subclass."""
+    names = {last_name(base) for base in owner.bases}
+    classes = {each.name for each, _ in of.attributes if any(id(node) in own for node in of.attributes[each, _])}
+    return bool(names & classes) or (module is of and owner.name in classes)
+
+
+__all__ = ["Assignment", "Origin", "Value", "value_of"]
