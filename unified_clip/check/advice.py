@@ -15,10 +15,8 @@ from ..config.families import family_difference
 from ..config.formats import FORMATS, convert, engines
 from ..errors import NotRepresentableError
 from . import patterns
-from .clip_use import ARGUMENT_FORMATS, ONE_PER_GROUP, THRESHOLD, ClipUse, shown
+from .clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, THRESHOLD, ClipUse, shown
 from .model import Difference
-from .notebooks.cells import source_of
-from .python.calls import parsed_arguments
 from .trainer_keys import TrainerKeys, find_keys, leaves
 
 MODEL = "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()"
@@ -132,7 +130,7 @@ class Advisor:
         return self.advice_by_code(use)
 
     def edit_of_unknown(self, use: ClipUse) -> str:
-        if use.option == parsed_arguments.MAX_GRAD_NORM and use.is_set_outside:
+        if use.option == MAX_GRAD_NORM and use.is_set_outside:
             return self._edit_of_parsed(use)
         advice = self.advice_by_code(use)
         rule = use.rule_of_any_threshold
@@ -142,10 +140,10 @@ class Advisor:
         return _lines(advice, ANY_THRESHOLD.format(rule=rule.rule))
 
     def _edit_of_parsed(self, use: ClipUse) -> str:
-        threshold, source = self._config.threshold, source_of(use.path)
-        if source is None or not self._exported_arguments("hf"):
+        threshold = self._config.threshold
+        if not self._exported_arguments("hf"):
             return self.advice_by_code(use)
-        line = f"{parsed_arguments.training_arguments_name(source)}.{use.option} = {threshold!r}"
+        line = f"training_args.{use.option} = {threshold!r}"
         then, entry = f"set the default of {use.option} to {threshold!r}.", ""
         if all(each.value == threshold for each in use.values):
             then = f"add to {self._file.name}:"

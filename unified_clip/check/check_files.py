@@ -14,14 +14,13 @@ from ..config.explain import compare, describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import accepted, callback_files, command_lines, declared_keys, files_to_check, patterns, trainer_files
+from . import callback_files, command_lines, files_to_check, patterns, trainer_files
 from .clip_use import OWN, ClipUse, FoundClips, shown
 from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
 from .notebooks.cells import NOTEBOOK
 from .python import source_files, source_paths
-from .python.calls import options
-from .rules import ignoring, off, required, unused_entries
+from .rules import accepted, declared_keys, ignoring, off, required, unused_entries
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
@@ -169,7 +168,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     uses = _with_rules(source_files.read(sources, advance, configurations, root=root), rules, root)
     uses = _without_hydra(uses, sources, file_uses)
     kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
-    file_uses.uses = options.passed(kept + uses, sources)
+    file_uses.uses = command_lines.passed(kept + uses, sources)
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
     return file_uses

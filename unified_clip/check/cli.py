@@ -51,7 +51,8 @@ def add_parser(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from . import accepted, output
+    from . import output
+    from .rules import accepted
 
     outcome = "No report was written."
     try:

@@ -15,6 +15,7 @@ from ..config.clip_config import ClipConfig
 from ..config.documents import Document
 
 OWN = "unified_clip"
+MAX_GRAD_NORM = "max_grad_norm"
 ACCELERATE_CLIP = f"{OWN}.integrations.accelerate_clip.clip_"
 
 THRESHOLD = "__threshold__"
@@ -95,6 +96,9 @@ class ClipUse:
     option: str = ""
     attribute: str = ""
     """The attribute or key with the threshold, such as "grad_clip" for `config.grad_clip`, or '' for other code."""
+
+    origins: tuple[tuple[Path, int], ...] = ()
+    """The places from which the threshold of a call comes, such as the definition of a command line option."""
 
     values: tuple[NamedValue, ...] = ()
     """The values of all clip keys in the file, if no known trainer reads these keys. Otherwise, the tuple is empty."""

@@ -13,10 +13,11 @@ from .._kit.atomic_files import FileError
 from .._kit.directories import files_below, is_installed
 from ..config.documents import DOCUMENT_KINDS
 from ..errors import ConfigError
-from . import accepted, patterns
+from . import patterns
 from .clip_use import shown
 from .command_lines import SHELLS, has_shebang
 from .notebooks.cells import NOTEBOOK
+from .rules import accepted
 from .trainer_files import SOURCES, names_clip
 
 SUFFIXES = (*DOCUMENT_KINDS, *SOURCES, *SHELLS)

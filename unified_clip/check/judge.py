@@ -36,7 +36,6 @@ OFF_HINT = (
     'If {own} clips the gradients of this training, this clip has to be off. Add "{file}" to check.off in {clip}.'
 )
 OFF_ELSEWHERE = 'Or, if your code clips these gradients with {clip}, add "{file}" to check.off in {clip}.'
-OF_ATTRIBUTE = "The check reads only attributes of self and parsed options, and only if no other code might set them."
 WITH_THRESHOLD = "With the threshold of {file}:"
 ANY_THRESHOLD = "{why} Whatever the threshold is, these settings differ: {settings}."
 ENTRY = """[[check.ignore]]
@@ -88,8 +87,7 @@ class Judge:
         if use.config is None:
             edit = advisor.edit_of_unknown(use)
             edit = self._with_advice_to_switch_off(use, edit, without_callback=use.is_set_outside)
-            why = f"{use.why_unknown} {OF_ATTRIBUTE}" if use.attribute else use.why_unknown
-            return "unknown", self._finding(use, "unknown", why, edit)
+            return "unknown", self._finding(use, "unknown", use.why_unknown, edit)
         family = family_difference(use.config, self.config)
         if use.needs_key and self._is_accepted(use.config, nearest=nearest):
             edit = self._with_advice_to_switch_off(use, advisor.settings(use), without_callback=False)

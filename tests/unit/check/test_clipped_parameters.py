@@ -192,38 +192,6 @@ clip_grad_norm_(model.parameters(), 3.0)
     assert only_finding(check({"a.py": source})).kind == "drift"
 
 
-CLASS = "class Trainer{}:\n    clip{} = 1.0\n\n    def step(self):\n"
-CLIP = "        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)\n"
-
-
-@pytest.mark.parametrize(
-    "elsewhere",
-    [
-        "\ndef main(trainer):\n    trainer.clip = 5.0\n",
-        "\nsetattr(Trainer(), 'clip', 5.0)\n",
-        "\nclass Strict(Trainer):\n    clip = 0.5\n",
-        "\n    def reset(self, clip):\n        self.clip = clip\n",
-    ],
-)
-def test_an_attribute_that_is_assigned_elsewhere_is_unknown(check: Check, elsewhere: str) -> None:
-    source = "import torch\n\n\n" + CLASS.format("", "") + CLIP
-    assert check({"a.py": source}).findings == []
-    (finding,) = (each for each in check({"a.py": source + elsewhere}).findings if each.kind == "unknown")
-    assert finding.does.startswith("The threshold, self.clip, is only known at run time.")
-    assert finding.does.endswith("and only if no other code might set them.")
-
-
-def test_a_field_of_a_dataclass_is_unknown(check: Check) -> None:
-    source = "import torch\nimport dataclasses\n\n\n@dataclasses.dataclass\n" + CLASS.format("", ": float") + CLIP
-    assert only_finding(check({"a.py": source})).kind == "unknown"
-
-
-def test_a_value_that_exec_may_change_is_unknown(check: Check) -> None:
-    source = f"{IMPORTS}grad_clip = 1.0\n{{}}clip_grad_norm_(model.parameters(), grad_clip)\n"
-    assert check({"a.py": source.format("")}).findings == []
-    assert only_finding(check({"a.py": source.format("exec(open('overrides.py').read())\n")})).kind == "unknown"
-
-
 @pytest.mark.parametrize("bound", ["max=1.0", "min=0.5"])
 def test_a_clamp_by_one_bound_is_unknown(check: Check, bound: str) -> None:
     by_hand = f"total_norm = p.grad.norm()\ncoef = 1.0 / (total_norm + 1e-6)\ncoef = torch.clamp(coef, {bound})\n"

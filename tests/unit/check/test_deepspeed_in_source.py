@@ -102,11 +102,3 @@ def test_a_clip_that_is_off_and_that_trainer_rejects_is_unknown_in_a_file_of_che
     assert [(each.kind, "Trainer rejects" in each.does) for each in report.findings if each.path == "a.py"] == [
         ("unknown", True)
     ]
-
-
-@pytest.mark.parametrize(("value", "kinds"), [("'ds.json'", ["unknown"]), ("None", [])])
-def test_a_threshold_that_code_sets_later_has_no_effect(check: Check, value: str, kinds: list[str]) -> None:
-    files = {"ds.json": '{"zero_optimization": {}, "gradient_clipping": "auto"}'}
-    report = check({"a.py": source(value) + "args.max_grad_norm = 1.0\n", **files})
-    assert [each.kind for each in report.findings] == kinds
-    assert all("so this later line has no effect." in each.does for each in report.findings)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import CLIP_CONFIG, IGNORE, Check, only_finding
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 OPTIMIZER = "import optax\n\n{}\noptimizer = optax.chain(optax.adamw(1e-3))\n"
-IGNORED = IGNORE.format("train.py") + 'rule = "value"\nthreshold = 1.0\n'
-REQUIRED = CLIP_CONFIG + '\n[check]\nrequire = ["train.py"]\neach = ["train.py"]\n' + IGNORED
 
 UNREAD = {
     "a constant": "CLIP_VALUE = 1.0",
@@ -71,7 +69,6 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_norm_clip)
         self.optimizer.step()
 """
-ANY_THRESHOLD = CLIP_CONFIG + IGNORE.format("lib/trainer.py") + 'rule = "global_norm"\n'
 
 
 @pytest.mark.parametrize(
@@ -80,7 +77,7 @@ ANY_THRESHOLD = CLIP_CONFIG + IGNORE.format("lib/trainer.py") + 'rule = "global_
         ("1.0", "1.0", []),
         ("0.5", "1.0", ["lib/trainer.py"]),
         ("1.0", "0.5", ["adder.py"]),
-        ("LIMIT", "LIMIT", []),
+        ("LIMIT", "LIMIT", ["lib/trainer.py"]),
         ("0.0", "1.0", ["lib/trainer.py"]),
         ("float('inf')", "1.0", ["lib/trainer.py"]),
     ],
@@ -88,37 +85,24 @@ ANY_THRESHOLD = CLIP_CONFIG + IGNORE.format("lib/trainer.py") + 'rule = "global_
 def test_a_setting_has_the_rule_of_the_clip_that_reads_it(
     check: Check, value: str, adder: str, drifts: list[str]
 ) -> None:
+    """The clip is compared where its threshold is set. It is unknown only if no number was found."""
     files = {
         "lib/trainer.py": TRAINER.format(value),
         "adder.py": f"from lib.trainer import Trainer\n\nC.trainer.grad_norm_clip = {adder}\n",
     }
-    report = check(files, ANY_THRESHOLD)
-    assert [each.path for each in report.findings] == drifts
-    assert [each.clip for each in report.ignored] == ["torch.nn.utils.clip_grad_norm_"]
+    assert [each.path for each in check(files).findings] == drifts
 
 
-def test_a_setting_of_another_project_has_no_rule(check: Check) -> None:
-    files = {"lib/trainer.py": TRAINER.format("1.0"), "other.py": "config.grad_norm_clip = 1.0\n"}
-    assert [(each.path, each.kind) for each in check(files, ANY_THRESHOLD).findings] == [("other.py", "unknown")]
+@pytest.mark.parametrize("folders", [("a", "b"), ("teams/a", "teams/b")])
+def test_a_setting_of_another_project_has_no_rule(check: Check, folders: tuple[str, str]) -> None:
+    one, other = folders
+    files = {f"{team}/config.py": "class C:\n    pass\n\n\nC.grad_norm_clip = 1.0\n" for team in folders}
+    files[f"{one}/train.py"] = "from config import C\n\n" + TRAINER.format("1.0")
+    found = [(each.path, each.kind) for each in check(files).findings]
+    assert found == ([(f"{other}/config.py", "unknown")] if one == "a" else [])
 
 
 def test_an_argument_of_a_layer_is_no_setting(check: Check) -> None:
     layer = "\nlayer = torch.nn.Embedding(9, 3, max_norm=5.0)\n"
     source = TRAINER.format("1.0").replace("grad_norm_clip", "max_norm") + layer
-    assert check({"lib/trainer.py": source}, ANY_THRESHOLD).findings == []
-
-
-@pytest.mark.parametrize("folders", [("a", "b"), ("teams/a", "teams/b")])
-def test_a_setting_of_another_team_with_the_same_file_names_has_no_rule(check: Check, folders: tuple[str, str]) -> None:
-    one, other = folders
-    files = {f"{team}/config.py": "class C:\n    pass\n\n\nC.grad_norm_clip = 1.0\n" for team in folders}
-    files[f"{one}/train.py"] = "from config import C\n\n" + TRAINER.format("1.0")
-    config = ANY_THRESHOLD.replace("lib/trainer.py", f"{one}/train.py")
-    assert [(each.path, each.kind) for each in check(files, config).findings] == [(f"{other}/config.py", "unknown")]
-
-
-def test_a_setting_is_not_the_clip_of_a_training_script(check: Check) -> None:
-    train = "from nlp.utils import load\n\nC.grad_norm_clip = 1.0\nloss.backward()\noptimizer.step()\n"
-    files = {"nlp/utils.py": TRAINER.format(1.0), "vision/train.py": train}
-    each = ANY_THRESHOLD.replace("lib/trainer.py", "nlp/utils.py") + '\n[check]\neach = ["vision/train.py"]\n'
-    assert [item.clip for item in check(files, each).findings] == ['check.each "vision/train.py"']
+    assert check({"lib/trainer.py": source}).findings == []

@@ -28,13 +28,6 @@ def test_a_parser_of_trl_reads_training_arguments(check: Check, parser: str) -> 
     assert check({**files, "a.sh": "python sft.py --max_grad_norm 1.0\n"}, CLIP_CONFIG + entry).findings == []
 
 
-def test_the_edit_names_the_object_that_the_trainer_gets(check: Check) -> None:
-    code = SCRIPT.format("parser = TrlParser(SFTConfig)\n").replace("model_args, training_args", "parsed")
-    code = code.replace("SFTTrainer(model, args", "own_args = parsed[0]\nSFTTrainer(model, args")
-    finding = check({"sft.py": code.replace("=training_args", "=own_args"), "ds.json": DEEPSPEED % "1.0"}).findings[0]
-    assert finding.edit.startswith("own_args.max_grad_norm = 1.0\n"), "not model.max_grad_norm"
-
-
 @pytest.mark.parametrize(
     "command", ["trl sft --lr 1 \\\n  --config conf/a.yaml\n", "python trl/scripts/sft.py --config=conf/a.yaml\n"]
 )

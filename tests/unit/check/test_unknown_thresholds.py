@@ -12,7 +12,7 @@ import parl
 
 
 class PPO(parl.Algorithm):
-    def __init__(self, model, max_grad_norm=0.5):
+    def __init__(self, model, max_grad_norm):
         clip = paddle.nn.ClipGradByNorm(max_grad_norm)
         self.optimizer = paddle.optimizer.Adam(parameters=model.parameters(), grad_clip=clip)
 """
@@ -40,7 +40,7 @@ def test_another_rule_is_a_drift_even_if_the_threshold_is_unknown(check: Check, 
 
 def test_the_reason_names_the_rule_and_the_threshold(check: Check) -> None:
     finding = only_finding(check({"a.py": PARL}, NEAREST))
-    assert finding.does.startswith("The threshold, max_grad_norm, is only known at run time. With the threshold of")
+    assert finding.does.startswith("The threshold, max_grad_norm, is only known at run time. No call in the project passes")
     assert finding.differences[0].about == "rule"
 
 
@@ -85,10 +85,8 @@ def test_the_effect_has_no_norm_of_an_unknown_threshold(
 ) -> None:
     finding = only_finding(check({"a.py": source}))
     assert finding.kind == "drift"
-    assert finding.effect == (
-        f"The threshold, {threshold}, is only known at run time. Whatever the threshold is, these settings differ: "
-        f"{settings}."
-    )
+    assert finding.effect.startswith(f"The threshold, {threshold}, is only known at run time. ")
+    assert finding.effect.endswith(f"Whatever the threshold is, these settings differ: {settings}.")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from ...config.formats.python_source import last_name, shortened
 from ...errors import ConfigError
 from ..clip_use import ClipUse, inner_values
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
-from ..declared_keys import is_dict, named_values
 from ..notebooks.cells import source_of
+from ..rules.declared_keys import is_dict, named_values
 from ..trainer_files import has_number
 from . import setting_readers
 
@@ -48,7 +48,7 @@ def read(path: Path, near: Sequence[Path], clips: Sequence[ClipUse], *, is_known
         value: Any = _value(code)
         is_assigned = isinstance(getattr(node, "ctx", None), ast.Store) and MAY_BE_CLIP.search(name)
         may_be_clip = is_assigned or _is_named_like_clip(path, table, name, 1.0)
-        rule = setting_readers.clip_rule(path, name, clips, near) if may_be_clip else None
+        rule = setting_readers.clip_rule(name, clips, near) if may_be_clip else None
         with contextlib.suppress(ConfigError):
             value = source.constant(code) if rule else value
         if rule is not None and is_number(value) and 0 < value < math.inf:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,42 +21,23 @@ PLAIN_BASES = ("ABC", "BaseModel", "Enum", "Generic", "NamedTuple", "Protocol", 
 """Base classes that read no setting."""
 
 
-def attribute(code: str) -> str:
-    """Return the attribute or key that an expression reads. For other code, return ''.
+def name_of(code: str) -> str:
+    """Return the variable, attribute or key that an expression reads. For other code, return ''.
 
     For `config.grad_clip` and `config["grad_clip"]`, return "grad_clip".
     """
     match parse_expression(code):
-        case ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
+        case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
             return name
     return ""
 
 
-def clip_rule(path: Path, name: str, clips: Sequence[ClipUse], near: Sequence[Path]) -> ClipConfig | None:
-    """Return the rule of the clips that read the attribute `name`, or None if their rules differ.
-
-    Such a clip is in `path`, in a file that imports `path`, or in a file that `path` imports.
-
-    near: The files that belong to the project of `path`.
-    """
-    readers = [use for use in clips if use.attribute == name and use.rule]
-    rules = {use.rule.dumps("json"): use.rule for use in readers if use.rule and _belong_together(path, use.path, near)}
+def clip_rule(name: str, clips: Sequence[ClipUse], near: Sequence[Path]) -> ClipConfig | None:
+    """Return the rule of the clips that read `name` in the files `near`, or None if their rules differ."""
+    found = [use.rule or use.config for use in clips if use.attribute == name and use.path in near]
+    placeholders = (ClipConfig(**{**rule.data(), "threshold": 1.0}) for rule in found if rule is not None)
+    rules = {rule.dumps("json"): rule for rule in placeholders}
     return next(iter(rules.values())) if len(rules) == 1 else None
-
-
-def _belong_together(path: Path, other: Path, near: Sequence[Path]) -> bool:
-    return path == other or _imports(path, other, near) or _imports(other, path, near)
-
-
-def _imports(path: Path, other: Path, near: Sequence[Path]) -> bool:
-    """Return whether `path` imports `other`. If the import names no folder, the closest module of that name counts."""
-    text, module = python_source(path).decode("utf-8", "replace"), re.escape(other.stem)
-    if re.search(rf"^[ \t]*(from|import)\b.*\b{re.escape(other.parent.name)}\b.*\b{module}\b", text, re.MULTILINE):
-        return True
-    if re.search(rf"^[ \t]*(from|import)\b.*\b{module}\b", text, re.MULTILINE) is None:
-        return False
-    shared = {each: len(os.path.commonpath((path, each))) for each in near if each.stem == other.stem}
-    return {path, other} <= {*near} and shared[other] == max(shared.values())
 
 
 def is_read(source: Source, setting: ast.expr, name: str, near: Sequence[Path]) -> bool:

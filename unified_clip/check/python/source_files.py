@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import math
 import re
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ..._kit.parse import decoded
+from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import format_value
-from ...config.formats.python_source import Source
+from ...config.formats.python_source import FUNCTIONS, Source
 from ...config.formats.trainers.paddle.paddle import ARGUMENTS, Paddle, has_groups
 from ...config.schema import is_off
 from ...errors import ConfigError
@@ -24,8 +27,11 @@ from ...port.port_files import port_all
 from ...port.ported_clip import SET_OUTSIDE, PortedClip, PortedFile, UnreadableFile
 from ...port.rules.function import MADE_OF_GRADIENT
 from ...port.source import unused_result
+from ...source.module import is_of_self
+from ...source.project import Project
+from ...source.values import value_of
 from .. import patterns
-from ..clip_use import ONE_PER_GROUP, ClipUse, NamedValue
+from ..clip_use import MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, NamedValue
 from ..notebooks import clips_in_notebooks
 from ..notebooks.cells import parsed, python_source, source_of
 from ..trainer_files import may_name_clip
@@ -37,7 +43,7 @@ from . import (
     possible_clips,
     setting_readers,
 )
-from .calls import attributes, effect, options, parsed_arguments, unified_clip_calls
+from .calls import effect, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
 from .trainers import deepspeed
 
@@ -56,10 +62,6 @@ MAY_BE_GRADIENT = (
     "The clamped expression contains a gradient, but might not be a gradient itself, as in "
     "gradient.norm().clamp(0, 10). "
     "Compare the code with the clip configuration by hand, and add the call to check.ignore with a reason."
-)
-OTHER_OBJECT = (
-    "{name} is not the object with the training arguments, so this line sets no clip. Set max_grad_norm of the "
-    "training arguments, or remove the line."
 )
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Pass a constant value, or add "
@@ -80,10 +82,11 @@ def read(
     root: The folder of the clip configuration.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source, edit=False)
+    project = Project(paths, python_source)
     own_uses, own_names = _own_uses([file.path for file in ported])
     uses: list[ClipUse | None] = [use for each in own_uses.values() for use in each]
     for file in ported:
-        native = _native_uses(file, configurations, paths, is_replaced=bool(own_uses[file.path]))
+        native = _native_uses(file, configurations, project, is_replaced=bool(own_uses[file.path]))
         uses += [use for use in native if use is None or not _is_own(use, own_names[file.path])]
         if names := own_names[file.path]:
             uses += unified_clip_calls.calls(parsed(file.path), file.path, names)
@@ -97,7 +100,9 @@ def read(
         near = [other for other in paths if patterns.is_near(other, path, root)]
         is_known = path in known and b"ml_collections" not in python_source(path)
         settings_of_files += possible_clips.read(path, near, clips, is_known=is_known)
-    return list(clips_in_notebooks.with_cells([*clips, *settings_of_files]))
+    compared = {place for use in clips for place in use.origins}
+    others = [use for use in settings_of_files if (use.path, use.line) not in compared]
+    return list(clips_in_notebooks.with_cells([*clips, *others]))
 
 
 def _own_uses(paths: Sequence[Path]) -> tuple[dict[Path, list[ClipUse]], dict[Path, dict[str, ClipConfig]]]:
@@ -133,7 +138,7 @@ def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
 
 
 def _native_uses(
-    file: PortedFile, configurations: Collection[Path], paths: Sequence[Path], *, is_replaced: bool
+    file: PortedFile, configurations: Collection[Path], project: Project, *, is_replaced: bool
 ) -> list[ClipUse | None]:
     """Return the frameworks' own clips in a file. An item is None for a place that does not clip.
 
@@ -145,24 +150,20 @@ def _native_uses(
     calls = unused_result.calls(source, decoded(file.before))
     is_read = file.path not in configurations
     sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
-    uses = [_native(file.path, site, is_replaced, source, calls.get((site.line, site.column)), paths) for site in sites]
-    return [use and _of_arguments(source, use) for use in uses if use is None or not _is_set_by_code(source, use)]
+    uses = [
+        _native(file.path, site, is_replaced, source, calls.get((site.line, site.column)), project) for site in sites
+    ]
+    return [use for use in uses if use is None or not _is_set_by_code(source, use)]
 
 
 def _is_set_by_code(source: Source, use: ClipUse) -> bool:
+    """Return whether code always sets the argument of a parser, as in `args.max_grad_norm = 1.0`."""
     argument = use.clip.rpartition("(")[2].removesuffix("=)")
-    return use.is_set_outside and parsed_arguments.is_set_after_parsing(source, argument)
-
-
-def _of_arguments(source: Source, use: ClipUse) -> ClipUse:
-    for setting, target in parsed_arguments.attribute_settings(source):
-        is_place = (setting.lineno, ast.unparse(target)) == (use.line, use.clip)
-        is_argument = is_place and target.attr == parsed_arguments.MAX_GRAD_NORM
-        if is_argument and parsed_arguments.is_other_object(source, target):
-            return replace(use, config=None, why_unknown=OTHER_OBJECT.format(name=ast.unparse(target.value)))
-        if is_argument and deepspeed.has_settings(source.followed(target.value)):
-            return replace(use, config=None, why_unknown=deepspeed.TOO_LATE)
-    return use
+    if not use.is_set_outside:
+        return False
+    stores = (node for node in source.nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    statements = (source.parents[node] for node in stores if node.attr == argument)
+    return any(isinstance(source.parents[each], (*FUNCTIONS, ast.Module)) for each in statements)
 
 
 def _unreadable(file: UnreadableFile) -> ClipUse:
@@ -171,7 +172,7 @@ def _unreadable(file: UnreadableFile) -> ClipUse:
 
 
 def _native(
-    path: Path, site: PortedClip, is_replaced: bool, source: Source, call: ast.Call | None, paths: Sequence[Path]
+    path: Path, site: PortedClip, is_replaced: bool, source: Source, call: ast.Call | None, project: Project
 ) -> ClipUse | None:
     function = clip_function(site.name)
     method = engine_methods.of_call(source, call) if function is None else None
@@ -203,7 +204,7 @@ def _native(
     assert meaning is not None
     kind = effect.kind_of(function) if function else "in place"
     why, rule = effect.of_unknown_threshold(source, call, meaning, kind)
-    return _with_option(source, call, meaning.threshold, use(why_unknown=why, rule=rule), paths)
+    return _with_value(project, use(why_unknown=why, rule=rule), meaning.threshold)
 
 
 def _with_settings(
@@ -219,10 +220,10 @@ def _with_settings(
         if not _is_set_outside(site, call):
             return use(why_unknown=why)
         option = site.name.rpartition("(")[2].rstrip("=)")
-        rules = [each for each in settings() if each.keyword == option == parsed_arguments.MAX_GRAD_NORM]
+        rules = [each for each in settings() if each.keyword == option == MAX_GRAD_NORM]
         rule = next((each for each in rules if use.keywords["package"] in each.packages), None)
         config = ClipConfig(rule=rule.rule, family=rule.family, threshold=1.0) if rule and rule.rule else None
-        defaults = [*options.defaults_of_field(source, option)] if rule else []
+        defaults = _defaults_of_field(source, option) if rule else []
         defaults = defaults or ([float(rule.default)] if rule and rule.default else [])
         if defaults and None not in defaults:
             why = f"{why.partition('. ')[0]}. The default is {' or '.join(map(format_value, defaults))}."
@@ -239,28 +240,57 @@ def _with_settings(
     return use(effect.of_call(source, call, config, effect.kind_of(function) if function else "in place"), call=code)
 
 
-def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse, paths: Sequence[Path]) -> ClipUse:
-    """Take the threshold of a clip from the default of a command line option.
+def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
+    """Take the threshold of a clip from the code that fixes it, such as the default of a command line option.
 
-    A default of 0 is ignored, because the value 0 often switches the clip off.
+    If code also sets an attribute of this name, the threshold is compared where it is set: `possible_clips` does so. A
+    default of 0 is ignored, because the value 0 often switches the clip off.
     """
-    rule, option = use.rule, options.find(source, code)
+    rule = use.rule
     if rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):
         return use
-    if option is not None:
-        use = replace(use, option=option.name)
-        name, default, is_clip = option.shown, option.default, option.is_clip
-    else:
-        others = [path for path in paths if path != use.path]
-        name, default = attributes.find(source, call, code, others) or ("", None)
-        is_clip = True
-    if default is None:
-        return use if option else replace(use, attribute=setting_readers.attribute(code))
-    if default > 0 and is_clip:
-        config = ClipConfig(**{**rule.data(), "threshold": default})
-        clip = f"{use.clip} by default: {name} is not passed" if name else use.clip
-        return replace(use, config=config, rule=None, why_unknown="", clip=clip)
-    return replace(use, why_unknown=f"{use.why_unknown} The default of {name or code} is {format_value(default)}.")
+    name, module, node = setting_readers.name_of(code), project.module(use.path), _node(project, use, code)
+    use = replace(use, attribute=name)
+    if node is None or any(not is_of_self(each) for _, each in project.stores_of(name, module)):
+        return use
+    value = value_of(project, module, node)
+    defaults = [origin for origin in value.origins if origin.kind in ("option", "field", "parameter")]
+    if options := [origin.name for origin in defaults if origin.kind != "parameter"]:
+        use = replace(use, option=options[0].rpartition(".")[2].lstrip("-").replace("-", "_"))
+    if value.why_unknown:
+        return replace(use, why_unknown=f"{use.why_unknown} {value.why_unknown}")
+    if not is_number(value.value) or abs(value.value) > sys.float_info.max:
+        return use
+    if value.value <= 0:
+        shown = defaults[0].name if defaults else code
+        return replace(use, why_unknown=f"{use.why_unknown} The default of {shown} is {format_value(value.value)}.")
+    config = ClipConfig(**{**rule.data(), "threshold": float(value.value)})
+    clip = f"{use.clip} by default: {defaults[0].name} is not passed" if defaults else use.clip
+    origins = tuple((each.module.path, each.line) for each in value.origins if each.module.path)
+    return replace(use, config=config, rule=None, why_unknown="", clip=clip, origins=origins)
+
+
+def _node(project: Project, use: ClipUse, code: str) -> ast.expr | None:
+    """Return the expression with this code in the call that begins at the place of a clip."""
+    module = project.module(use.path)
+    calls = [
+        node for node in module.nodes if isinstance(node, ast.Call) and module.position(node) == (use.line, use.column)
+    ]
+    inner = (each for call in calls for each in ast.walk(call) if isinstance(each, ast.expr))
+    return next((each for each in inner if ast.unparse(each) == code), None)
+
+
+def _defaults_of_field(source: Source, name: str) -> list[float | None]:
+    """Return the defaults of the fields of this name, in classes of a file such as `class Own(TrainingArguments)`."""
+    defaults: list[float | None] = []
+    for node in source.nodes:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=field), value=ast.expr() as value) if field == name:
+                defaults.append(None)
+                with contextlib.suppress(ConfigError, OverflowError):
+                    number = source.constant(value)
+                    defaults[-1] = float(number) if is_number(number) else None
+    return defaults
 
 
 def _passes_class(source: Source, call: ast.Call | None) -> bool:

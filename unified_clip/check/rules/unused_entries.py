@@ -7,10 +7,11 @@ from pathlib import Path
 
 from ...config.check_rules import CheckRules
 from ...config.documents import Key
-from .. import declared_keys, patterns, trainer_files
+from .. import patterns, trainer_files
 from ..clip_use import ClipUse
 from ..judge import make_finding
 from ..model import Finding
+from . import declared_keys
 
 
 def find(

@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._kit import atomic_files
-from .._kit.static_values import is_number
-from ..config import documents
-from ..config.check_rules import DeclaredKey
-from ..config.clip_config import ClipConfig
-from ..config.documents import DOCUMENT_KINDS, Document, Key, format_value
-from ..config.formats.python_source import Source, last_name
-from ..errors import ConfigError
-from . import command_lines, patterns
-from .clip_use import ClipUse, FoundClips
-from .notebooks.cells import source_of
-from .trainer_files import SOURCES
+from ..._kit import atomic_files
+from ..._kit.static_values import is_number
+from ...config import documents
+from ...config.check_rules import DeclaredKey
+from ...config.clip_config import ClipConfig
+from ...config.documents import DOCUMENT_KINDS, Document, Key, format_value
+from ...config.formats.python_source import Source, last_name
+from ...errors import ConfigError
+from .. import command_lines, patterns
+from ..clip_use import ClipUse, FoundClips
+from ..notebooks.cells import source_of
+from ..trainer_files import SOURCES
 
 ANY = "*"
 """In a declared key, this part matches any part."""
@@ -55,12 +55,14 @@ class Setting(NamedTuple):
 def add(found: FoundClips, files: Sequence[Path], config: ClipConfig, root: Path) -> None:
     """Add the declared keys of all files, and leave out what was unknown without them.
 
-    A clip whose threshold is a declared key is compared at the key.
+    If a clip reads its threshold from a declared key, or from another setting that was found, the check compares the
+    threshold where it is set. Here it only compares the rule.
     """
     keys = config.check.key if config.check else []
     uses = [use for path in files for use in read(path, config, root)] if keys else []
     places = {(use.path, use.line) for use in uses}
     names = {key.key.rpartition(".")[2].replace("-", "_") for key in keys} if uses else set()
+    names |= {use.clip.partition(" = ")[0] for use in found.uses if use.is_setting}
     kept = []
     for use in found.uses:
         of_file = [key for key in keys if patterns.matches(key.path, use.path, root)]
@@ -70,7 +72,8 @@ def add(found: FoundClips, files: Sequence[Path], config: ClipConfig, root: Path
         rule = use.rule_of_any_threshold
         if rule is not None and {use.attribute, use.option} & names:
             use = replace(use, config=ClipConfig(**{**rule.data(), "threshold": config.threshold}), why_unknown="")
-        if use.config is not None or not (is_listed or (use.path, use.line) in places):
+        is_elsewhere = use.config is not None and not use.is_setting
+        if is_elsewhere or not (is_listed or (use.path, use.line) in places):
             kept.append(use)
     found.uses = kept + uses
 
