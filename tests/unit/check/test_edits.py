@@ -57,24 +57,6 @@ def test_the_edit_with_another_family_needs_nearest(check: Check) -> None:
     assert finding.edit.splitlines() == ["{", '  "max_grad_norm": 1.0', "}"]
 
 
-ERNIE = "fs: 24000\nn_shift: 300\nmodel: {{}}\nscheduler_params: {{d_model: 384}}\n{}\nnum_snapshots: 50\n"
-CONFORMER = "encoder: conformer\nencoder_conf: {}\naccum_grad: 8\nglobal_grad_clip: 5.0\n"
-
-
-def test_the_edit_keeps_the_key_that_the_recipe_reads(check: Check) -> None:
-    assert only_finding(near(check({"ernie.yaml": ERNIE.format("grad_clip: 10.0")}))).edit == "grad_clip: 1.0"
-    finding = only_finding(check({"ernie.yaml": ERNIE.format("global_grad_clip: 1.0")}))
-    assert finding.kind == "unknown"
-    assert "global_grad_clip: only speech recognition (s2t) reads this key. Set the key" in finding.does
-    finding = only_finding(check({"ernie.yaml": ERNIE.format("# grad_clip: 10.0")}))
-    assert (finding.kind, finding.clip) == ("unknown", "PaddleSpeech by default: grad_clip is not set")
-
-
-def test_no_edit_asks_for_nearest_where_the_edited_file_is_the_same(check: Check) -> None:
-    assert only_finding(check({"conformer.yaml": CONFORMER})).edit == "global_grad_clip: 1.0"
-    assert ACCEPT_NEAREST in only_finding(check({"conformer.yaml": CONFORMER}, PADDLE)).edit
-
-
 def test_the_edit_is_never_the_error_of_an_export(check: Check) -> None:
     finding = only_finding(check({"hf.json": HF}, CLIP_CONFIG + 'exclude = ["*.bias"]\n'))
     assert finding.edit.startswith(

@@ -134,9 +134,8 @@ PLACES = {
     "fit.yaml": "fit:\n  trainer:\n    max_epochs: 1\n    gradient_clip_val: 0.5\n",
     "nemo.yaml": "exp_manager: {}\noptim:\n  config:\n    clip_grad: 0.5\n    optimizer: adam\n",
     "espnet.yaml": "accum_grad: 1\nbatch_type: numel\ngrad_clip: 5\ngrad_clip_type: inf\n",
-    "joey.yaml": "name: a\ntraining:\n  clip_grad_val: 2.0\n  optimizer: adam\ndata: {}\n",
 }
-FORMATS = '\n[check.formats]\n"espnet.yaml" = "espnet"\n"joey.yaml" = "joeynmt"\n"nemo.yaml" = "nemo"\n'
+FORMATS = '\n[check.formats]\n"espnet.yaml" = "espnet"\n"nemo.yaml" = "nemo"\n'
 
 
 @pytest.mark.parametrize("path", PLACES)

@@ -224,7 +224,6 @@ def test_export_accepts_a_version_without_a_format() -> None:
         ("sequence_len: 8\nmax_grad_norm: 1e-3\n", "axolotl", True),
         ("finetuning_type: lora\nmax_grad_norm: 1e-3\n", "llama_factory", True),
         ("trainer:\n  gradient_clip_val: 1e-3\n", "lightning", True),
-        ("generator_params: {}\ngenerator_grad_norm: 1e-3\ndiscriminator_grad_norm: 1e-3\n", "parallel_wavegan", False),
     ],
 )
 def test_a_number_of_yaml_1_2_is_rejected_if_the_trainer_reads_text(

@@ -176,12 +176,6 @@ def test_a_misplaced_clip_key_is_rejected_with_its_line_and_its_place(
             "d: {config: {world_model_grad_clip_by_global_norm: 9}}\n",
             "line 1, d.config.world_model_grad_clip_by_global_norm: DreamerV3 has three optimizers",
         ),
-        (
-            "olmo",
-            "a.yaml",
-            "max_grad_norm_ratio: 1.0\n",
-            "line 1, max_grad_norm_ratio: this key limits",
-        ),
         ("mmengine", "a.py", "optimizer_config = dict(grad_clip=3)\n", "line 1, optimizer_config.grad_clip: mmengine"),
     ],
 )

@@ -329,9 +329,6 @@ CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, and switch the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, and switch the trainer's own clipping off"
 
-EACH_OPTIMIZER = (
-    "The generator and the discriminator are clipped separately. Attach the clip configuration to both optimizers."
-)
 SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each optimizer."
 
 

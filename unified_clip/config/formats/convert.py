@@ -37,6 +37,11 @@ WHOLE_CONFIGURATION = "Let your program print the whole configuration, and impor
 
 NEAREST = "Or export with the trainer's family and eps: pass --nearest, or nearest=True in Python."
 
+WITHOUT_FORMAT = (
+    "easyr1", "funasr", "joeynmt", "litgpt", "mindformers", "olmo", "paddlespeech", "parallel_wavegan", "wenet",
+)  # fmt: skip
+"""Trainers that users may ask for by the name of a format, although there is none."""
+
 Candidate = tuple[Format | None, Document]
 """The format is None for a clip configuration of unified_clip."""
 
@@ -134,6 +139,11 @@ def _written(trainer: Format, config: Settings, version: Version, kind: str | No
 
 def parse_name(text: str) -> tuple[str, Version | None]:
     name, at, version = text.partition("@")
+    if name in WITHOUT_FORMAT:
+        problem = f"unified_clip has no format for files of {name}."
+        raise ConfigError(
+            f"{problem} Write a clip configuration with the file's threshold: see docs/config.md.", "UC103"
+        )
     if name != UNIFIED_CLIP and name not in FORMATS:
         raise ConfigError(f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.", "UC103")
     return name, parse_version(version) if at else None

@@ -18,7 +18,7 @@ ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
 """In a file for `mcli run`, the configuration is in `parameters`. In other files, it is at the top level."""
 
 BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
-"""A file of Composer has `train_loader` and one of these keys. Files of OLMo do not have `train_loader`."""
+"""A file of Composer has `train_loader` and one of these keys."""
 
 AGC_FSDP = "training fails: with FSDP, Composer has no adaptive clipping. Set norm or value."
 FSDP_VALUE = (
