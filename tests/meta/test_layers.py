@@ -18,7 +18,8 @@ NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
     "_kit", "errors", "_guard", "_command", "_core", "_native", "_compute", "_distributed", "_api", "_backends",
     "_dispatch", "adaptive", "namespaces", "_compilers", "_page", "tensors", "causes", "recording", "suggest",
-    "ownership", "source", "config", "package", "monitor", "integrations", "parity", "verify", "port", "check", "bench",
+    "ownership", "source", "facts", "config", "package", "monitor", "integrations", "parity", "verify", "port", "check",
+    "bench",
     "_versions", "cli", "testing", "pytest_plugin",
 ]  # fmt: skip
 """Each layer may import from itself and from the layers before it."""
@@ -32,8 +33,8 @@ def layer(module: str) -> str:
 
 
 SMALL = (
-    "_api", "_backends", "adaptive", "_compute", "_core", "_distributed", "causes", "check", "config", "parity", "port",
-    "recording", "source", "tensors", "verify",
+    "_api", "_backends", "adaptive", "_compute", "_core", "_distributed", "causes", "check", "config", "facts",
+    "parity", "port", "recording", "source", "tensors", "verify",
 )  # fmt: skip
 """Packages whose modules are short and whose folders are small."""
 

@@ -24,7 +24,6 @@ from ..config.documents.script_options import (
     without_unused_arrays,
 )
 from ..config.formats import FORMATS, Format, convert, placement
-from ..config.formats.trainers.huggingface.training_arguments import UNDER_DEEPSPEED
 from ..errors import ConfigError
 from .clip_use import THRESHOLD, ClipUse, NamedValue
 
@@ -99,6 +98,8 @@ ARGUMENT = re.compile(
     r"(?<=\.py)(?:\s+[^\s;&|-][^\s;&|]*\.py)+(?!\w)|--?[\w.-]*(?:config|cfg)[\w-]*[\s=]+\S+\.py(?!\w)"
 )
 """Matches files that a command passes to its script, as in `train.py config.py`."""
+
+UNDER_DEEPSPEED = "With DeepSpeed, the settings of DeepSpeed decide what happens if a norm is not finite."
 
 OF_SCRIPT = (
     "The command passes this option to {script}, which is not checked. Also check {script}, or add this file to "

@@ -17,12 +17,11 @@ from ..config.clip_config import ClipConfig
 from ..config.documents import DOCUMENT_KINDS, Document, Key, dotted, format_value
 from ..config.documents.inheritance import hydra
 from ..config.documents.unknown import unread_around
-from ..config.formats import FORMATS, Format, convert, engines, placement
+from ..config.formats import FORMATS, Format, convert, placement
 from ..config.formats.base import SetElsewhereError
 from ..config.formats.convert import Candidate
 from ..config.formats.naming import naming_advice
 from ..config.formats.python_source import PythonFormat
-from ..config.formats.trainers.huggingface.training_arguments import NO_TRAINER
 from ..errors import ConfigError
 from ..port.catalog import clip_function
 from . import command_lines, patterns
@@ -60,6 +59,9 @@ TARGET = (
     "Hydra calls this function, which clips. The check does not read the arguments of the function. Compare the "
     "clip with the clip configuration by hand."
 )
+NO_TRAINER = ("checkpointing_steps", "with_tracking")
+"""Scripts with these arguments call Accelerate instead of Trainer."""
+
 TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
 """A file with both keys probably sets TrainingArguments."""
 
@@ -170,7 +172,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     except SetElsewhereError as error:
         return ClipUse(
             path, 1, 1, title, set_elsewhere=error.problem, format=name, bases=bases, document=document,
-            engine=engines.of_file(name, document),
+            engine=trainer.engine(document) if trainer else "",
         )  # fmt: skip
     except ConfigError as error:
         outer = unread_around(document.data)
@@ -190,7 +192,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     is_default = bool(unset) or not place
     return ClipUse(
         file, line, 1, title, config, read=path, bases=bases, by_default=is_default, has_key=bool(place), format=name,
-        document=document, version=version, engine=engines.of_file(name, document),
+        document=document, version=version, engine=trainer.engine(document) if trainer else "",
     )  # fmt: skip
 
 

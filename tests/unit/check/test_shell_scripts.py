@@ -100,7 +100,6 @@ def test_a_script_whose_command_reads_a_yaml_file_is_a_note(check: Check) -> Non
         ("CLIP=${{CLIP:-{}}}\npython -m MaxText.train gradient_clipping_threshold=${{CLIP}}", ["unknown"]),
         ("CLIP={0}\nCLIP={0}9\npython -m MaxText.train gradient_clipping_threshold=$CLIP", ["unknown"]),
         ("python -m MaxText.train ~gradient_clipping_threshold x={}", ["unknown"]),
-        ("python -m verl.trainer.main config=a.yaml worker.actor.max_grad_norm={}", ["drift"]),
         ("onmt_train -config a.yaml -max_grad_norm {} -optim adam", ["unknown"]),
     ],
 )

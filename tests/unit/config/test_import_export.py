@@ -26,7 +26,7 @@ def test_import_prints_toml_and_notes_on_standard_error(capsys: pytest.CaptureFi
     assert ClipConfig.loads(out) == ClipConfig.import_from(path, "deepspeed@0.19.3")
     assert (
         err.splitlines()[0]
-        == "note: The file does not set gradient_clipping. By default, DeepSpeed clips at 1.0 since 0.19.3."
+        == "note: The file does not set gradient_clipping. By default, DeepSpeed 0.19.3 clips at 1.0."
     )
 
 
@@ -107,7 +107,7 @@ OPTAX_EPS = {"convention": "optax", "eps": 0.5, "clip_factor": 0.25}
     ("table", "to", "text"),
     [
         ({"convention": "composer", "clip_factor": 0.5}, "composer", "clipping_threshold: 0.5"),
-        ({"eps": 0, "smallest_norm": 0}, "composer", "adaptive\n    clipping_threshold: 0.01"),
+        ({"eps": 0, "smallest_norm": 0}, "composer", "clipping_threshold: 0.01\n    clipping_type: adaptive"),
         ({"convention": "optax", "eps": 1e-3}, "optax", "optax.adaptive_grad_clip(0.01)  #"),
         (OPTAX_EPS, "optax", "optax.adaptive_grad_clip(0.25, eps=0.5)  #"),
     ],

@@ -16,7 +16,6 @@ from ...config.formats import FORMATS, convert, placement
 from ...config.formats.base import SetElsewhereError
 from ...config.formats.python_config.changes import ROOTS
 from ...config.formats.python_source import MAX_ALIASES, Source, shortened
-from ...config.formats.trainers.huggingface.training_arguments import NO_CLIP
 from ...errors import ConfigError
 from .. import command_lines
 from ..clip_use import ClipUse
@@ -40,7 +39,11 @@ BY_TEXT = (
     "This code sets a clip setting by name, on an object that is only known at run time. Write the value into the "
     "trainer's file or arguments, or add the setting to check.ignore with a reason."
 )
-NO_CLIPPING = f'{NO_CLIP} To clip at max_grad_norm, add "gradient_clipping": "auto".'
+NO_CLIPPING = (
+    "DeepSpeed's configuration does not set gradient_clipping. DeepSpeed then ignores max_grad_norm. DeepSpeed clips "
+    'nothing before 0.19.3, and clips at 1.0 since 0.19.3. To clip at max_grad_norm, add "gradient_clipping": '
+    '"auto".'
+)
 
 
 class IndirectSetting(NamedTuple):

@@ -19,7 +19,7 @@ from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import format_value
 from ...config.formats.python_source import FUNCTIONS, Source
-from ...config.formats.trainers.paddle.paddle import ARGUMENTS, Paddle, has_groups
+from ...config.formats.trainers.paddle import ARGUMENTS, PADDLE, has_groups
 from ...config.schema import is_off
 from ...errors import ConfigError
 from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, ClipFunction, clip_function, settings
@@ -312,7 +312,7 @@ def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
     last = name.rpartition(".")[2]
     if not name.startswith("paddle.") or last not in ARGUMENTS:
         return
-    Paddle().settings_of(last, source.arguments(call, ARGUMENTS[last]))
+    PADDLE.settings_of(last, source.arguments(call, ARGUMENTS[last]))
     if last.endswith("GlobalNorm") and has_groups(source):
         raise ConfigError(ONE_PER_GROUP)
 

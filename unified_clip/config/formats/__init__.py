@@ -1,21 +1,24 @@
-"""The configuration formats of trainers. To add one, write a subclass of `Format` in a new module below `trainers`."""
+"""The configuration formats of trainers: one for each row of `facts/trainers`."""
 
-import importlib
-import inspect
-import pkgutil
-from collections.abc import Iterator
-
-from . import trainers
+from ...facts import trainer_rows
 from .base import Format, Imported
+from .rows import RowFormat, ScriptFormat
+from .trainers.keras import KERAS
+from .trainers.mmengine import MMCV1, MMEngine
+from .trainers.optax import Optax
+from .trainers.paddle import PADDLE
+from .trainers.rllib import RLlib
+from .trainers.timm import Timm
 
 __all__ = ["FORMATS", "Format", "Imported"]
 
+OWN: dict[str, type[Format]] = {
+    "keras": type(KERAS), "mmcv": MMCV1, "mmengine": MMEngine, "optax": Optax, "paddle": type(PADDLE), "rllib": RLlib,
+    "timm": Timm,
+}  # fmt: skip
+"""The formats whose files a row cannot describe."""
 
-def _formats() -> Iterator[Format]:
-    for info in pkgutil.walk_packages(trainers.__path__, f"{trainers.__name__}."):
-        for member in vars(importlib.import_module(info.name)).values():
-            if inspect.isclass(member) and issubclass(member, Format) and member.__module__ == info.name:
-                yield member()
-
-
-FORMATS: dict[str, Format] = {trainer.name: trainer for trainer in sorted(_formats(), key=lambda trainer: trainer.name)}
+FORMATS: dict[str, Format] = {
+    name: OWN.get(name, ScriptFormat if "args" in row.kinds else RowFormat)(row)
+    for name, row in trainer_rows.trainers().items()
+}

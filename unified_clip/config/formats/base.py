@@ -1,37 +1,34 @@
-"""Base classes of the formats."""
+"""What the formats of trainers' configuration files share. `rows.py` reads and writes the files."""
 
 from __future__ import annotations
 
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from functools import cached_property
+from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
 from ..._api.groups import Nonfinite
 from ..._kit.static_values import is_number
 from ...errors import ConfigError, NotRepresentableError
+from ...facts.trainer_rows import Clip, Files, Layout, RowRule, Trainer, Zero, tests_of
 from .. import documents
 from ..documents import Document, Key, infinity
 from ..documents.inheritance.base_class import Inheritance, OneFile
+from ..documents.inheritance.base_files import BaseFiles
+from ..documents.inheritance.hydra import Hydra
+from ..documents.inheritance.named_file import DefaultsFile, NamedFile
+from ..documents.merge import MergeRules
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
-from .engines import except_under
+from . import engines
+from .conditions import ANY, TYPE, Context
 from .naming import name_format
 
-Zero = Literal["off", "zeros", "error"]
-"""The effect of a threshold of 0: clipping is off, all gradients become 0, or training fails."""
-
-
-def words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-def paths(text: str) -> tuple[tuple[str, ...], ...]:
-    """Split a text into paths of keys. For example, "fit.trainer lr" becomes (("fit", "trainer"), ("lr",))."""
-    return tuple(tuple(path.split(".")) for path in text.split())
+Path = tuple[Key, ...]
 
 
 @dataclass
@@ -63,84 +60,91 @@ class SetElsewhereError(ConfigError):
 
 
 class Format(ABC):
-    name: ClassVar[str]
-    title: ClassVar[str]
-    kinds: ClassVar[tuple[str, ...]]
-    """The file kinds of the format, such as "yaml". By default, an exported file has the first kind."""
+    """What all formats share. `row` has the facts about the trainer."""
 
-    source: ClassVar[str]
-    """The trainer's source files that define the clip keys."""
+    def __init__(self, row: Trainer) -> None:
+        self.row = row
+        self.name, self.title, self.kinds, self.newest = row.name, row.title, row.kinds, row.newest
+        self.source, self.extends, self.instead = row.source, row.extends, row.instead
+        self.family: FamilyName = row.family
+        self.zero: Zero = row.zero
+        self.not_finite, self.nonfinite = row.not_finite, row.nonfinite
+        self.vocabulary, self.placeholder = row.vocabulary, row.placeholder
+        self.option_keys, self.foreign_keys = row.option_keys, row.foreign_keys
+        self.inheritance = inheritance(row.files)
 
-    newest: ClassVar[str]
-    """By default, exports are for this version of the trainer."""
+    @cached_property
+    def clip_keys(self) -> Sequence[tuple[str, ...]]:
+        keys = [keys for layout in reversed(self.row.layout) for keys in self._keys(layout)]
+        return self.row.clip_keys or tuple(dict.fromkeys(keys))
 
-    needs_version: ClassVar[str] = ""
-    """Why the trainer's version must be known, or '' if the version has no effect."""
+    @cached_property
+    def mode_keys(self) -> frozenset[str]:
+        modes = [clip.by.key[-1] for clip in self.row.clip if clip.by]
+        norm_types = [clip.norm_type_key[-1] for clip in self.row.clip if clip.norm_type_key]
+        return self.row.mode_keys or frozenset([*modes, *norm_types])
 
-    extends: ClassVar[str] = ""
-    """The name of a format that this format extends. This class reads the files that both formats recognise."""
+    @cached_property
+    def rules(self) -> Sequence[Rule]:
+        rules = [rule for clip in self.row.clip if clip.export and clip.key for rule in rules_of(clip) if rule != "agc"]
+        return self.row.rules or tuple(dict.fromkeys(rules))
 
-    instead: ClassVar[str] = ""
-    """How to clip by a `ClipConfig` named `clip` in this trainer, or '' if this is not possible."""
+    def _keys(self, layout: Layout) -> list[tuple[str, ...]]:
+        """Return the patterns of the clip keys in a layout."""
+        patterns = []
+        for clip in self.row.clip:
+            keys = [*clip.key, *clip.also, *([clip.by.key] if clip.by else []), *filter(None, [clip.norm_type_key])]
+            for section in layout.at if clip.layout in ("", layout.name) else ():
+                patterns += [key[1:] if key[:1] == ("/",) else (*section, *key) for key in keys]
+        return [tuple(ANY if key == TYPE else key for key in pattern) for pattern in patterns]
 
-    own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """A file with any of these keys is in this format."""
+    def context(self, document: Document, version: Version | None = None, *, only_shows: bool = False) -> Context:
+        return Context(document, version, vocabulary=sorted(self.vocabulary), only_shows=only_shows)
 
-    clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """"*" matches any key."""
-    placeholder: ClassVar[str] = "NAME"
+    def layout(self, document: Document) -> Layout:
+        context = self.context(document, only_shows=True)
+        return next((each for each in self.row.layout if context.holds(each.when)), self.row.layout[-1])
 
-    written_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """`write` sets these keys to the threshold. Default: the first path of `clip_keys`."""
-
-    option_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Clip keys that only this trainer has. The trainer also reads these keys from its command line."""
-
-    foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Clip keys that are not supported. `read` raises an error or returns a note for these keys."""
-
-    mode_keys: ClassVar[Set[str]] = frozenset()
-    """The names of the keys in `clip_keys` that set a rule instead of a threshold."""
-
-    is_yaml_11: ClassVar[bool] = False
-    """Whether the trainer may read YAML with PyYAML, and fail because PyYAML reads a number such as 1e-3 as text."""
-
-    inheritance: ClassVar[Inheritance] = OneFile()
-    vocabulary: ClassVar[Set[str]] = frozenset()
-    """Top-level keys of this trainer. Other trainers can have the same keys."""
-
-    rules: ClassVar[Sequence[Rule]] = ("global_norm",)
-    family: ClassVar[FamilyName] = "pytorch"
-    zero: ClassVar[Zero] = "off"
-    off: ClassVar[Any] = 0.0
-    """To switch clipping off, `write` sets the clip key to this value."""
-
-    norm_types: ClassVar[bool] = False
-    """Whether the trainer supports norm types other than 2."""
-
-    norm_type_key: ClassVar[tuple[str, ...]] = ()
-    has_bounds: ClassVar[bool] = False
-    nonfinite: ClassVar[Sequence[str]] = ("family",)
-    not_finite: ClassVar[str] = ""
-    """As in `Imported`."""
-
-    fp16: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    """Keys beside the clip key, and the values with which the trainer trains in fp16 with a loss scaler."""
-
-    def loss_scaling(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of `Provenance` that follow from a loss scaler. `values` has the values of `fp16`."""
-        is_scaled = any(values.get(key) in known for key, known in self.fp16.items())
-        return {"not_finite": FP16, "acts_as": "skip"} if is_scaled else {}
-
-    def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
-        return self.clip_keys
+    def places(self, document: Document) -> Sequence[Path]:
+        """Return the clip keys that the trainer reads in a file with this layout."""
+        places = dict.fromkeys(self._keys(self.layout(document)))
+        known = [*self.row.clip_keys, *places]
+        return sorted(places, key=known.index) or self.clip_keys
 
     def recognises(self, document: Document) -> bool:
-        return any(document.shows(*path) for path in self.own_keys)
+        context = self.context(document, only_shows=True)
+        return any(map(context.holds, self.row.recognise))
 
     @abstractmethod
     def read(self, document: Document, version: Version | None) -> Imported:
         """Return the clip settings in a file. Raise ConfigError if a setting cannot be imported."""
+
+    @property
+    def off(self) -> Any:
+        """The value of the clip key that switches clipping off."""
+        return {"null": None, "nothing": 0.0}.get(str(self.row.export.off), self.row.export.off)
+
+    @cached_property
+    def fp16(self) -> frozenset[str]:
+        """The names of the keys that decide whether a loss scaler skips steps."""
+        return frozenset(key[-1] for rule in self.row.not_finite_if for test in tests_of(rule) for key in test.key)
+
+    def loss_scaling(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of `Provenance` that follow from the values of the keys in `fp16`."""
+        context = self.context(Document("", "", "python", values), only_shows=True)
+        rules = [rule for rule in self.row.not_finite_if if rule.acts == "skip" and context.holds(rule.when)]
+        return {"not_finite": rules[0].say or self.not_finite, "acts_as": "skip"} if rules else {}
+
+    def engine(self, document: Document) -> str:
+        """Return the engine that clips, such as DeepSpeed, or '' if PyTorch clips."""
+        context = self.context(document, only_shows=True)
+        for each in self.row.engine:
+            if each.strategy:
+                strategies = [context.value(path) for key in each.strategy for path in context.expand(key)]
+                return next(filter(None, map(engines.of_strategy, strategies)), "")
+            if context.holds(each.when):
+                return each.name
+        return ""
 
     def second_clip(self, document: Document) -> tuple[str, Any]:
         """Return the optimizer, and the threshold of its own clip by the global norm in each step.
@@ -149,20 +153,9 @@ class Format(ABC):
         """
         return "", None
 
+    @abstractmethod
     def write(self, settings: Settings, version: Version) -> Any:
         """Return the data to write. Raise NotRepresentableError if a setting is not supported."""
-        threshold = self.export_threshold(settings)
-        value = self.off if threshold is None else threshold
-        values = dict.fromkeys(self.written_keys or self.clip_keys[:1], value)
-        if self.norm_type_key and not is_off(settings) and settings.norm_type not in (None, 2.0):
-            values[self.norm_type_key] = settings.norm_type
-        data: dict[str, Any] = {}
-        for (*outer, key), value in values.items():
-            table = data
-            for name in outer:
-                table = table.setdefault(name, {})
-            table[key] = value
-        return data
 
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
         """Raise ConfigError if `version` is None. `unset` is a key that would make the version unnecessary."""
@@ -171,7 +164,7 @@ class Format(ABC):
             advice = f"If you use {self.title} {self.newest}, {way}"
             if unset:
                 advice = f"Set {unset}. Or, if you use {self.title} {self.newest}, {way}"
-            raise ConfigError(f"{document.name}: {self.needs_version}. {advice}", "UC103")
+            raise ConfigError(f"{document.name}: {self.row.needs_version}. {advice}", "UC103")
         return version
 
     def settings(
@@ -192,7 +185,7 @@ class Format(ABC):
         default: Any = None,
         *,
         zero: Zero | None = None,
-        negative: Literal["off", "error"] | None = None,
+        negative: Literal["off", "error", "magnitude"] | None = None,
         null: Literal["off", "error"] = "off",
         infinite: Literal["off", "error"] = "off",
     ) -> float | None:
@@ -217,7 +210,7 @@ class Format(ABC):
                 problem = "training fails without this key."
             raise document.wrong(keys, f"{problem} Set a number.")
         check_size(document, keys, value)
-        if self.is_yaml_11 and isinstance(value, documents.Yaml12Number):
+        if self.row.is_yaml_11 and isinstance(value, documents.Yaml12Number):
             number = documents.dump(float(value), "yaml").split()[0]
             raise document.wrong(
                 keys, f"PyYAML reads {value.text} as text, which trainers may not convert to a number. Write {number}."
@@ -226,6 +219,8 @@ class Format(ABC):
             raise document.wrong(keys, f"{value!r:.60} is not a threshold. Set a number.")
         if value == 0 and zero == "error":
             raise document.wrong(keys, f"training fails with 0. Set a number above 0. {CLIP_NOTHING}")
+        if value < 0 and negative == "magnitude":
+            return -float(value)
         if value < 0 and (negative or zero) != "off":
             least = "0 or more" if zero == "off" else "a number above 0"
             raise document.wrong(keys, f"{value:g} makes training fail, or changes the sign of gradients. Set {least}.")
@@ -242,13 +237,14 @@ class Format(ABC):
         rules: Sequence[Rule] = (),
         family: FamilyName | None = None,
         zero: Zero | None = None,
+        norm_types: bool | None = None,
     ) -> float | None:
         """Return the threshold to export, or None for settings that clip nothing or have `min` and `max`."""
         rules, zero = rules or self.rules, zero or self.zero
-        problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules)
+        norm_types = self.row.norm_types if norm_types is None else norm_types
+        problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules, norm_types)
         if not problem and zero != "zeros" and settings.threshold == 0:
-            effect = "switches clipping off" if zero == "off" else "makes training fail"
-            problem = f"in {self.title}, a threshold of 0 {effect}. In unified_clip, 0 makes all gradients 0. "
+            problem = f"in {self.title}, {ZERO[zero]}. In unified_clip, 0 makes all gradients 0. "
             problem += "Set a threshold above 0."
         if problem:
             raise self.not_exported(problem)
@@ -274,12 +270,11 @@ class Format(ABC):
 
     @property
     def in_python(self) -> str:
-        text = (
-            f" Or clip in Python{except_under(self.name)}. Write `clip = ClipConfig.load(FILE)`, then {self.instead}."
-        )
+        except_under = engines.except_under(self.name)
+        text = f" Or clip in Python{except_under}. Write `clip = ClipConfig.load(FILE)`, then {self.instead}."
         return text if self.instead else ""
 
-    def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule]) -> str:
+    def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule], norm_types: bool) -> str:
         if is_off(settings):
             return ""
         if settings.rule not in rules:
@@ -290,10 +285,10 @@ class Format(ABC):
             return "it does not support `adaptive`. Remove `adaptive`, and set `threshold`." + self.in_python
         if settings.bounds:
             advice = "If `min` is -c and `max` is c, set `threshold` to c instead. Or export to another format."
-            return "" if self.has_bounds else f"it does not support `min` and `max`. {advice}{self.in_python}"
+            return "" if self.row.has_bounds else f"it does not support `min` and `max`. {advice}{self.in_python}"
         if not isinstance(settings.threshold, float):
             return "it does not support a schedule. Set `threshold` to a number." + self.in_python
-        if settings.rule != "value" and not self.norm_types and settings.norm_type not in (None, 2.0):
+        if settings.rule != "value" and not norm_types and settings.norm_type not in (None, 2.0):
             advice = "Set `norm_type` to 2, or export to another format."
             return f"it does not support `norm_type = {settings.norm_type:g}`. {advice}{self.in_python}"
         return ""
@@ -321,13 +316,33 @@ class OwnFormat(Format):
         return documents.dump(data, self.kinds[0])
 
 
-FP16 = "With fp16, the loss scaler skips a step if a gradient is not finite."
+def rules_of(clip: Clip) -> Sequence[RowRule]:
+    return tuple(clip.by.rules.values()) if clip.by else (clip.rule,)
+
+
+def inheritance(files: Files) -> Inheritance:
+    match files.kind:
+        case "hydra":
+            return Hydra()
+        case "base":
+            rules = MergeRules(is_strict=files.is_strict)
+            key, advice = files.key[0], files.advice
+            return BaseFiles(key, advice, rules, files.takes_text, files.defaults, files.folder)
+        case "named":
+            return NamedFile(files.key, files.advice)
+        case "options":
+            return DefaultsFile(files.key, files.advice)
+    return OneFile()
+
+
+ZERO = {
+    "off": "a threshold of 0 switches clipping off",
+    "error": "a threshold of 0 makes training fail",
+    "varies": "the effect of a threshold of 0 varies",
+}
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
 """The number is not written as 1e20, because PyYAML reads 1e20 as a string."""
-
-ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, and switch the trainer's own clipping off"
-AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, and switch the trainer's own clipping off"
 
 SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each optimizer."
 
@@ -339,12 +354,7 @@ def parse_version(text: str | None) -> Version | None:
         raise ConfigError(f"{text!r} is not a version of a trainer. Pass a version such as 1.2.3.", "UC103") from None
 
 
-def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:
-    """Return a note about the trainer's default, or [] if the file sets the key."""
-    return [] if document.has(*keys) else [f"The file does not set {keys[-1]}. By default, {effect}."]
-
-
-def read_norm_type(document: Document, keys: Sequence[str]) -> float:
+def read_norm_type(document: Document, keys: Sequence[Key]) -> float:
     value = document.get(*keys, default=2.0)
     if isinstance(value, str) and value.lower() == "inf":
         value = math.inf

@@ -25,12 +25,8 @@ from ..validation import settings_data
 from . import FORMATS, Format, placement
 from .base import OtherFamilyError, OwnFormat, parse_version
 from .naming import name_format
-from .trainers.huggingface.training_arguments import NO_TRAINER
 
 UNIFIED_CLIP = "unified_clip"
-
-COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
-"""For each format: a file that no format recognises is in this format if it has all these keys."""
 
 BASE_KEYS = ("_BASE_", "_base_")
 WHOLE_CONFIGURATION = "Let your program print the whole configuration, and import the output."
@@ -65,8 +61,6 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
     except ConfigError as error:
         raise ConfigError(" ".join([str(error), *unlike]), error.code) from None
     imported = trainer.read(document, version)
-    if trainer.fp16 and not imported.not_finite and imported.settings["rule"] != "none":
-        imported = replace(imported, **trainer.loss_scaling(placement.beside(document, trainer)))
     versions: dict[str, Any] = {} if version is None else {"version": str(version)}
     ignored = placement.ignored(document, trainer, unread, is_off=imported.settings["rule"] == "none")
     not_finite = [imported.not_finite] if imported.not_finite else []
@@ -259,8 +253,8 @@ def _recognises(trainer: Format, document: Document) -> bool:
 
 
 def _has_common_keys(trainer: Format, document: Document) -> bool:
-    is_common = trainer.name in COMMON_KEYS and all(map(document.shows, COMMON_KEYS[trainer.name]))
-    return is_common and not any(map(document.shows, NO_TRAINER))
+    when = trainer.row.recognise_last
+    return bool(when) and trainer.context(document, only_shows=True).holds(when)
 
 
 def _unread_base(path: Path) -> str:

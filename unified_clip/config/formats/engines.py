@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..documents import Document
+from ...facts.trainer_rows import trainers
 
 DEEPSPEED, MEGATRON, XLA, COLOSSAL, FSDP1 = "DeepSpeed", "Megatron-LM", "XLA", "Colossal-AI", "FSDP 1"
 
 UNREACHABLE = (DEEPSPEED, MEGATRON, XLA, COLOSSAL)
 """These engines do not expose the gradients of a step, so training code cannot clip."""
-
-INSTEAD_FAILS_UNDER = {
-    "hf": f"{DEEPSPEED}, {FSDP1}, {MEGATRON} or {XLA}",
-    "accelerate": f"{DEEPSPEED}, {FSDP1}, {MEGATRON} or {XLA}",
-    "lightning": f"{DEEPSPEED}, {FSDP1} or {XLA}",
-    "mmengine": f"{DEEPSPEED} or {COLOSSAL}",
-    "torchtitan": "pipeline parallelism",
-}
-"""For each format, the engines under which the advice in `Format.instead` does not work."""
-
-ENGINE_OF = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
-"""For each format, the engine that clips."""
 
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
@@ -32,7 +20,8 @@ SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, owner
 
 
 def except_under(format_: str) -> str:
-    return f", except under {INSTEAD_FAILS_UNDER[format_]}" if format_ in INSTEAD_FAILS_UNDER else ""
+    row = trainers().get(format_)
+    return f", except under {row.instead_fails_under}" if row and row.instead_fails_under else ""
 
 
 CLASS_KEYS = ("class_path", "_target_", "type")
@@ -54,24 +43,6 @@ def strategy_name(strategy: Any) -> str:
 def of_strategy(strategy: Any) -> str:
     name = strategy_name(strategy).rpartition(".")[2].lower()
     return next((engine for part, engine in STRATEGIES.items() if part in name), "")
-
-
-def of_file(format_: str, document: Document) -> str:
-    data = document.data if isinstance(document.data, dict) else {}
-    if format_ in ENGINE_OF:
-        return ENGINE_OF[format_]
-    if format_ == "accelerate":
-        is_megatron = data.get("distributed_type") == "MEGATRON_LM"
-        return MEGATRON if is_megatron else DEEPSPEED
-    if document.shows("deepspeed") and data["deepspeed"] and format_ in ("hf", "axolotl", "llama_factory"):
-        return DEEPSPEED
-    if format_ in ("lightning", "nemo", "mmengine"):
-        places = ((), ("trainer",), ("fit", "trainer"), ("lightning", "trainer"))
-        strategies = [document.get(*place, "strategy") for place in places if document.shows(*place, "strategy")]
-        return next(filter(None, map(of_strategy, strategies)), "")
-    version = data.get("fsdp_config")
-    is_first = isinstance(version, dict) and str(version.get("version", version.get("fsdp_version"))) == "1"
-    return FSDP1 if format_ == "hf" and data.get("fsdp") and is_first else ""
 
 
 def adapted(instead: str, engine: str) -> str:

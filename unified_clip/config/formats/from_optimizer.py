@@ -11,8 +11,8 @@ from ..._core.types import with_article
 from ...errors import ConfigError
 from ..documents import Document
 from .base import Imported
-from .trainers.paddle.paddle import ARGUMENTS, PER_GROUP, Paddle
-from .trainers.tensorflow.keras import NAMES, Keras
+from .trainers.keras import KERAS, NAMES
+from .trainers.paddle import ARGUMENTS, PADDLE, PER_GROUP
 
 KERAS_BASES = ("Optimizer", "OptimizerV2")
 """Before Keras 2.11, the base class of optimizers is OptimizerV2."""
@@ -66,7 +66,7 @@ def _keras(optimizer: Any, version: str) -> Imported:
     optimizer = _inner(optimizer)
     config = {name: getattr(optimizer, name, None) for name in NAMES}
     legacy = {"is_legacy_optimizer": True} if ".legacy." in type(optimizer).__module__ else {}
-    return Keras().read(Document(type(optimizer).__name__, "", "python", config | legacy), Version(version))
+    return KERAS.read(Document(type(optimizer).__name__, "", "python", config | legacy), Version(version))
 
 
 def _paddle(optimizer: Any, _: str) -> Imported:
@@ -110,7 +110,7 @@ def _settings(clip: Any, owner: str) -> dict[str, Any]:
     values = {key: getattr(clip, key) for key in ARGUMENTS[name] if hasattr(clip, key)}
     arguments = Document(f"{owner}, {name}", "", "python", values)
     if package == "paddle":
-        return Paddle().settings_of(name, arguments)
+        return PADDLE.settings_of(name, arguments)
     if name.endswith("Value"):
-        return Paddle().bounds(arguments, "max", "min")
-    return Paddle().settings("global_norm" if name.endswith("GlobalNorm") else "norm", clip.clip_norm)
+        return PADDLE.bounds(arguments, "max", "min")
+    return PADDLE.settings("global_norm" if name.endswith("GlobalNorm") else "norm", clip.clip_norm)

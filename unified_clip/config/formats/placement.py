@@ -103,11 +103,6 @@ def first_read(document: Document, trainer: Format) -> Path:
     return next(has_value, read[0] if read else ())
 
 
-def beside(document: Document, trainer: Format) -> Any:
-    """Return the table with the first clip key, or the whole document if there is no clip key."""
-    return _raw(document, first_read(document, trainer)[:-1])
-
-
 def read_paths(document: Document, trainer: Format) -> Iterator[Path]:
     places = trainer.places(document)
     return (path for path, _ in _entries(document.data, places) if _is_at(path, places))

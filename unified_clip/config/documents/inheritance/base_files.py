@@ -32,6 +32,9 @@ class BaseFiles(Inheritance):
     defaults: str = ""
     """The name of the trainer's file of defaults. This file can be missing."""
 
+    folder: str = ""
+    """The name of a parent folder in which the trainer also searches base files."""
+
     def compose(self, document: Document, parse: Parse) -> Document:
         return self._load(document, Files(document, parse, self.advice), ())
 
@@ -67,7 +70,9 @@ class BaseFiles(Inheritance):
     def path(self, text: str, folder: Path) -> Path | str:
         if "://" in text:
             return f"{text} is on another machine."
-        return folder / Path(text).expanduser()
+        path = folder / Path(text).expanduser()
+        above = [parent / text for parent in folder.resolve().parents if self.folder and parent.name == self.folder]
+        return next((each for each in above if each.is_file()), path) if not path.is_file() else path
 
     def _open(
         self, document: Document, keys: Sequence[Key], text: str, files: Files, above: tuple[Path, ...]

@@ -1,1 +1,1 @@
-"""The configuration formats of trainers, with one module per trainer."""
+"""The trainers whose files a row cannot describe, with one module per trainer."""

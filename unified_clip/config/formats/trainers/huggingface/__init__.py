@@ -1,1 +1,0 @@
-"""The configuration formats of Hugging Face, and of trainers that use Hugging Face's TrainingArguments."""

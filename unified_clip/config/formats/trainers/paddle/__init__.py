@@ -1,1 +1,0 @@
-"""The configuration formats of Paddle, and of trainers that use Paddle."""

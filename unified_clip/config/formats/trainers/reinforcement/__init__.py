@@ -1,1 +1,0 @@
-"""The configuration formats of trainers for reinforcement learning."""

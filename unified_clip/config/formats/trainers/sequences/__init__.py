@@ -1,1 +1,0 @@
-"""The configuration formats of PyTorch trainers for text and speech."""

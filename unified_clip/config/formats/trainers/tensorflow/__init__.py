@@ -1,1 +1,0 @@
-"""The configuration formats of Keras, and of TensorFlow trainers."""
