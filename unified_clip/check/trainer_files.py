@@ -18,9 +18,8 @@ from ..config.documents import DOCUMENT_KINDS, Document, Key, dotted, format_val
 from ..config.documents.inheritance import hydra
 from ..config.documents.unknown import unread_around
 from ..config.formats import FORMATS, Format, convert, placement
-from ..config.formats.base import SetElsewhereError
+from ..config.formats.base import SetElsewhereError, naming_advice
 from ..config.formats.convert import Candidate
-from ..config.formats.naming import naming_advice
 from ..config.formats.python_source import PythonFormat
 from ..errors import ConfigError
 from ..port.catalog import clip_function

@@ -69,7 +69,7 @@ def add_parsers(commands: Any) -> Any:
 def _import(options: argparse.Namespace) -> int:
     from .clip_config import ClipConfig
     from .documents import kind_of
-    from .formats.naming import naming_advice
+    from .formats.base import naming_advice
 
     with naming_advice("pass --from {}"):
         config = ClipConfig.import_from(options.file, options.format)
@@ -82,7 +82,7 @@ def _export(options: argparse.Namespace) -> int:
     from .clip_config import ClipConfig
     from .documents import DOCUMENT_KINDS
     from .formats import convert
-    from .formats.naming import naming_advice
+    from .formats.base import naming_advice
     from .schema import DEFAULT_FAMILY, FAMILIES
 
     with naming_advice("pass --from {}"):

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 def _result(options: argparse.Namespace) -> ExplainedConfig | ConfigComparison:
     from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig
-    from ..formats.naming import naming_advice
+    from ..formats.base import naming_advice
     from . import compare, recorded
 
     second = "a second configuration B"

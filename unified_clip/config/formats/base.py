@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -26,7 +28,6 @@ from ..documents.merge import MergeRules
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
 from . import engines
 from .conditions import ANY, TYPE, Context
-from .naming import name_format
 
 Path = tuple[Key, ...]
 
@@ -368,3 +369,20 @@ def read_norm_type(document: Document, keys: Sequence[Key]) -> float:
 def check_size(document: Document, keys: Sequence[Key], value: Any) -> None:
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise document.wrong(keys, "the number is too large for a float. Set a smaller number.")
+
+
+_advice: ContextVar[str] = ContextVar("_advice", default="pass from_='{}'")
+
+
+@contextmanager
+def naming_advice(advice: str) -> Iterator[None]:
+    """In the `with` block, `name_format(name)` puts the name into `advice`, such as "pass --from-b {}"."""
+    token = _advice.set(advice)
+    try:
+        yield
+    finally:
+        _advice.reset(token)
+
+
+def name_format(name: str) -> str:
+    return _advice.get().replace("{}", name)

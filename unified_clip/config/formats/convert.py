@@ -23,8 +23,7 @@ from ..families import family_difference
 from ..schema import FAMILIES, Provenance, Settings
 from ..validation import settings_data
 from . import FORMATS, Format, placement
-from .base import OtherFamilyError, OwnFormat, parse_version
-from .naming import name_format
+from .base import OtherFamilyError, OwnFormat, name_format, parse_version
 
 UNIFIED_CLIP = "unified_clip"
 

@@ -7,19 +7,28 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from packaging.version import Version
 
 from ..._kit.display import enumeration
+from ...adaptive.rules import AGC
 from ...facts.trainer_rows import Clip, Default, Layout, Note, NotFinite, Refusal, Test, trainers
 from ..documents import Document, Key, infinity, script_options
-from ..schema import Settings
+from ..schema import DEFAULT_FAMILY, FAMILIES, Settings
 from . import engines
-from .agc import agc_settings, exported_agc
-from .base import Format, Imported, OwnFormat, Path, SetElsewhereError, read_norm_type, rules_of
+from .base import (
+    Format,
+    Imported,
+    OtherFamilyError,
+    OwnFormat,
+    Path,
+    SetElsewhereError,
+    name_format,
+    read_norm_type,
+    rules_of,
+)
 from .conditions import ANY, TYPE, Context, is_in_range, is_one_of
-from .naming import name_format
 
 AS = re.compile(r"\{as ([^}]+)\}")
 
@@ -281,4 +290,48 @@ def _put(data: dict[str, Any], path: Sequence[Key], value: Any) -> None:
     *outer, last = path
     for key in outer:
         data = data.setdefault(str(key), {})
-    data[str(last)] = math.inf if value == "inf" else value
+    data[str(last)] = value
+
+
+Convention = Literal["timm", "optax", "composer"]
+
+
+def agc_settings(clip_factor: float | None, convention: Convention, **options: float) -> dict[str, Any]:
+    """Return the settings for a `clip_factor`. None and inf switch clipping off."""
+    if clip_factor is None or clip_factor == math.inf:
+        return {"rule": "none"}
+    table = {"rule": "agc", "clip_factor": clip_factor, "convention": convention, **options}
+    return {"rule": "norm", "eps": 0.0, "adaptive": table}
+
+
+def exported_agc(trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False) -> AGC | None:
+    """Return the AGC rule to export, or None for settings without AGC."""
+    table = settings.adaptive
+    if table is None or table.rule != "agc":
+        return None
+    rule: AGC = table.make()
+    if problem := trainer.unsupported_keys(settings):
+        raise trainer.not_exported(problem)
+    if settings.threshold is not None:
+        problem = "it does not support `threshold` together with adaptive clipping. Remove `threshold`."
+    if problem := problem or _problem(rule, convention, has_eps=has_eps):
+        raise trainer.not_exported(problem + trainer.in_python)
+    family = FAMILIES[settings.family or DEFAULT_FAMILY, "norm"]
+    added = family.eps if settings.eps is None else settings.eps
+    if added != 0:
+        problem = f"its adaptive clipping adds no eps to the norm, but your configuration adds {added:g}. "
+        raise OtherFamilyError(str(trainer.not_exported(f"{problem}Set `eps` (not `adaptive.eps`) to 0.")), "paddle")
+    return rule
+
+
+def _problem(rule: AGC, convention: Convention, *, has_eps: bool) -> str:
+    same = f"Set `adaptive.convention` to {convention!r}."
+    if (rule.convention == "optax") != (convention == "optax"):
+        return f"it does not support `adaptive.convention = {rule.convention!r}`. {same}"
+    floors = list(zip(("eps", "smallest_norm"), rule.floors, AGC(convention=convention).floors, strict=True))
+    for name, value, own in floors[1 if has_eps else 0 :]:
+        if value != own:
+            remedy = f"Remove `adaptive.{name}`." if rule.convention == convention else same
+            problem = f"it always uses `adaptive.{name} = {own:g}`, but your configuration has {value:g}."
+            return f"{problem} {remedy}"
+    return ""

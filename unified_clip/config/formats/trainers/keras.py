@@ -10,8 +10,7 @@ from packaging.version import Version
 from ....facts.trainer_rows import Zero, trainers
 from ...documents import Document, Key
 from ...schema import Rule, Settings
-from ..base import SEVERAL_OPTIMIZERS, Format, Imported
-from ..naming import name_format
+from ..base import SEVERAL_OPTIMIZERS, Format, Imported, name_format
 
 KEYS: dict[Rule, str] = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
 NAMES = tuple(KEYS.values())

@@ -10,8 +10,7 @@ from ....facts.trainer_rows import Trainer, tests_of
 from ...documents import Document, PartialTable
 from ...schema import Settings, is_off
 from .. import engines
-from ..base import SEVERAL_OPTIMIZERS, Imported, OwnFormat, read_norm_type
-from ..naming import name_format
+from ..base import SEVERAL_OPTIMIZERS, Imported, OwnFormat, name_format, read_norm_type
 from ..python_config import source as python_config
 from ..python_config.bases import ConfigBases
 

@@ -9,9 +9,9 @@ from packaging.version import Version
 
 from ...documents import Document
 from ...schema import Settings
-from ..agc import agc_settings, exported_agc
 from ..base import Imported
 from ..python_source import PythonFormat, Source, shortened
+from ..rows import agc_settings, exported_agc
 
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm", "adaptive_grad_clip": "clipping"}
 

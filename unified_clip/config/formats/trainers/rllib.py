@@ -10,8 +10,7 @@ from packaging.version import Version
 from ....errors import ConfigError
 from ...documents import Document, Key
 from ...schema import FamilyName, Rule, Settings
-from ..base import Format, Imported
-from ..naming import name_format
+from ..base import Format, Imported, name_format
 
 KEY, MODE = "grad_clip", "grad_clip_by"
 RULES: dict[str, Rule] = {"global_norm": "global_norm", "norm": "norm", "value": "value"}
