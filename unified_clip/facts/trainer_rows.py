@@ -256,7 +256,7 @@ class Engine(Table):
 class Files(Table):
     """How the trainer combines a file with other files."""
 
-    kind: Literal["one", "hydra", "base", "named", "options", "python"] = "one"
+    kind: Literal["one", "hydra", "base", "named", "options"] = "one"
     key: Path1 = ()
     advice: str = ""
     is_strict: bool = False
