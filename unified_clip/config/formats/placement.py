@@ -201,11 +201,6 @@ def is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
     return is_number_key or CLIP_NAME.fullmatch(name) is not None
 
 
-def is_misspelt(name: str) -> bool:
-    name = normalized(name)
-    return CLIP_NAME.fullmatch(name) is None and any(_is_misspelt(name, key) for key in COMMON)
-
-
 @cache
 def _is_misspelt(name: str, expected: str) -> bool:
     if min(len(name), len(expected)) < SHORTEST_MISSPELT or abs(len(name) - len(expected)) > 2:
