@@ -27,7 +27,7 @@ constexpr std::uint64_t VERSION = 2ULL << 56 | 10ULL << 48;  // the version of t
 struct Api {
     int (*aoti_torch_library_init_impl)(const char*, const char*, const char*, std::uint32_t, Library**);
     int (*torch_library_impl)(Library*, const char*, Operator, std::uint64_t);
-    const char* (*torch_exception_get_what)();
+    const char* (*torch_exception_get_what)();  // nullptr before PyTorch 2.13, which only logs its errors
     int (*torch_get_num_threads)(std::uint32_t*);
 
     int (*torch_list_size)(List*, std::size_t*);
@@ -50,11 +50,11 @@ struct Api {
     std::int32_t (*aoti_torch_dtype_float32)();
     std::int32_t (*aoti_torch_dtype_float64)();
 
-    // Return whether the process has all functions.
+    // Return whether the process has all functions that the operators need.
     bool load() {
 #define CLIP_LOAD(name) found = found && (name = reinterpret_cast<decltype(name)>(find(#name)))
         bool found = true;
-        CLIP_LOAD(aoti_torch_library_init_impl), CLIP_LOAD(torch_library_impl), CLIP_LOAD(torch_exception_get_what);
+        CLIP_LOAD(aoti_torch_library_init_impl), CLIP_LOAD(torch_library_impl);
         CLIP_LOAD(torch_get_num_threads);
         CLIP_LOAD(torch_list_size), CLIP_LOAD(torch_list_get_item), CLIP_LOAD(torch_delete_list);
         CLIP_LOAD(aoti_torch_get_data_ptr), CLIP_LOAD(aoti_torch_get_numel), CLIP_LOAD(aoti_torch_get_dim);
@@ -63,6 +63,8 @@ struct Api {
         CLIP_LOAD(aoti_torch_device_type_cpu), CLIP_LOAD(aoti_torch_dtype_float16);
         CLIP_LOAD(aoti_torch_dtype_bfloat16), CLIP_LOAD(aoti_torch_dtype_float32), CLIP_LOAD(aoti_torch_dtype_float64);
 #undef CLIP_LOAD
+        const auto what = find("torch_exception_get_what");
+        torch_exception_get_what = reinterpret_cast<decltype(torch_exception_get_what)>(what);
         return found;
     }
 
@@ -79,7 +81,8 @@ struct Api {
 inline Api api;
 
 inline void check(int error) {
-    if (error) throw std::runtime_error(api.torch_exception_get_what());
+    if (error)
+        throw std::runtime_error(api.torch_exception_get_what ? api.torch_exception_get_what() : "an error of PyTorch");
 }
 
 struct DeleteTensor {

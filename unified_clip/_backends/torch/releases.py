@@ -28,8 +28,18 @@ DISABLE_OPTIONS = {} if _before(2, 8) else {"reason": REASON}  # until PyTorch 2
 HAS_TOTAL_NORM = not _before(2, 6)  # until PyTorch 2.6
 """Whether `torch.nn.utils` has `get_total_norm` and `clip_grads_with_norm_`."""
 
+
+def _is_exporting() -> Any:
+    """In each graph that these releases trace, `torch.compiler.is_exporting` returns True."""
+    return torch.compiler._is_exporting_flag
+
+
 is_exporting: Callable[[], bool] = (
-    torch.compiler.is_compiling if _before(2, 7) else torch.compiler.is_exporting  # until PyTorch 2.7
+    torch.compiler.is_compiling  # until PyTorch 2.7
+    if _before(2, 7)
+    else _is_exporting  # until PyTorch 2.12
+    if _before(2, 12)
+    else torch.compiler.is_exporting
 )
 
 DTENSOR = "torch.distributed._tensor" if _before(2, 5) else "torch.distributed.tensor"  # until PyTorch 2.5
