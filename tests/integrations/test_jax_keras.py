@@ -21,7 +21,7 @@ from support.trainers.keras_cases import INPUTS, TARGETS, eager, in_graph, netwo
 import unified_clip
 from unified_clip import ClipConfig
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.graphs]  # on JAX, Keras compiles its steps
 
 
 def test_a_graph_clips_in_vain_while_gradients_accumulate(tmp_path: Path) -> None:

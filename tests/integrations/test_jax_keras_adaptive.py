@@ -10,4 +10,8 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 from support.trainers.keras_adaptive import *  # noqa: F403
 
-pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # Keras's own
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.graphs,  # on JAX, Keras compiles its steps
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # Keras's own
+]

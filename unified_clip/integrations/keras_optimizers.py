@@ -85,8 +85,8 @@ def _check(optimizer: Any) -> None:
     missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]
     if missing:
         raise TypeError(
-            f"Keras {keras.__version__} is not supported: its optimizers have no {missing[0]}. Install Keras 3.15, or "
-            "clip before you apply gradients."
+            f"Keras {keras.__version__} is not supported: its optimizers have no {missing[0]}. Install Keras 3.5 to "
+            "3.15, or clip before you apply gradients."
         )
     for name in ("clipnorm", "clipvalue", "global_clipnorm"):
         if getattr(optimizer, name) is not None:

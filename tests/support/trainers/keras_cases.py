@@ -84,7 +84,8 @@ def in_graph(optimizer: Any, named: dict[str, Any], jit_compile: bool = True) ->
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        function = tf.function(lambda *grads: optimizer.apply(list(grads)), jit_compile=jit_compile)
+        weights = list(named.values())
+        function = tf.function(lambda *grads: optimizer.apply(list(grads), weights), jit_compile=jit_compile)
         return lambda grads: function(*(tensor(grads[name]) for name in named))
     return eager(optimizer, named)
 
@@ -105,7 +106,11 @@ IN_GRAPHS = ("groups", "values by schedule", "cosine", "a norm for each")
 
 
 @pytest.mark.parametrize(
-    ("case", "way"), [(case, way) for way in WAYS for case in CONFIGS if way == "eager" or case in IN_GRAPHS]
+    ("case", "way"),
+    [
+        *((case, "eager") for case in CONFIGS),
+        *(pytest.param(case, way, marks=pytest.mark.graphs) for way in WAYS[1:] for case in IN_GRAPHS),
+    ],
 )
 def test_every_update_is_clipped_as_on_the_host_path(case: str, way: str) -> None:
     config = ClipConfig(**CONFIGS[case])
@@ -370,6 +375,7 @@ def test_nonfinite_raise_raises_eagerly_and_is_rejected_in_graphs() -> None:
             in_graph(optimizer, variables())(grads)
 
 
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="older releases of Keras have none")
 def test_a_multi_optimizer_is_rejected_and_its_optimizers_clip() -> None:
     config, weight = ClipConfig(rule="global_norm", threshold=1.0, eps=0.0), keras.Variable([0.0, 0.0])
     outer = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(1.0)))
@@ -483,9 +489,7 @@ def test_unknown_optimizers_are_rejected(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(TypeError, match=r"optimizer is a Mean"):
         keras_optimizers.attach(ClipConfig(rule="none"), keras.metrics.Mean())
     monkeypatch.delattr(keras.src.optimizers.base_optimizer.BaseOptimizer, "_clip_gradients")
-    message = (
-        rf"Keras {keras.__version__} is not supported: its optimizers have no _clip_gradients\. Install Keras 3.15"
-    )
+    message = rf"Keras {keras.__version__} is not supported: .* have no _clip_gradients\. Install Keras 3\.5 to 3\.15"
     with pytest.raises(TypeError, match=message):
         ClipConfig(rule="none").attach_to(keras.optimizers.SGD(1.0))
 
