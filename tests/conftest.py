@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from support.kits import KITS, Kit
 from support.processes.warm import Start, origin_of_copies, started_by
 from support.processes.worlds import World
-from support.tiers import CHANGE_TIER, copies_workers, leave_variants_to_nightly, skip_graphs
+from support.tiers import CHANGE_TIER, copies_workers, leave_variants_to_nightly, skip_for_release
 
 settings.register_profile(
     "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -71,7 +71,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test that is named, as in `pytest FILE::TEST`, runs in all of its variants."""
-    skip_graphs(items, config.stash[KIT].name)
+    skip_for_release(items, config.stash[KIT].name)
     named = any("::" in argument for argument in config.args)
     if config.getoption("markexpr") == CHANGE_TIER and not named:
         suite = config.getoption("--framework") + os.environ.get("UNIFIED_CLIP_PATH", "")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.kits import Kit, in_a_new_process
-from support.tiers import quick
+from support.tiers import FORMATS_TEXTS, TRACES_HOOKS, quick
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import unified_clip.torch as uc
@@ -212,6 +212,7 @@ def test_a_changing_threshold_is_traced_once_as_a_tensor_and_twice_as_a_number(n
         assert counter.frame_count == traces, make_threshold
 
 
+@FORMATS_TEXTS
 def test_a_number_as_threshold_is_checked_inside_a_graph() -> None:
     compiled = torch.compile(lambda params_, limit: uc.clip_grad_norm_(params_, limit), backend="eager", fullgraph=True)
     params = parameters(gradients(1.0))
@@ -225,6 +226,7 @@ def test_a_number_as_threshold_is_checked_inside_a_graph() -> None:
     assert_same_bits(copy_gradients(params), before)
 
 
+@FORMATS_TEXTS
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "get_total_norm"])
 def test_error_if_nonfinite_is_rejected_when_traced_and_names_the_alternative(name: str) -> None:
     def function(traced: Any) -> Any:
@@ -239,6 +241,7 @@ def test_error_if_nonfinite_is_rejected_when_traced_and_names_the_alternative(na
     assert_same_bits(copy_gradients(params), before)
 
 
+@FORMATS_TEXTS
 def test_a_gradient_in_main_grad_only_is_an_error_when_traced() -> None:
     first, second = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
     first.grad, second.main_grad = torch.tensor([3.0, 4.0]), torch.ones(2)  # type: ignore[attr-defined]
@@ -246,6 +249,7 @@ def test_a_gradient_in_main_grad_only_is_an_error_when_traced() -> None:
         torch.compile(uc.clip_grad_norm_, backend="eager", fullgraph=True)([first, second], 1.0)
 
 
+@FORMATS_TEXTS
 def test_an_expanded_gradient_is_rejected_when_traced() -> None:
     good, wrong = parameters([torch.tensor([30.0])])[0], torch.nn.Parameter(torch.zeros(4))
     wrong.grad = torch.ones(1).expand(4)
@@ -359,6 +363,7 @@ def test_the_first_call_of_a_top_level_function_may_be_compiled(gradient: str, p
     assert in_a_new_process(FIRST_CALL.format(gradient=gradient)).strip() == printed
 
 
+@FORMATS_TEXTS
 def test_a_clip_warning_is_the_only_warning_of_a_graph() -> None:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -441,6 +446,7 @@ def test_derivatives_pass_through_a_compiled_clip() -> None:
     torch.testing.assert_close(transformed(rows), torch.tensor([[0.032, -0.024], [1.0, 1.0], [1.0, 1.0]]))
 
 
+@TRACES_HOOKS
 def test_a_hook_is_part_of_the_graph() -> None:
     leaf = torch.tensor([1.0, 2.0], requires_grad=True)
 

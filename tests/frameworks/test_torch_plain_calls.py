@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch._dynamo
 import torch.distributed.fsdp  # both add checks to a call
+from support.tiers import TRACES_WORLD
 
 import unified_clip
 import unified_clip.torch as uc
@@ -49,6 +50,7 @@ def python_functions(call: Callable[[], Any]) -> list[str]:
     return names[1:]  # without `call` itself
 
 
+@TRACES_WORLD
 @pytest.mark.parametrize("max_norm", [1.0, 100.0], ids=["clipped", "not clipped"])
 def test_few_functions_run(max_norm: float) -> None:
     given = parameters(10.0)

@@ -32,12 +32,22 @@ def why_no_graphs(framework: str) -> str:
     return "" if oldest is None or is_at_least(framework, oldest) else f"graphs need {framework} >= {oldest}"
 
 
-def skip_graphs(items: Iterable[pytest.Item], framework: str) -> None:
-    """Skip the tests of graphs with releases below the full tier."""
+def skip_for_release(items: Iterable[pytest.Item], framework: str) -> None:
+    """Skip the tests of graphs with releases below the full tier, and tests that need another release than this."""
     reason = why_no_graphs(framework)
-    for item in items if reason else ():
-        if item.get_closest_marker("graphs"):
+    for item in items:
+        if reason and item.get_closest_marker("graphs"):
             item.add_marker(pytest.mark.skip(reason=reason))
+        for mark in item.iter_markers("since"):
+            release, lack = mark.args
+            if not is_at_least(framework, release):
+                item.add_marker(pytest.mark.skip(reason=f"before {framework} {release}: {lack}"))
+
+
+# Dynamo's limits, by the release of PyTorch that has lifted them.
+FORMATS_TEXTS = pytest.mark.since("2.11", "the error of fullgraph=True cannot have the text of ours")
+TRACES_HOOKS = pytest.mark.since("2.13", "Dynamo cannot trace a hook of an intermediate tensor")
+TRACES_WORLD = pytest.mark.since("2.13", "Dynamo cannot trace group.WORLD, so the call runs more functions")
 
 
 def copies_workers(config: pytest.Config) -> bool:

@@ -25,6 +25,9 @@ TRACES = not _before(2, 9)  # until PyTorch 2.9
 REASON = "unified_clip cannot be part of this graph" + ("" if TRACES else " before PyTorch 2.9")  # until PyTorch 2.9
 DISABLE_OPTIONS = {} if _before(2, 8) else {"reason": REASON}  # until PyTorch 2.8
 
+FORMATS_TEXTS = not _before(2, 11)  # until PyTorch 2.11
+"""Whether a text that is put together during a trace can be the reason of a graph break. If not, the trace fails."""
+
 HAS_TOTAL_NORM = not _before(2, 6)  # until PyTorch 2.6
 """Whether `torch.nn.utils` has `get_total_norm` and `clip_grads_with_norm_`."""
 

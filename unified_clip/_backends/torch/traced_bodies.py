@@ -14,10 +14,10 @@ from ..._core import entry, observer
 from . import releases
 
 
-def break_graph(message: str) -> None:
+def break_graph(message: str | Exception) -> None:
     """End the graph here, so that later operations run eagerly. With `fullgraph=True`, PyTorch raises an error."""
     if torch.compiler.is_compiling():
-        torch._dynamo.graph_break(msg=message)
+        torch._dynamo.graph_break(msg=str(message) if releases.FORMATS_TEXTS else releases.REASON)
 
 
 def _report_graph() -> None:
@@ -51,7 +51,7 @@ def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
                 return result
         return body(*args, **kwargs)
     except Exception as error:
-        break_graph(str(error))  # the eager body raises the error again
+        break_graph(error)  # the eager body raises the error again
         raise
 
 
