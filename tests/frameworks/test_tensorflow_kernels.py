@@ -60,8 +60,10 @@ def test_a_graph_measures_and_scales_by_one_operation_each() -> None:
     assert operations_of(uc.global_norm, gradients()) == [NORM]
 
 
-def test_a_strategy_uses_operations_of_tensorflow() -> None:
+def test_only_strategies_without_remote_workers_use_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        assert operations_of(uc.global_norm, gradients()) == [NORM]
+        monkeypatch.setattr(kernel_operations, "STRATEGIES", (tf.distribute.OneDeviceStrategy,))
         assert operations_of(uc.global_norm, gradients()) == []
 
 

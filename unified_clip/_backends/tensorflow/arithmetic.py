@@ -52,29 +52,6 @@ def computed_once(scalar: Scalar) -> Scalar:
     return scalar * factor / factor
 
 
-def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return True under a `tf.distribute` strategy, where the norm must have the same bits as without the strategy.
-
-    Return False for XLA, because XLA would compute the slow exact sum for every norm. Return False for eager GPU
-    tensors, because `tf.cond` would wait for the GPU.
-    """
-    if not tf.distribute.has_strategy():
-        return False
-    return in_host_memory(tensors) if tf.executing_eagerly() else not is_for_xla()
-
-
-def additions(pieces: Sequence[Tensor]) -> Any:
-    known = [count for count in map(count_elements, pieces) if count < math.inf]
-    unknown = [tf.size(piece, tf.int64) for piece in pieces if count_elements(piece) == math.inf]
-    return max(known, default=0.0) + 2.0 * len(pieces) + sum(tf.cast(size, tf.float64) for size in unknown)
-
-
-def exact_powers(piece: Tensor, p: float) -> Tensor:
-    """p is 1 or 2."""
-    parts = real_parts(piece, p)
-    return tf.concat([tf.square(part) if p == 2 else tf.abs(part) for part in parts], axis=0)
-
-
 def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
     long = sum(map(count_elements, tensors)) > PIECE
     return long and coef.shape.rank == 0 and not tf.executing_eagerly() and not is_for_xla()

@@ -24,20 +24,17 @@ from ..._core import entry
 from ..._core.backend import Backend, Inputs, Route, Sparse, Variables, always
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Receive, Scalar, Tensor
-from . import exact_sum, kernel_operations
+from . import kernel_operations
 from .arithmetic import (
     EAGER,
     LANES,
-    additions,
     computed_once,
     constant,
-    exact_powers,
     in_host_memory,
     is_for_xla,
     join_short,
     magnitude,
     max_abs,
-    must_be_exact,
     pays_to_branch,
     powers,
     product,
@@ -235,8 +232,8 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         joined = list(tensors) if is_for_xla() else join_short(tensors)[0]
-        sums, pieces = [self.constant(0.0, tensors)], split_long(joined)
-        for piece in pieces:
+        sums = [self.constant(0.0, tensors)]
+        for piece in split_long(joined):
             # Each cast waits for an earlier sum. Otherwise, a graph would run all casts first.
             with tf.control_dependencies(sums[-LANES:][:1]):
                 parts = real_parts(piece, p)
@@ -245,10 +242,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             # l2_loss returns half the sum of squares in one pass, and doubling is exact.
             sums += [tf.nn.l2_loss(part) if p == 2 else tf.reduce_sum(powers(part, p, divisor)) for part in parts]
         total = computed_once(tf.add_n(sums))
-        total = 2.0 * total if p == 2 else total
-        if divisor is not None or not must_be_exact(tensors):
-            return total
-        return exact_sum.certified(total, additions(pieces), joined, p, exact_powers)
+        return 2.0 * total if p == 2 else total
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
         maxima = [max_abs(magnitude(tensor)) for tensor in tensors]

@@ -38,14 +38,20 @@ REGISTERED_FOR_XLA = REGISTERED and HOOK.run(kernel_custom_call.register) is Tru
 
 NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 
+STRATEGIES = (
+    tf.distribute.OneDeviceStrategy,
+    tf.distribute.MirroredStrategy,
+    tf.distribute.MultiWorkerMirroredStrategy,
+)
+"""Strategies whose processes run the user's script. Workers of other strategies might not import unified_clip."""
+
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Graphs of a `tf.distribute` strategy are not supported, because its workers might not import unified_clip."""
     return bool(
         REGISTERED
         and tensors
         and not tf.executing_eagerly()
-        and not tf.distribute.has_strategy()
+        and (not tf.distribute.has_strategy() or isinstance(tf.distribute.get_strategy(), STRATEGIES))
         and host.kernels_in_graphs()
         and all(device.device_type == "CPU" for device in tf.config.get_visible_devices())
         and all(tensor.dtype.name in kernels.CODES for tensor in tensors)
