@@ -108,6 +108,9 @@ class MlxBackend(Backend, DevicePrimitives):
 
     # -- what the device path needs
 
+    where = staticmethod(mx.where)
+    stop_gradient = staticmethod(mx.stop_gradient)
+
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = mx.stream(mx.cpu)
         return scope
@@ -134,12 +137,6 @@ class MlxBackend(Backend, DevicePrimitives):
         if p == 1:
             return value
         return mx.sqrt(value) if p == 2 else _exp(mx.log(value) * inverse(p))
-
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        return mx.where(condition, yes, no)
-
-    def stop_gradient(self, scalar: Scalar) -> Scalar:
-        return mx.stop_gradient(scalar)
 
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
         return tensor.astype(DTYPES[dtype])

@@ -11,6 +11,10 @@ from .._core.types import Scalar, Tensor
 
 
 class HostScalars:
+    cos = staticmethod(math.cos)
+    sqrt = staticmethod(math.sqrt)
+    sort = staticmethod(np.sort)
+
     def asarray(self, value: Any) -> Scalar:
         return float(value)
 
@@ -22,14 +26,8 @@ class HostScalars:
             return b"\0" not in condition.tobytes()  # of bools; NumPy's functions are slower for few of them
         return bool(condition)
 
-    def cos(self, scalar: Scalar) -> Scalar:
-        return math.cos(scalar)
-
     def to_float32(self, scalar: Scalar) -> Scalar:
         return nearest(scalar, "float32")
-
-    def sqrt(self, scalar: Scalar) -> Scalar:
-        return math.sqrt(scalar)
 
     def floor(self, scalar: Scalar) -> Scalar:
         return float(math.floor(scalar))
@@ -39,9 +37,6 @@ class HostScalars:
 
     def indices(self, length: int) -> Scalar:
         return np.arange(length, dtype=np.float64)
-
-    def sort(self, vector: Scalar) -> Scalar:
-        return np.sort(vector)
 
     def total(self, vector: Scalar) -> Scalar:
         return float(vector.sum())

@@ -249,7 +249,7 @@ class Parameters(ABC):
         """Return None if a gradient needs more checks than this method makes. A gradient can be None."""
 
     @abstractmethod
-    def any_sharded(self, parameters: Sequence[Any]) -> bool: ...
+    def any_sharded(self, parameters: Sequence[Any], /) -> bool: ...
 
     def identity(self, parameter: Any) -> Hashable:
         return id(parameter)

@@ -15,18 +15,18 @@ class Scalars(Protocol):
     def asarray(self, value: Any) -> Scalar:
         """Convert a number, or a tensor with one element, to a scalar."""
 
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
+    def where(self, condition: Any, yes: Scalar, no: Scalar, /) -> Scalar: ...
 
     def is_true(self, condition: Any) -> bool:
         """Return whether all elements are true. On the device path, the elements are unknown, so return False."""
 
-    def cos(self, scalar: Scalar) -> Scalar: ...
+    def cos(self, scalar: Scalar, /) -> Scalar: ...
 
     def to_float32(self, scalar: Scalar) -> Scalar: ...
 
-    def sqrt(self, scalar: Scalar) -> Scalar: ...
+    def sqrt(self, scalar: Scalar, /) -> Scalar: ...
 
-    def floor(self, scalar: Scalar) -> Scalar: ...
+    def floor(self, scalar: Scalar, /) -> Scalar: ...
 
     def vector(self, values: Sequence[float]) -> Scalar:
         """The vector is float64."""
@@ -34,18 +34,18 @@ class Scalars(Protocol):
     def indices(self, length: int) -> Scalar:
         """Return the numbers from 0 to `length - 1` as float64."""
 
-    def sort(self, vector: Scalar) -> Scalar: ...
+    def sort(self, vector: Scalar, /) -> Scalar: ...
 
-    def total(self, vector: Scalar) -> Scalar:
+    def total(self, vector: Scalar, /) -> Scalar:
         """Return the sum of a vector with at most one nonzero element."""
 
-    def least(self, numbers: Scalar) -> Scalar:
+    def least(self, numbers: Scalar, /) -> Scalar:
         """Return the smallest number. The array must not contain NaN."""
 
     def pinned(self, scalar: Scalar) -> Scalar:
         """Return a finite number unchanged. Stop compilers from merging the operations before and after this call."""
 
-    def stop_gradient(self, scalar: Scalar) -> Scalar: ...
+    def stop_gradient(self, scalar: Scalar, /) -> Scalar: ...
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         """Store the bits of all scalars and vectors in one tensor, so that a compiled graph can return them."""
@@ -196,20 +196,20 @@ class DevicePrimitives(Protocol):
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
 
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
+    def where(self, condition: Any, yes: Scalar, no: Scalar, /) -> Scalar: ...
 
-    def stop_gradient(self, scalar: Scalar) -> Scalar: ...
+    def stop_gradient(self, scalar: Scalar, /) -> Scalar: ...
 
-    def stack(self, scalars: Sequence[Scalar]) -> Scalar:
+    def stack(self, scalars: Sequence[Scalar], /) -> Scalar:
         raise TypeError(f"bug in unified_clip: the backend of {self.name} has no stack")
 
     def ndim(self, scalar: Scalar) -> int | None:
         return len(scalar.shape)
 
-    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+    def cast(self, tensor: Tensor, dtype: str, /) -> Tensor:
         """A cast from float64 to 16 bits may round twice."""
 
-    def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
+    def bitcast(self, tensor: Tensor, dtype: str, /) -> Tensor:
         """Reinterpret the bits of float32 numbers as int32, or the reverse."""
         raise TypeError(f"bug in unified_clip: the backend of {self.name} has no bitcast")
 
@@ -247,9 +247,9 @@ class DevicePrimitives(Protocol):
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         raise TypeError(f"tensors of {self.name} cannot be changed in place")
 
-    def cos(self, scalar: Scalar) -> Scalar: ...
+    def cos(self, scalar: Scalar, /) -> Scalar: ...
 
-    def floor(self, scalar: Scalar) -> Scalar:
+    def floor(self, scalar: Scalar, /) -> Scalar:
         raise not_adaptive(self.name)
 
     def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
@@ -259,13 +259,13 @@ class DevicePrimitives(Protocol):
     def indices(self, length: int, like: Sequence[Tensor]) -> Scalar:
         raise not_adaptive(self.name)
 
-    def sort(self, vector: Scalar) -> Scalar:
+    def sort(self, vector: Scalar, /) -> Scalar:
         raise not_adaptive(self.name)
 
-    def total(self, vector: Scalar) -> Scalar:
+    def total(self, vector: Scalar, /) -> Scalar:
         raise not_adaptive(self.name)
 
-    def least(self, numbers: Scalar) -> Scalar:
+    def least(self, numbers: Scalar, /) -> Scalar:
         return numbers.min()
 
     def pinned(self, scalar: Scalar) -> Scalar:
@@ -278,7 +278,7 @@ class DevicePrimitives(Protocol):
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
         raise not_adaptive(self.name)
 
-    def copy(self, tensor: Tensor) -> Tensor: ...
+    def copy(self, tensor: Tensor, /) -> Tensor: ...
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         """Wait for the device. Return None in a compiled graph."""

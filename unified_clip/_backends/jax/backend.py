@@ -252,6 +252,14 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
     # -- primitives of the device path, in a scope where JAX has float64
 
+    stop_gradient = staticmethod(jax.lax.stop_gradient)
+    bitcast = staticmethod(jax.lax.bitcast_convert_type)
+    stack = staticmethod(jnp.stack)
+    sort = staticmethod(jnp.sort)
+    total = staticmethod(jnp.sum)
+    cos = staticmethod(jnp.cos)
+    floor = staticmethod(jnp.floor)
+
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
         return jnp.reshape(jnp.asarray(value, dtype=jnp.float64), ())
 
@@ -287,17 +295,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
         return jnp.where(condition, yes, no)
 
-    def stop_gradient(self, scalar: Scalar) -> Scalar:
-        return jax.lax.stop_gradient(scalar)
-
-    def stack(self, scalars: Sequence[Scalar]) -> Scalar:
-        return jnp.stack(scalars)
-
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
         return tensor.astype(dtype)
-
-    def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
-        return jax.lax.bitcast_convert_type(tensor, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         coef = computed_once(coef)
@@ -314,23 +313,11 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [select(keep, tensor, jnp.zeros_like(tensor)) for tensor in tensors]
 
-    def cos(self, scalar: Scalar) -> Scalar:
-        return jnp.cos(scalar)
-
-    def floor(self, scalar: Scalar) -> Scalar:
-        return jnp.floor(scalar)
-
     def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
         return jnp.asarray(values, jnp.float64)
 
     def indices(self, length: int, like: Sequence[Tensor]) -> Scalar:
         return jnp.arange(length, dtype=jnp.float64)
-
-    def sort(self, vector: Scalar) -> Scalar:
-        return jnp.sort(vector)
-
-    def total(self, vector: Scalar) -> Scalar:
-        return jnp.sum(vector)
 
     def pinned(self, scalar: Scalar) -> Scalar:
         return jnp.minimum(scalar, sys.float_info.max)

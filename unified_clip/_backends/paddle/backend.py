@@ -13,6 +13,7 @@ tensors before the first operation.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -23,14 +24,14 @@ from typing import Any
 import numpy as np
 import paddle
 
-from ..._compute import collected, host, kernels, memory, sparse_rows
+from ..._compute import collected, host, kernels, memory
 from ..._compute.device import DevicePath, inverse
 from ..._core import entry
 from ..._core.backend import Backend, Distributed, Inputs, Parameters, Route, Sparse, always
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
-from ..._core.path import CollectedPath, Path
+from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor, Write
-from . import kernel_operators, releases, sharded
+from . import kernel_operators, releases, sharded, sparse
 from .conditions import (
     DTYPES,
     NAMES,
@@ -44,8 +45,6 @@ from .conditions import (
     records,
 )
 from .dense import Dense, filled, is_recorded_eagerly, like_tensor, pieces, scaled, select
-from .sparse import selected_rows, stored_values
-from .vectors import VectorPrimitives
 
 CPU = paddle.CPUPlace()
 COLLECTOR: Any = collected.collector(
@@ -58,7 +57,7 @@ def _device_path(backend: PaddleBackend, inputs: Inputs) -> Path:
     return DevicePath(backend, list(map(Dense, inputs.tensors)), inputs.differentiable, OPERATORS)
 
 
-class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
+class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
     name = "paddle"
     writable = True
     routes = (host.ROUTE, Route("device", always, _device_path))
@@ -152,11 +151,11 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         if gradient.is_selected_rows():
             height = gradient.get_selected_rows().height()
             indices = paddle.to_tensor(np.array([gradient.rows()], np.int64), place=gradient.place)
-            indices, values = self._merge_rows(indices, releases.values_of_rows(gradient), differentiable)
-            return CoalescedSparse(values, lambda new: selected_rows(indices, height, new), 1, indices)
+            indices, values = sparse.merge_rows(self, indices, releases.values_of_rows(gradient), differentiable)
+            return CoalescedSparse(values, lambda new: sparse.selected_rows(indices, height, new), 1, indices)
         if not gradient.is_sparse_coo():
             raise TypeError("sparse CSR tensors cannot be clipped. Convert them with to_sparse_coo or to_dense")
-        indices, values = self._merge_rows(gradient.indices(), gradient.values(), differentiable)
+        indices, values = sparse.merge_rows(self, gradient.indices(), gradient.values(), differentiable)
 
         def restore(new: Tensor) -> Tensor:
             # paddle.sparse.sparse_coo_tensor rejects a tensor without elements.
@@ -167,21 +166,6 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
         columns = paddle.stack([indices[axis] for axis in axes])
         return releases.positions(columns)
-
-    def _merge_rows(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
-        if self.takes_host([indices, values], differentiable=differentiable):
-            dtype = self.dtype(values)
-            rows, array = sparse_rows.merge_rows(self.host_view(indices), self.host_view(values), dtype)
-            return self.from_host(rows, "int64"), self.from_host(array, dtype)
-        if not indices.shape[1]:
-            return indices, values
-        with self.scope(differentiable):
-            dense = Dense(values)
-            rows, position = paddle.unique(indices, return_inverse=True, axis=1)
-            wide = dense.wide.astype("float64")
-            zeros = paddle.zeros([rows.shape[1], *wide.shape[1:]], "float64")
-            sums = paddle.scatter_nd_add(zeros, position.unsqueeze(-1), wide)
-            return rows, dense.narrow(sums.astype(dense.wide.dtype))
 
     # -- distributed gradients
 
@@ -230,8 +214,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         collector = _collector()
         return collector and collected.path_over(self, collector.of_param_grads(param_grads))
 
-    def any_sharded(self, parameters: Sequence[Any]) -> bool:
-        return sharded.any_dist(parameters)
+    any_sharded = staticmethod(sharded.any_dist)
 
     def fits_host(self, inputs: Inputs) -> bool:
         return self.takes_host(inputs.all(), differentiable=inputs.differentiable)
@@ -265,11 +248,16 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return bool(not scalar.stop_gradient and paddle.is_grad_enabled())
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        stored = [stored_values(tensor) for tensor in tensors]
+        stored = [sparse.stored_values(tensor) for tensor in tensors]
         views = [self.host_view(tensor) if has_address(tensor) else None for tensor in stored]
         return memory.alias_owners(tensors, views, describe)
 
     # -- primitives of the device path, whose tensors are `Dense`
+
+    total = staticmethod(paddle.sum)
+    least = staticmethod(paddle.amin)  # Paddle 3.2 warns about its own min, sort and split
+    cos = staticmethod(paddle.cos)
+    floor = staticmethod(paddle.floor)
 
     def constant(self, value: Any, like: Sequence[Dense]) -> Scalar:
         if isinstance(value, paddle.Tensor | paddle.pir.Value):
@@ -345,8 +333,22 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             for tensor, value in zip(tensors, values, strict=True)
         ]
 
-    def cos(self, scalar: Scalar) -> Scalar:
-        return scalar.cos()
+    def vector(self, values: Sequence[float], like: Sequence[Any]) -> Scalar:
+        return paddle.to_tensor(np.array(values, np.float64))
+
+    def indices(self, length: int, like: Sequence[Any]) -> Scalar:
+        return paddle.arange(length, dtype="float64")
+
+    def sort(self, vector: Scalar) -> Scalar:
+        return paddle.gather(vector, paddle.argsort(vector))
+
+    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
+        return paddle.concat([scalar.reshape([-1]) for scalar in scalars])
+
+    def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Any]) -> list[Scalar]:
+        ends = itertools.accumulate(length or 1 for length in lengths)
+        parts = [(packed[end - (length or 1) : end], length) for end, length in zip(ends, lengths, strict=True)]
+        return [part if length else part.reshape([]) for part, length in parts]
 
     def copy(self, tensor: Dense) -> Tensor:
         return releases.clone(tensor.tensor)

@@ -6,8 +6,10 @@ from typing import Any
 
 import paddle
 
+from ..._compute import sparse_rows
 from ..._core.types import Tensor
 from . import releases
+from .dense import Dense
 
 
 def stored_values(gradient: Any) -> Any:
@@ -24,3 +26,19 @@ def selected_rows(rows: Tensor, height: int, values: Tensor) -> Tensor:
     selected.set_height(height)
     selected.get_tensor()._share_data_with(values.value().get_tensor())
     return tensor
+
+
+def merge_rows(backend: Any, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
+    if backend.takes_host([indices, values], differentiable=differentiable):
+        dtype = backend.dtype(values)
+        rows, array = sparse_rows.merge_rows(backend.host_view(indices), backend.host_view(values), dtype)
+        return backend.from_host(rows, "int64"), backend.from_host(array, dtype)
+    if not indices.shape[1]:
+        return indices, values
+    with backend.scope(differentiable):
+        dense = Dense(values)
+        rows, position = paddle.unique(indices, return_inverse=True, axis=1)
+        wide = dense.wide.astype("float64")
+        zeros = paddle.zeros([rows.shape[1], *wide.shape[1:]], "float64")
+        sums = paddle.scatter_nd_add(zeros, position.unsqueeze(-1), wide)
+        return rows, dense.narrow(sums.astype(dense.wide.dtype))

@@ -196,23 +196,22 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
 
     # -- primitives of the device path
 
-    def floor(self, scalar: Scalar) -> Scalar:
-        return tf.floor(scalar)
+    where = staticmethod(tf.where)
+    stop_gradient = staticmethod(tf.stop_gradient)
+    cast = staticmethod(tf.cast)
+    bitcast = staticmethod(tf.bitcast)
+    stack = staticmethod(tf.stack)
+    sort = staticmethod(tf.sort)
+    total = staticmethod(tf.reduce_sum)
+    least = staticmethod(tf.reduce_min)
+    cos = staticmethod(tf.cos)
+    floor = staticmethod(tf.floor)
 
     def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
         return tf.constant(np.array(values, np.float64))
 
     def indices(self, length: int, like: Sequence[Tensor]) -> Scalar:
         return tf.range(length, dtype=tf.float64)
-
-    def sort(self, vector: Scalar) -> Scalar:
-        return tf.sort(vector)
-
-    def total(self, vector: Scalar) -> Scalar:
-        return tf.reduce_sum(vector)
-
-    def least(self, numbers: Scalar) -> Scalar:
-        return tf.reduce_min(numbers)
 
     def pinned(self, scalar: Scalar) -> Scalar:
         # XLA merges operations, and Grappler moves constants: d * d * 0.5 becomes (d * 0.5) * d
@@ -258,24 +257,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def root(self, value: Scalar, p: float) -> Scalar:
         return tf.sqrt(value) if p == 2 else tf.pow(value, self.constant(inverse(p), []))
 
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        return tf.where(condition, yes, no)
-
-    def stop_gradient(self, scalar: Scalar) -> Scalar:
-        return tf.stop_gradient(scalar)
-
-    def stack(self, scalars: Sequence[Scalar]) -> Scalar:
-        return tf.stack(scalars)
-
     def ndim(self, scalar: Scalar) -> int | None:
         rank: int | None = scalar.shape.rank
         return rank
-
-    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
-        return tf.cast(tensor, dtype)
-
-    def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
-        return tf.bitcast(tensor, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         coef = computed_once(coef)
@@ -299,9 +283,6 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [tf.where(keep, tensor, tf.zeros_like(tensor)) for tensor in tensors]
-
-    def cos(self, scalar: Scalar) -> Scalar:
-        return tf.cos(scalar)
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor

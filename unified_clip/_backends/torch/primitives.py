@@ -28,6 +28,13 @@ class TorchPrimitives(DevicePrimitives):
 
     in_lists = is_per_tensor = False
 
+    where = staticmethod(torch.where)
+    stop_gradient = staticmethod(torch.detach)
+    copy = staticmethod(torch.clone)
+    total = staticmethod(torch.sum)
+    cos = staticmethod(torch.cos)
+    floor = staticmethod(torch.floor)
+
     def dtype(self, tensor: Any) -> str:
         return NAMES.get(tensor.dtype) or str(getattr(tensor.dtype, "name", tensor.dtype)).removeprefix("torch.")
 
@@ -81,12 +88,6 @@ class TorchPrimitives(DevicePrimitives):
     def root(self, value: Scalar, p: float) -> Scalar:
         return value.sqrt() if p == 2 else value ** inverse(p)
 
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        return torch.where(condition, yes, no)
-
-    def stop_gradient(self, scalar: Scalar) -> Scalar:
-        return scalar.detach()
-
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
         return releases.rounded_in_graph(tensor.to(DTYPES[dtype]))
 
@@ -122,9 +123,6 @@ class TorchPrimitives(DevicePrimitives):
             return round_once(self, self.constant(value, [tensor]), NAMES[tensor.dtype])
         return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
 
-    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        return torch.where(tensor < low, low, torch.where(tensor > high, high, tensor))
-
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [torch.where(keep.to(tensor.device), tensor, torch.zeros_like(tensor)) for tensor in tensors]
 
@@ -135,12 +133,6 @@ class TorchPrimitives(DevicePrimitives):
             Write(functools.partial(_write, tensor, value, conditions.is_inference(tensor))) for tensor, value in both
         ]
 
-    def cos(self, scalar: Scalar) -> Scalar:
-        return scalar.cos()
-
-    def floor(self, scalar: Scalar) -> Scalar:
-        return scalar.floor()
-
     def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
         return torch.tensor(values, dtype=torch.float64, device=like[0].device if like else None)
 
@@ -149,9 +141,6 @@ class TorchPrimitives(DevicePrimitives):
 
     def sort(self, vector: Scalar) -> Scalar:
         return vector.sort().values
-
-    def total(self, vector: Scalar) -> Scalar:
-        return vector.sum()
 
     def pinned(self, scalar: Scalar) -> Scalar:
         return scalar.clamp(max=sys.float_info.max) if torch.compiler.is_compiling() else scalar
@@ -162,9 +151,6 @@ class TorchPrimitives(DevicePrimitives):
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
         parts = (packed.to(like[0].device) if like else packed).split([length or 1 for length in lengths])
         return [part if length else part.reshape(()) for part, length in zip(parts, lengths, strict=True)]
-
-    def copy(self, tensor: Tensor) -> Tensor:
-        return tensor.clone()
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         return None if conditions.is_watched() or type(scalar) not in PLAIN else bool(scalar.isfinite())
