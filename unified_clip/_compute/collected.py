@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
@@ -42,6 +43,17 @@ class TensorListPath(HostPath):
 
     def per_tensor(self) -> PerTensorPath:
         return PerTensorPath(self)
+
+    _square_sums: tuple[list[float], list[float]] | None = None
+    """(sums of squares, relative errors) that `per_tensor` has computed."""
+
+    def norm(self, p: float) -> Scalar:
+        if p == 2 and self._square_sums is not None:
+            (sums, errors), self._square_sums = self._square_sums, None
+            norm = kernels.certified_root(math.fsum(sums), max(errors, default=0.0) + 2.0**-52)
+            if norm is not None:
+                return norm
+        return super().norm(p)
 
     def part(self, group: Sequence[int]) -> TensorListPath:
         return TensorListPath(self._backend, self._list.part(list(group)))

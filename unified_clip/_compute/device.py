@@ -240,9 +240,6 @@ class DevicePath:
     def _has_complex(self) -> bool:
         return any(self._backend.dtype(tensor).startswith("complex") for tensor in self._tensors)
 
-    def tensor_norms(self, p: float) -> list[float] | None:
-        return None
-
     def scope(self) -> AbstractContextManager[Any]:
         return self._backend.scope(self._differentiable)
 

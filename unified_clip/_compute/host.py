@@ -43,15 +43,7 @@ class HostPath:
     def framework(self) -> str:
         return self._backend.name
 
-    _square_sums: tuple[list[float], list[float]] | None = None
-    """(sums of squares, relative errors) from `tensor_norms`."""
-
     def norm(self, p: float) -> Scalar:
-        if p == 2 and self._square_sums is not None:
-            (sums, errors), self._square_sums = self._square_sums, None
-            norm = kernels.certified_root(math.fsum(sums), max(errors, default=0.0) + 2.0**-52)
-            if norm is not None:
-                return norm
         if p == 2 or (p == 1 and not self._has_complex):
             return self._list.norm(int(p), self.norm_dtype == "float64", self._threads)
         if p == 1:
@@ -60,16 +52,6 @@ class HostPath:
             return self.max_abs(self.norm_dtype)
         with processor.ieee_arithmetic():
             return kernels.general_norm(self._parts, p, self.norm_dtype, self._threads)
-
-    def tensor_norms(self, p: float) -> list[float] | None:
-        if p != 2 or isinstance(self._list, kernels.ArrayList) or self._list.has_float64:
-            return None
-        with processor.ieee_arithmetic():
-            self._square_sums = self._list.square_sums(self._threads)
-            norms, doubtful = kernels.certified_roots(*self._square_sums)
-            for index in doubtful:
-                norms[index] = HostPath(self._backend, [self._tensors[index]]).norm(2)
-        return [float(norm) for norm in norms]
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
         if p == 2 or not self._has_complex:

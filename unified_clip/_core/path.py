@@ -89,9 +89,6 @@ class Path(Protocol):
     def norm(self, p: float) -> Scalar:
         """Round the norm to `norm_dtype`, and return the result as float64."""
 
-    def tensor_norms(self, p: float) -> list[float] | None:
-        """Return the norm of each tensor, or None if each tensor needs a separate path."""
-
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         """Return the 2-norm of each slice. The path must have one tensor. The result has length 1 along `axes`.
 

@@ -195,12 +195,14 @@ class ClipEvent:
     ) -> None:
         if not tensors:
             return
-        path_over_all = path_over_all or backend.path(list(tensors.values()), differentiable=False)
-        norms = path_over_all.tensor_norms(p)
-        for number, (name, tensor) in enumerate(tensors.items()):
-            if norms is not None:
-                fields[name][key] = norms[number]
-                continue
+        path = path_over_all or backend.collect_tensors(list(tensors.values()), differentiable=False, in_place=False)
+        together = None if path is None or p != 2 or not path.on_host else path.per_tensor()
+        if together is not None:
+            with together.scope():
+                for name, norm in zip(tensors, together.norm(p).tolist(), strict=True):
+                    fields[name][key] = norm
+            return
+        for name, tensor in tensors.items():
             path = backend.path([tensor], differentiable=False)
             with path.scope():
                 self._put(path, fields[name], key, path.norm(p))
