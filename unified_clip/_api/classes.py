@@ -41,6 +41,7 @@ class GradientClip(FrameworkBinding):
             )
         self.need_clip = need_clip
 
+    @entry.public
     def __call__(self, params_grads: Iterable[Any]) -> ParamGrads:
         """Return (parameter, gradient) tuples with clipped gradients.
 
@@ -57,9 +58,6 @@ class GradientClip(FrameworkBinding):
                 boolean dtype. The clip is GradientClipByValue, and a gradient has a complex dtype.
             ValueError: The gradients are distributed, and the norm over all ranks cannot be computed.
         """
-        return entry.run(GradientClip._call, self, params_grads)
-
-    def _call(self, params_grads: Iterable[Any]) -> ParamGrads:
         backend, params_grads = self._framework.resolve(params_grads)
         total_clip = self._whole(backend, params_grads)
         if total_clip is None:
@@ -69,6 +67,7 @@ class GradientClip(FrameworkBinding):
         pairs: ParamGrads = writer.result()
         return pairs
 
+    @entry.public
     def clip_(self, parameters: Any) -> Tensor | None:
         """Clip the gradients of `parameters` in place.
 
@@ -86,9 +85,6 @@ class GradientClip(FrameworkBinding):
             ValueError: Two gradients overlap in memory. A gradient is read-only or an expanded view. The gradients are
                 distributed, and the norm over all ranks cannot be computed.
         """
-        return entry.run(GradientClip._clip_, self, parameters)
-
-    def _clip_(self, parameters: Any) -> Tensor | None:
         backend, parameters = self._framework.resolve(parameters)
         gradients, writer = collect_in_place(
             backend,
@@ -309,15 +305,13 @@ class ErrorClipByValue(FrameworkBinding):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
 
+    @entry.public
     def __call__(self, gradient: Any) -> Any:
         """Return the gradient with every element clipped to the bounds, as a new tensor.
 
         Raises:
             TypeError: `gradient` is not a tensor, or has an integer, boolean or complex dtype.
         """
-        return entry.run(ErrorClipByValue._call, self, gradient)
-
-    def _call(self, gradient: Any) -> Any:
         backend, gradient = self._framework.resolve(gradient)
         validation.one_tensor(backend, gradient, "ErrorClipByValue")
         backend.check_hook(gradient)

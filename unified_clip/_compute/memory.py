@@ -61,24 +61,7 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
 
 def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
     """Yield groups of arrays that might overlap. Arrays in different groups never overlap."""
-    bounds = {index: byte_bounds(view) for index, view in views.items()}
-    for group in _connected(bounds):
-        yield from _interleaved({index: views[index] for index in group}) if len(group) > 2 else [group]
-
-
-def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Split a group further: columns of a matrix interleave in memory, but do not overlap."""
-    layouts = {index: _parts(view) for index, view in views.items()}
-    step = math.gcd(*(step for _, step in layouts.values()))
-    lows = {index: byte_bounds(view)[0] for index, view in views.items()}
-    least = min(lows.values())
-    places = {index: (lows[index] - least) % step if step else 0 for index in views}
-    ranges = {index: (place, place + layouts[index][0]) for index, place in places.items()}
-    fits = all(high <= step for _, high in ranges.values())  # otherwise, a part reaches into the next row
-    yield from _connected(ranges) if fits else [list(views)]
-
-
-def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
+    ranges = {index: byte_bounds(view) for index, view in views.items()}
     group: list[int] = []
     end = 0
     for index in sorted(ranges, key=ranges.__getitem__):
@@ -91,17 +74,6 @@ def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
         group.append(index)
     if len(group) > 1:
         yield group
-
-
-def _parts(view: Array) -> tuple[int, int]:
-    """Return (size of each contiguous part, greatest common divisor of the strides between parts), in bytes."""
-    size, step = view.itemsize, 0
-    for stride, length in _steps(view):
-        if stride == size:
-            size *= length
-        else:
-            step = math.gcd(step, stride)
-    return size, step
 
 
 def _check_writable(view: Array, subject: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -37,6 +39,18 @@ run: Run = run_eagerly
 
 break_graph: Callable[[str], None] = break_nothing
 """Makes the compiler end its graph before an unsupported operation."""
+
+
+def public(body: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that passes its arguments to `run`."""
+
+    @functools.wraps(body)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return run(body, *args, **kwargs)
+
+    del call.__wrapped__  # compilers would unwrap it, and call the body
+    call.__signature__ = inspect.signature(body)  # type: ignore[attr-defined]
+    return call
 
 
 def register_compiler(compiler_run: Run, compiler_break_graph: Callable[[str], None]) -> None:

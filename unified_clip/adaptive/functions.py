@@ -87,6 +87,7 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
     return states.to_data(states.read_packed(adaptive, values))
 
 
+@entry.public
 def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any = math.inf) -> tuple[Tensor, Tensor]:
     """Clip all gradients in place by their total norm. An adaptive rule computes the threshold.
 
@@ -118,9 +119,15 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
         >>> float(norm), grads[0].round(3)
         (20.0, array([6., 8.], dtype=float32))
     """
-    return entry.run(_clip_grad_norm_, parameters, adaptive, state, max_norm)
+    backend = states.backend_for(adaptive, state, Rule)
+    limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
+    gradients, writer = collect_in_place(backend, parameters, "clip_grad_norm_", "clip_by_global_norm")
+    norm, new = _advance(backend, gradients, rule.PYTORCH, adaptive, state, limit)
+    writer.finish()
+    return norm, new
 
 
+@entry.public
 def clip_by_global_norm(
     t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any = math.inf
 ) -> tuple[Any, Tensor, Tensor]:
@@ -151,9 +158,14 @@ def clip_by_global_norm(
         >>> float(norm), clipped[0]
         (10.0, array([3., 4.], dtype=float32))
     """
-    return entry.run(_clip_by_global_norm, t_list, adaptive, state, clip_norm)
+    backend = states.backend_for(adaptive, state, Rule)
+    limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
+    gradients, writer = collect(backend, t_list, "clip_by_global_norm")
+    norm, new = _advance(backend, gradients, rule.TENSORFLOW_GLOBAL, adaptive, state, limit)
+    return writer.result(), norm, new
 
 
+@entry.public
 def clip_by_tensor_norm(
     t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any = math.inf
 ) -> tuple[Any, Tensor, Tensor]:
@@ -186,9 +198,15 @@ def clip_by_tensor_norm(
         >>> float(norm), clipped[0].round(3), clipped[1]
         (5.0, array([0.6, 0.8]), array([3.]))
     """
-    return entry.run(_clip_by_tensor_norm, t_list, adaptive, state, clip_norm)
+    backend = states.backend_for(adaptive, state, AdaGC)
+    limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
+    tree = containers.flatten(backend, t_list)
+    gradients, writer = from_tree(backend, tree, differentiable=True, measures="total", function="clip_by_tensor_norm")
+    norm, new = _advance(backend, gradients, rule.PADDLE, adaptive, state, limit, len(tree.leaves))
+    return writer.result(), norm, new
 
 
+@entry.public
 def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_norm: Any = math.inf) -> Any:  # noqa: B008
     """Clip each unit of each gradient by its own norm, and return new tensors.
 
@@ -219,36 +237,6 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
         >>> adaptive.clip_by_unit_norm(grads, parameters, adaptive.AGC(clip_factor=0.1))[0].tolist()
         [[0.6000000238418579, 0.800000011920929], [0.0, 0.10000000149011612]]
     """
-    return entry.run(_clip_by_unit_norm, t_list, parameters, adaptive, clip_norm)
-
-
-def _clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any) -> tuple[Tensor, Tensor]:
-    backend = states.backend_for(adaptive, state, Rule)
-    limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
-    gradients, writer = collect_in_place(backend, parameters, "clip_grad_norm_", "clip_by_global_norm")
-    norm, new = _advance(backend, gradients, rule.PYTORCH, adaptive, state, limit)
-    writer.finish()
-    return norm, new
-
-
-def _clip_by_global_norm(t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any) -> tuple[Any, Tensor, Tensor]:
-    backend = states.backend_for(adaptive, state, Rule)
-    limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
-    gradients, writer = collect(backend, t_list, "clip_by_global_norm")
-    norm, new = _advance(backend, gradients, rule.TENSORFLOW_GLOBAL, adaptive, state, limit)
-    return writer.result(), norm, new
-
-
-def _clip_by_tensor_norm(t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any) -> tuple[Any, Tensor, Tensor]:
-    backend = states.backend_for(adaptive, state, AdaGC)
-    limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
-    tree = containers.flatten(backend, t_list)
-    gradients, writer = from_tree(backend, tree, differentiable=True, measures="total", function="clip_by_tensor_norm")
-    norm, new = _advance(backend, gradients, rule.PADDLE, adaptive, state, limit, len(tree.leaves))
-    return writer.result(), norm, new
-
-
-def _clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC, clip_norm: Any) -> Any:
     states.check_rule(adaptive, AGC)
     backend, t_list = resolve(t_list)
     limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)

@@ -52,11 +52,9 @@ GROUPS: dict[str, Callable[[], Any]] = {
     "a tuple of indices": lambda: tuple(np.array(half())[::-1]),
     "a mesh": mesh_of_half,
     "an axis": lambda: "shard",
-    "two axes": lambda: ("device", "shard"),
-    "three axes": lambda: ["replica", "shard", "device"],
-    "the axis of each process": lambda: "device",
-    "the other axis": lambda: "replica",
-    "an axis that no mesh has": lambda: "z",
+    "all indices": lambda: range(4),
+    "this process": lambda: [jax.process_index()],
+    "the other halves": lambda: [jax.process_index() % 2, jax.process_index() % 2 + 2],
     "the first process": lambda: [0],
     "the first two processes": lambda: [0, 1],
     "the last two processes": lambda: [2, 3],
@@ -132,7 +130,7 @@ def norm_of_the_other_half() -> float:
 
 def replicas(group: str, drifted: int | None, spec: Sequence[Any] = ()) -> float:
     """Return the norm of copies on half of the processes. The copy of rank `drifted` differs."""
-    mesh = cube() if group == "an axis" else mesh_of_half()
+    mesh = mesh_of_half() if group == "indices" else cube()
     place = NamedSharding(mesh, PartitionSpec(*spec))
     own = np.array([3.0, 4.0 + (jax.process_index() == drifted)], np.float32)
     array = jax.make_array_from_callback((2,), place, lambda index: own[index], dtype=own.dtype)
@@ -148,12 +146,3 @@ def rejected_in_a_half() -> tuple[str, float]:
 
 def traced(group: str) -> Any:
     return jax.jit(lambda array: uc.get_total_norm([array], process_group=GROUPS[group]()))(jnp.ones(2))
-
-
-def along_a_mesh_without_groups() -> float:
-    """Return the norm along a mesh on which process 0 is beside process 1 in one row, and beside process 2 in the other
-    row."""
-    ranks = [[0, 1], [0, 2]]
-    devices = np.array([[jax.local_devices(process_index=rank)[row] for rank in ranks[row]] for row in range(2)])
-    array = placed(np.ones(2, np.float32), Mesh(devices, ("x", "y")), ["y"])
-    return float(uc.get_total_norm([array], process_group="y"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -90,11 +89,11 @@ def declared_axes(process_group: Any) -> tuple[str, ...] | None:
             return None
     raise TypeError(
         f"process_group is {process_group!r}. Pass the name of a mesh axis, a tuple of such names, None, or 'auto'. "
-        "With several processes, you can also pass a jax.sharding.Mesh or a list of process indices"
+        "With several processes, outside of shard_map, pass a jax.sharding.Mesh or a list of process indices"
     )
 
 
-def declared_group(process_group: Any, arrays: Sequence[Any]) -> JaxGroup:
+def declared_group(process_group: Any) -> JaxGroup:
     count = jax.process_count()
     if isinstance(process_group, str) and process_group == "auto":
         return group_of(tuple(range(count)))
@@ -105,9 +104,11 @@ def declared_group(process_group: Any, arrays: Sequence[Any]) -> JaxGroup:
             f"process_group is {process_group!r}, which contains no process. To use only the gradients of this "
             "process, pass None"
         )
-    axes = declared_axes(process_group)
-    if axes is not None:
-        return group_of(_along(axes, arrays))
+    if declared_axes(process_group):
+        raise ValueError(
+            f"process_group is {process_group!r}, but this call is not inside shard_map, where axes have names. Pass a "
+            "jax.sharding.Mesh, or a list of process indices"
+        )
     ranks = tuple(sorted(set(map(int, process_group))))
     if ranks[0] < 0 or ranks[-1] >= count:
         raise ValueError(
@@ -120,44 +121,3 @@ def declared_group(process_group: Any, arrays: Sequence[Any]) -> JaxGroup:
 @functools.cache
 def _on_mesh(mesh: Mesh) -> tuple[int, ...]:
     return tuple(sorted({device.process_index for device in mesh.devices.flat}))
-
-
-def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
-    shardings = [array.sharding for array in arrays]
-    meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)}
-    rank_sets = {_along_mesh(mesh, axes) for mesh in meshes if set(axes) <= set(mesh.axis_names)}
-    if len(rank_sets) == 1:
-        return rank_sets.pop()
-    names = ", ".join(map(repr, axes))
-    problem = f"no gradient is on a mesh with {names}"
-    if rank_sets:
-        problem = f"gradients are on meshes with different processes along {names}"
-    raise ValueError(
-        f"process_group contains {names}, but {problem}. Pass a jax.sharding.Mesh, or a list of process indices"
-    )
-
-
-@functools.cache
-def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return all processes that share a row of the mesh with this process. The devices of a row differ only along
-    `axes`."""
-    ranks = np.array([device.process_index for device in mesh.devices.flat]).reshape(mesh.devices.shape)
-    dims = [mesh.axis_names.index(axis) for axis in axes]
-    rows = np.moveaxis(ranks, dims, range(-len(dims), 0)).reshape(-1, math.prod(ranks.shape[dim] for dim in dims))
-    lines = [frozenset(row) for row in rows.tolist()]
-
-    def beside(rank: int) -> set[int]:
-        return {member for line in lines if rank in line for member in line}
-
-    own = beside(jax.process_index())
-    if not own:
-        raise ValueError(
-            f"process_group contains {', '.join(map(repr, axes))}, but process {jax.process_index()} has no device on "
-            "the mesh of the gradients. Pass a list of process indices"
-        )
-    if any(beside(rank) != own for rank in own):
-        raise ValueError(
-            f"process_group contains {', '.join(map(repr, axes))}, but these axes split the processes into "
-            "overlapping groups. Pass a list of process indices"
-        )
-    return tuple(sorted(own))

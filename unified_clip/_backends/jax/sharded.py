@@ -150,7 +150,7 @@ class JaxShards(LocalShards):
 
     @functools.cached_property
     def _group(self) -> JaxGroup:
-        return declared_group(self._spec.process_group, [_data(leaf.tensor) for leaf in self._leaves])
+        return declared_group(self._spec.process_group)
 
     def group(self) -> ProcessGroup:
         if self._spec.process_group is not None:

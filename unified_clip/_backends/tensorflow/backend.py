@@ -35,7 +35,6 @@ from .arithmetic import (
     join_short,
     magnitude,
     max_abs,
-    pays_to_branch,
     powers,
     product,
     real_parts,
@@ -265,13 +264,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         coef = computed_once(coef)
         unchanged = coef >= 1.0
         joined, split = join_short(tensors)
-
-        def scaled() -> list[Tensor]:
-            return [product(tensor, coef) for tensor in joined]
-
-        if pays_to_branch(joined, coef):
-            return split(tf.cond(unchanged, lambda: [tf.identity(tensor) for tensor in joined], scaled))
-        return split([tf.where(unchanged, *both) for both in zip(joined, scaled(), strict=True)])
+        return split([tf.where(unchanged, tensor, product(tensor, coef)) for tensor in joined])
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         ordered = tf.reduce_all(low <= high)
