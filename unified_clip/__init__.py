@@ -35,20 +35,16 @@ set_gradient_clip = _FRAMEWORK.bind(_settings.set_gradient_clip)
 append_gradient_clip_ops = _FRAMEWORK.bind(_settings.append_gradient_clip_ops)
 
 
-class GradientClipByValue(_classes.GradientClipByValue):
-    _framework = _FRAMEWORK
+class GradientClipByValue(_classes.GradientClipByValue, framework=_FRAMEWORK): ...
 
 
-class GradientClipByNorm(_classes.GradientClipByNorm):
-    _framework = _FRAMEWORK
+class GradientClipByNorm(_classes.GradientClipByNorm, framework=_FRAMEWORK): ...
 
 
-class GradientClipByGlobalNorm(_classes.GradientClipByGlobalNorm):
-    _framework = _FRAMEWORK
+class GradientClipByGlobalNorm(_classes.GradientClipByGlobalNorm, framework=_FRAMEWORK): ...
 
 
-class ErrorClipByValue(_classes.ErrorClipByValue):
-    _framework = _FRAMEWORK
+class ErrorClipByValue(_classes.ErrorClipByValue, framework=_FRAMEWORK): ...
 
 
 ClipGradByValue, ClipGradByNorm = GradientClipByValue, GradientClipByNorm

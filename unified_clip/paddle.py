@@ -26,20 +26,16 @@ set_gradient_clip = FRAMEWORK.bind(paddle_classes.set_gradient_clip)
 append_gradient_clip_ops = FRAMEWORK.bind(paddle_classes.append_gradient_clip_ops)
 
 
-class GradientClipByValue(classes.GradientClipByValue, paddle_classes.OptimizerClip):
-    _framework = FRAMEWORK
+class GradientClipByValue(classes.GradientClipByValue, paddle_classes.OptimizerClip, framework=FRAMEWORK): ...
 
 
-class GradientClipByNorm(classes.GradientClipByNorm, paddle_classes.OptimizerClip):
-    _framework = FRAMEWORK
+class GradientClipByNorm(classes.GradientClipByNorm, paddle_classes.OptimizerClip, framework=FRAMEWORK): ...
 
 
-class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.OptimizerClip):
-    _framework = FRAMEWORK
+class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.OptimizerClip, framework=FRAMEWORK): ...
 
 
-class ErrorClipByValue(classes.ErrorClipByValue):
-    _framework = FRAMEWORK
+class ErrorClipByValue(classes.ErrorClipByValue, framework=FRAMEWORK): ...
 
 
 ClipGradByValue, ClipGradByNorm = GradientClipByValue, GradientClipByNorm

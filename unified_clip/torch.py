@@ -25,20 +25,16 @@ set_gradient_clip = FRAMEWORK.bind(settings.set_gradient_clip)
 append_gradient_clip_ops = FRAMEWORK.bind(settings.append_gradient_clip_ops)
 
 
-class GradientClipByValue(classes.GradientClipByValue):
-    _framework = FRAMEWORK
+class GradientClipByValue(classes.GradientClipByValue, framework=FRAMEWORK): ...
 
 
-class GradientClipByNorm(classes.GradientClipByNorm):
-    _framework = FRAMEWORK
+class GradientClipByNorm(classes.GradientClipByNorm, framework=FRAMEWORK): ...
 
 
-class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
-    _framework = FRAMEWORK
+class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, framework=FRAMEWORK): ...
 
 
-class ErrorClipByValue(classes.ErrorClipByValue):
-    _framework = FRAMEWORK
+class ErrorClipByValue(classes.ErrorClipByValue, framework=FRAMEWORK): ...
 
 
 ClipGradByValue, ClipGradByNorm = GradientClipByValue, GradientClipByNorm

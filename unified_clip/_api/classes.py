@@ -26,7 +26,9 @@ class FrameworkBinding:
 
     recorded_as: ClassVar[str]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, framework: Framework[Any, Any] | None = None) -> None:
+        if framework is not None:
+            cls._framework = framework
         cls.recorded_as = cls.__name__
         cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
 

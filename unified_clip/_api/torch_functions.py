@@ -50,8 +50,8 @@ def clip_grad_norm_(
         process_group: The ranks that together own the gradients. All of them must make the call. 'auto' reads the ranks
             from the tensors. None means this process alone. On PyTorch, pass a process group or a `DeviceMesh`. On
             Paddle, a group of `paddle.distributed` or a `ProcessMesh`. On JAX, the mesh axes inside `shard_map` and
-            `pmap`, and otherwise a `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. On
-            other frameworks, keep the default.
+            `pmap`, and otherwise a `jax.sharding.Mesh` or a list of process indices. On other frameworks, keep the
+            default.
         ownership: Which rank owns a gradient element, on PyTorch, Paddle and JAX. Only the owner includes the element
             in the norm. If placements do not determine the owner, pass 'replicated' (every rank has a copy) or
             'distinct' (no two ranks have the same element). Or pass a function that gets a parameter (in functions of

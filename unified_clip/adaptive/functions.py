@@ -102,11 +102,9 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
         (the total norm before clipping, the new state).
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. max_norm is not a number.
-            `adaptive` is not a rule for the total norm. `state` is not a tensor from `initial_state` or from a clip.
-        ValueError: max_norm is negative or NaN. Two gradients overlap in memory. A gradient is read-only or an expanded
-            view. `state` has the wrong length for the rule. The gradients are distributed, and the norm over all ranks
-            cannot be computed.
+        TypeError: As in `unified_clip.clip_grad_norm_`. Or `adaptive` is not a rule for the total norm, or `state` is
+            not a tensor from `initial_state` or from a clip.
+        ValueError: As in `unified_clip.clip_grad_norm_`. Or `state` has the wrong length for the rule.
 
     Example:
         >>> import numpy as np
@@ -143,10 +141,9 @@ def clip_by_global_norm(
         (the clipped gradients, the total norm before clipping, the new state).
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. clip_norm is not a number.
-            `adaptive` is not a rule for the total norm. `state` is not a tensor from `initial_state` or from a clip.
-        ValueError: clip_norm is negative or NaN. `state` has the wrong length for the rule. The gradients are
-            distributed, and the norm over all ranks cannot be computed.
+        TypeError: As in `unified_clip.clip_by_global_norm`. Or `adaptive` is not a rule for the total norm, or `state`
+            is not a tensor from `initial_state` or from a clip.
+        ValueError: As in `unified_clip.clip_by_global_norm`. Or `state` has the wrong length for the rule.
 
     Example:
         >>> import numpy as np

@@ -39,15 +39,10 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             The default is the LightningModule.
         log_every: The number of steps between logs, or 0 for no logs. The default is the trainer's
             `log_every_n_steps`. Each log waits for the GPU.
-        process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
-        ownership: Which rank owns a gradient element. Only the owner rank includes the element in the norm. If
-            placements do not determine the owner rank, pass 'replicated' (every rank has a copy) or 'distinct' (no two
-            ranks have the same element). Or pass a function that gets a parameter and returns True if this rank owns
-            its gradient. Or pass a dict that maps name patterns to 'replicated', 'distinct' or a function.
-        check_numel: The number of gradient elements that all ranks together must own. True computes the number from the
-            full shapes of this rank's gradients.
-        check_replicas: Check that the copies of a gradient are equal on all ranks.
+        process_group: As in `unified_clip.clip_grad_norm_`.
+        ownership: As in `unified_clip.clip_grad_norm_`.
+        check_numel: As in `unified_clip.clip_grad_norm_`.
+        check_replicas: As in `unified_clip.clip_grad_norm_`.
 
     Raises:
         ValueError: The trainer, the module, another `ClipCallback` or an attached configuration clips too. check_numel

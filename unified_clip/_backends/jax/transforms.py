@@ -1,4 +1,8 @@
-"""Clip functions as optax gradient transformations: `unified_clip.jax.transforms`."""
+"""Clip functions as optax gradient transformations: `unified_clip.jax.transforms`.
+
+Each function returns a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes. None
+and `optax.MaskedNode` stay unchanged.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +33,10 @@ def __dir__() -> list[str]:
 
 
 def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group: Any = "auto") -> Any:
-    """Clip all updates by their total norm, as PyTorch does. Multiply each update by min(1, max_norm / (n + 1e-6)),
-    where n is the total norm.
+    """Clip all updates by their total norm n, as PyTorch does. Multiply each update by min(1, max_norm / (n + 1e-6)).
 
-    The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes. None and
-    `optax.MaskedNode` stay unchanged. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
-    difficulty of training recurrent neural networks", 2013.
+    Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent
+    neural networks", 2013.
 
     Args:
         max_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
@@ -70,17 +72,13 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
 def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     """Clip all updates by their total norm n, as TensorFlow does. Multiply each update by min(1, clip_norm / n).
 
-    If n is NaN or inf, every element becomes NaN. The result is a stateless `optax.GradientTransformation`. Updates
-    keep their structure, shapes and dtypes. `optax.clip_by_global_norm` rounds differently, and returns other results
-    for NaN and inf. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of training
-    recurrent neural networks", 2013.
+    If n is NaN or inf, every element becomes NaN. `optax.clip_by_global_norm` rounds differently, and returns other
+    results for NaN and inf. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
+    training recurrent neural networks", 2013.
 
     Args:
-        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
-            threshold is inf, updates stay unchanged.
-        process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
-            of the axis over which updates are sharded, or a tuple of names. Pass None if each device has complete
-            updates, as after `pmean`.
+        clip_norm: The threshold, as `max_norm` in `clip_grad_norm`.
+        process_group: As in `clip_grad_norm`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -104,19 +102,15 @@ def gradient_clip_by_global_norm(
 ) -> Any:
     """Clip selected updates by their total norm n, as Paddle does. Multiply each update by min(1, clip_norm / n).
 
-    If n is inf, finite updates become 0. The result is a stateless `optax.GradientTransformation`. Updates keep their
-    structure, shapes and dtypes. Source: `paddle.nn.ClipGradByGlobalNorm`.
+    If n is inf, finite updates become 0. Source: `paddle.nn.ClipGradByGlobalNorm`.
 
     Args:
-        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
-            threshold is inf, updates stay unchanged.
+        clip_norm: The threshold, as `max_norm` in `clip_grad_norm`.
         need_clip: A function that takes the path of an update, such as "encoder.0.bias", and returns whether to clip
             the update. The path joins keys, indices and field names by dots. If the function
             returns False, the update stays unchanged and is not part of the norm. With `optax.inject_hyperparams`, also
             pass `static_args='need_clip'`. To exclude updates by a mask, use `optax.masked`.
-        process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
-            of the axis over which updates are sharded, or a tuple of names. Pass None if each device has complete
-            updates, as after `pmean`.
+        process_group: As in `clip_grad_norm`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -144,15 +138,11 @@ def gradient_clip_by_global_norm(
 def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     """Clip each update by its own 2-norm n, as TensorFlow and Paddle do. Multiply the update by min(1, clip_norm / n).
 
-    The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes.
     Source: `tf.clip_by_norm`, `paddle.nn.ClipGradByNorm`.
 
     Args:
-        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
-            threshold is inf, updates stay unchanged.
-        process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
-            of the axis over which updates are sharded, or a tuple of names. Pass None if each device has complete
-            updates, as after `pmean`.
+        clip_norm: The threshold, as `max_norm` in `clip_grad_norm`.
+        process_group: As in `clip_grad_norm`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -181,7 +171,6 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
 def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     """Clip every element of every update to [clip_value_min, clip_value_max]. NaN stays NaN.
 
-    The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes.
     Source: `tf.clip_by_value`, `paddle.nn.ClipGradByValue`, `torch.nn.utils.clip_grad_value_`. PyTorch's `clip_value=c`
     means the bounds -c and c.
 
