@@ -2,63 +2,43 @@
 // first clips on a GPU, and Python compiles the kernels (unified_clip/_compute/cuda.py).
 #pragma once
 
-#if defined(__linux__)
-#include <dlfcn.h>
-#endif
-
 #include <cmath>
 #include <memory>
 #include <stdexcept>
 #include <unordered_map>
 
 #include "device_list.hpp"
+#include "loaded.hpp"
 
 namespace clip::gpu {
 
 #include "gpu/call.hpp"
 
 using Stream = void*;
-using Function = void*;
+using CompiledKernel = void*;
 
 // As in cuda.h of CUDA 12.
-struct Driver {
-    int (*cuInit)(unsigned);
-    int (*cuDriverGetVersion)(int*);
-    int (*cuGetErrorName)(int, const char**);
-    int (*cuDeviceGet)(int*, int);
-    int (*cuDeviceGetAttribute)(int*, int, int);
-    int (*cuDevicePrimaryCtxRetain)(void**, int);
-    int (*cuCtxGetCurrent)(void**);
-    int (*cuCtxPushCurrent_v2)(void*);
-    int (*cuCtxPopCurrent_v2)(void**);
-    int (*cuModuleLoadData)(void**, const void*);
-    int (*cuModuleGetFunction)(Function*, void*, const char*);
-    int (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int*, Function, int, std::size_t);
-    int (*cuThreadExchangeStreamCaptureMode)(int*);
-    int (*cuLaunchKernel)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**,
-                          void**);
+#define CLIP_FUNCTION(name, ...) Function<__VA_ARGS__> name{this, #name}
+struct Driver : Library {
+    CLIP_FUNCTION(cuInit, int(unsigned));
+    CLIP_FUNCTION(cuDriverGetVersion, int(int*));
+    CLIP_FUNCTION(cuGetErrorName, int(int, const char**));
+    CLIP_FUNCTION(cuDeviceGet, int(int*, int));
+    CLIP_FUNCTION(cuDeviceGetAttribute, int(int*, int, int));
+    CLIP_FUNCTION(cuDevicePrimaryCtxRetain, int(void**, int));
+    CLIP_FUNCTION(cuCtxGetCurrent, int(void**));
+    CLIP_FUNCTION(cuCtxPushCurrent_v2, int(void*));
+    CLIP_FUNCTION(cuCtxPopCurrent_v2, int(void**));
+    CLIP_FUNCTION(cuModuleLoadData, int(void**, const void*));
+    CLIP_FUNCTION(cuModuleGetFunction, int(CompiledKernel*, void*, const char*));
+    CLIP_FUNCTION(cuOccupancyMaxActiveBlocksPerMultiprocessor, int(int*, CompiledKernel, int, std::size_t));
+    CLIP_FUNCTION(cuThreadExchangeStreamCaptureMode, int(int*));
+    CLIP_FUNCTION(cuLaunchKernel, int(CompiledKernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                  unsigned, Stream, void**, void**));
 
     explicit Driver(const std::string& library) {
 #if defined(__linux__)
-        void* const loaded = dlopen(library.c_str(), RTLD_NOW);
-        if (!loaded) throw std::runtime_error(dlerror());
-#define CLIP_LOAD(name) \
-    if (!(name = reinterpret_cast<decltype(name)>(dlsym(loaded, #name)))) throw std::runtime_error(dlerror())
-        CLIP_LOAD(cuInit);
-        CLIP_LOAD(cuDriverGetVersion);
-        CLIP_LOAD(cuGetErrorName);
-        CLIP_LOAD(cuDeviceGet);
-        CLIP_LOAD(cuDeviceGetAttribute);
-        CLIP_LOAD(cuDevicePrimaryCtxRetain);
-        CLIP_LOAD(cuCtxGetCurrent);
-        CLIP_LOAD(cuCtxPushCurrent_v2);
-        CLIP_LOAD(cuCtxPopCurrent_v2);
-        CLIP_LOAD(cuModuleLoadData);
-        CLIP_LOAD(cuModuleGetFunction);
-        CLIP_LOAD(cuOccupancyMaxActiveBlocksPerMultiprocessor);
-        CLIP_LOAD(cuThreadExchangeStreamCaptureMode);
-        CLIP_LOAD(cuLaunchKernel);
-#undef CLIP_LOAD
+        if (!load({library.c_str()}, false)) throw std::runtime_error(dlerror());
 #else
         throw std::runtime_error("unified_clip loads CUDA's driver on Linux only, not " + library);
 #endif
@@ -71,6 +51,7 @@ struct Driver {
         throw std::runtime_error(std::string(function) + " failed: " + (name ? name : "an unknown error"));
     }
 };
+#undef CLIP_FUNCTION
 
 #define CLIP_CALL_DRIVER(function, ...) driver_.check(driver_.function(__VA_ARGS__), #function)
 
@@ -85,7 +66,7 @@ struct Variant {
 };
 
 struct Loaded {
-    Function function;
+    CompiledKernel function;
     u32 blocks;  // as many as run at once
 };
 

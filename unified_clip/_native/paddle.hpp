@@ -5,10 +5,6 @@
 // paddle/phi/core/dense_tensor.h.
 #pragma once
 
-#if defined(__linux__)
-#include <dlfcn.h>
-#endif
-
 #include <cstddef>
 #include <cstdio>
 #include <memory>
@@ -19,6 +15,7 @@
 #include <vector>
 
 #include "elementwise.hpp"
+#include "loaded.hpp"
 #include "norm.hpp"
 
 namespace clip::paddle {
@@ -45,73 +42,53 @@ using InferDtype = Dtypes (*)(const Dtypes&, const std::vector<Dtypes>&, const s
 #define CLIP_STRING "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
 // Paddle's functions. The first argument of a member function is its object.
-struct Api {
-    Operators& (*operators)();
-    const std::unordered_map<std::string, std::vector<Attribute>>& (*operators_by_name)(const Operators&);
-    void (*new_operator)(Builder*, std::string&&, std::size_t);
-    Builder& (*set_inputs)(Builder*, Names&&);
-    Builder& (*set_outputs)(Builder*, Names&&);
-    Builder& (*set_in_place)(Builder*, InPlace&&);
-    Builder& (*set_kernel)(Builder*, Kernel);
-    Builder& (*set_infer_shape)(Builder*, InferShape);
-    Builder& (*set_infer_dtype)(Builder*, InferDtype);
+struct Api : Library {
+    Function<Operators&()> operators{this, "_ZN6paddle13OpMetaInfoMap8InstanceEv"};
+    Function<const std::unordered_map<std::string, std::vector<Attribute>>&(const Operators&)> operators_by_name{
+        this, "_ZNK6paddle13OpMetaInfoMap6GetMapB5cxx11Ev"};
+    Function<void(Builder*, std::string&&, std::size_t)> new_operator{
+        this, "_ZN6paddle17OpMetaInfoBuilderC1EO" CLIP_STRING "m"};
+    Function<Builder&(Builder*, Names&&)> set_inputs{
+        this, "_ZN6paddle17OpMetaInfoBuilder6InputsEOSt6vectorI" CLIP_STRING "SaIS7_EE"};
+    Function<Builder&(Builder*, Names&&)> set_outputs{
+        this, "_ZN6paddle17OpMetaInfoBuilder7OutputsEOSt6vectorI" CLIP_STRING "SaIS7_EE"};
+    Function<Builder&(Builder*, InPlace&&)> set_in_place{
+        this, "_ZN6paddle17OpMetaInfoBuilder13SetInplaceMapEOSt13unordered_mapI" CLIP_STRING
+        "S7_St4hashIS7_ESt8equal_toIS7_ESaISt4pairIKS7_S7_EEE"};
+    Function<Builder&(Builder*, Kernel)> set_kernel{
+        this, "_ZN6paddle17OpMetaInfoBuilder11SetKernelFnEPFvPNS_21CustomOpKernelContextEE"};
+    Function<Builder&(Builder*, InferShape)> set_infer_shape{
+        this, "_ZN6paddle17OpMetaInfoBuilder15SetInferShapeFnEPFSt6vectorIS1_IlSaIlEESaIS3_EERKS5_RKS1_IS5_SaIS5_"
+        "EERKS1_INS_3anyESaISC_EEE"};
+    Function<Builder&(Builder*, InferDtype)> set_infer_dtype{
+        this, "_ZN6paddle17OpMetaInfoBuilder15SetInferDtypeFnEPFSt6vectorIN3phi8DataTypeESaIS3_EERKS5_RKS1_IS5_"
+        "SaIS5_EERKS1_INS_3anyESaISC_EEE"};
 
-    const Range& (*input_range)(const Context*, std::size_t);
-    Tensor& (*input)(Context*, std::size_t);
-    Tensor* (*output)(Context*, std::size_t);
+    Function<const Range&(const Context*, std::size_t)> input_range{
+        this, "_ZNK6paddle21CustomOpKernelContext12InputRangeAtEm"};
+    Function<Tensor&(Context*, std::size_t)> input{this, "_ZN6paddle21CustomOpKernelContext14MutableInputAtEm"};
+    Function<Tensor*(Context*, std::size_t)> output{this, "_ZN6paddle21CustomOpKernelContext15MutableOutputAtEm"};
 
-    const void* (*data)(const Tensor&);
-    std::int64_t (*count)(const Tensor&);
-    Dtype (*dtype)(const Tensor&);
-    bool (*is_cpu)(const Tensor&);
-    bool (*is_contiguous)(const Tensor&);
-    const Place& (*place)(const Tensor&);
-    const std::shared_ptr<Memory>& (*memory)(const Tensor&);
-    double* (*allocate)(Memory*, const Place&, std::size_t);
-
-    // Return whether the process has all functions.
-    bool load() {
-        return load(operators, "_ZN6paddle13OpMetaInfoMap8InstanceEv") &&
-               load(operators_by_name, "_ZNK6paddle13OpMetaInfoMap6GetMapB5cxx11Ev") &&
-               load(new_operator, "_ZN6paddle17OpMetaInfoBuilderC1EO" CLIP_STRING "m") &&
-               load(set_inputs, "_ZN6paddle17OpMetaInfoBuilder6InputsEOSt6vectorI" CLIP_STRING "SaIS7_EE") &&
-               load(set_outputs, "_ZN6paddle17OpMetaInfoBuilder7OutputsEOSt6vectorI" CLIP_STRING "SaIS7_EE") &&
-               load(set_in_place,
-                    "_ZN6paddle17OpMetaInfoBuilder13SetInplaceMapEOSt13unordered_mapI" CLIP_STRING
-                    "S7_St4hashIS7_ESt8equal_toIS7_ESaISt4pairIKS7_S7_EEE") &&
-               load(set_kernel, "_ZN6paddle17OpMetaInfoBuilder11SetKernelFnEPFvPNS_21CustomOpKernelContextEE") &&
-               load(set_infer_shape,
-                    "_ZN6paddle17OpMetaInfoBuilder15SetInferShapeFnEPFSt6vectorIS1_IlSaIlEESaIS3_EERKS5_RKS1_IS5_SaIS5_"
-                    "EERKS1_INS_3anyESaISC_EEE") &&
-               load(set_infer_dtype,
-                    "_ZN6paddle17OpMetaInfoBuilder15SetInferDtypeFnEPFSt6vectorIN3phi8DataTypeESaIS3_EERKS5_RKS1_IS5_"
-                    "SaIS5_EERKS1_INS_3anyESaISC_EEE") &&
-               load(input_range, "_ZNK6paddle21CustomOpKernelContext12InputRangeAtEm") &&
-               load(input, "_ZN6paddle21CustomOpKernelContext14MutableInputAtEm") &&
-               load(output, "_ZN6paddle21CustomOpKernelContext15MutableOutputAtEm") &&
-               load(data, "_ZNK6paddle6Tensor4dataEv") && load(count, "_ZNK6paddle6Tensor5numelEv") &&
-               load(dtype, "_ZNK6paddle6Tensor5dtypeEv") && load(is_cpu, "_ZNK6paddle6Tensor6is_cpuEv") &&
-               load(is_contiguous, "_ZNK6paddle6Tensor13is_contiguousEv") &&
-               load(place, "_ZNK6paddle6Tensor5placeEv") && load(memory, "_ZNK6paddle6Tensor4implEv") &&
-               load(allocate, "_ZN3phi11DenseTensor12mutable_dataIdEEPT_RKNS_5PlaceEm");
-    }
-
-   private:
-    template <class Function>
-    static bool load(Function& function, const char* name) {
-#if defined(__linux__) && defined(__GLIBCXX__) && _GLIBCXX_USE_CXX11_ABI
-        if (void* handle = dlopen("libphi_core.so", RTLD_NOLOAD | RTLD_NOW))
-            function = reinterpret_cast<Function>(dlsym(handle, name));
-#else
-        (void)name;
-#endif
-        return function;
-    }
+    Function<const void*(const Tensor&)> data{this, "_ZNK6paddle6Tensor4dataEv"};
+    Function<std::int64_t(const Tensor&)> count{this, "_ZNK6paddle6Tensor5numelEv"};
+    Function<Dtype(const Tensor&)> dtype{this, "_ZNK6paddle6Tensor5dtypeEv"};
+    Function<bool(const Tensor&)> is_cpu{this, "_ZNK6paddle6Tensor6is_cpuEv"};
+    Function<bool(const Tensor&)> is_contiguous{this, "_ZNK6paddle6Tensor13is_contiguousEv"};
+    Function<const Place&(const Tensor&)> place{this, "_ZNK6paddle6Tensor5placeEv"};
+    Function<const std::shared_ptr<Memory>&(const Tensor&)> memory{this, "_ZNK6paddle6Tensor4implEv"};
+    Function<double*(Memory*, const Place&, std::size_t)> allocate{
+        this, "_ZN3phi11DenseTensor12mutable_dataIdEEPT_RKNS_5PlaceEm"};
 };
 
 #undef CLIP_STRING
 
-inline Api api{};
+#if defined(__GLIBCXX__) && _GLIBCXX_USE_CXX11_ABI
+constexpr bool HAS_NAMES = true;  // the names above contain this std::string
+#else
+constexpr bool HAS_NAMES = false;
+#endif
+
+inline Api api;
 
 // The settings that Python passes.
 struct Settings {
@@ -126,15 +103,14 @@ inline Span span(const Tensor& tensor) {
     const auto code = settings.codes.find(static_cast<int>(api.dtype(tensor)));
     if (code == settings.codes.end())
         throw std::invalid_argument("unified_clip's operators take floating-point and complex tensors");
-    const char real = code->second == 'F' ? 'f' : code->second == 'D' ? 'd' : code->second;
-    const auto count = static_cast<std::size_t>(api.count(tensor)) * (real == code->second ? 1 : 2);
-    if (count == 0) return {nullptr, 0, find_kernels(real)};
+    const auto count = static_cast<std::size_t>(api.count(tensor));
+    if (count == 0) return span_of(code->second, nullptr, 0);
     if (!api.is_cpu(tensor))
         throw std::invalid_argument(
             "a program that was built for the CPU, with the kernels of unified_clip, runs on another device. Call "
             "paddle.set_device before you build the program, or set UNIFIED_CLIP_GRAPH=framework");
     if (!api.is_contiguous(tensor)) throw std::invalid_argument("unified_clip's operators take contiguous tensors");
-    return {static_cast<char*>(const_cast<void*>(api.data(tensor))), count, find_kernels(real)};
+    return span_of(code->second, api.data(tensor), count);
 }
 
 // The first input is the list of tensors. The first output is the norm, or a vector of norms.
@@ -203,7 +179,7 @@ void define_norm(const char* name) {
 // Describe the operators to Paddle, once per process. Return false if this Paddle lacks a function.
 inline bool define_operators(Settings given) {
     static const bool defined = [&] {
-        if (!api.load()) return false;
+        if (!HAS_NAMES || !api.load({"libphi_core.so"})) return false;
         settings = std::move(given);
         define_norm<1, false>("unified_clip_norm_1");
         define_norm<2, false>("unified_clip_norm_2");

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,19 @@ struct Span {
 };
 
 using Spans = std::vector<Span>;
+
+// 'F' is two float32, and 'D' is two float64.
+inline bool is_complex(char code) { return code == 'F' || code == 'D'; }
+
+// The kernels for complex numbers are the kernels of their parts. Return null for an unknown code.
+inline const Kernels* kernels_of(char code) { return find_kernels(code == 'F' ? 'f' : code == 'D' ? 'd' : code); }
+
+// `count` numbers in order. A complex number is two real numbers. Throw for an unknown code.
+inline Span span_of(char code, const void* data, std::size_t count) {
+    const Kernels* kernels = kernels_of(code);
+    if (!kernels) throw std::invalid_argument("unified_clip's kernels take floating-point and complex numbers");
+    return {static_cast<char*>(const_cast<void*>(data)), count * (is_complex(code) ? 2 : 1), kernels};
+}
 
 // Return whether the elements fill the memory from the first to the last, in any order of the axes. `unit` is the
 // distance between neighbours.

@@ -54,12 +54,6 @@ inline const Kernels* kernels_of(const Py_buffer& view) {
     return format[0] && !format[1] && *format != 'B' ? find_kernels(*format) : nullptr;
 }
 
-// 'F' is two float32, and 'D' is two float64
-inline bool is_complex(char code) { return code == 'F' || code == 'D'; }
-
-// The kernels for complex numbers are the kernels of their parts.
-inline const Kernels* kernels_of(char code) { return find_kernels(code == 'F' ? 'f' : code == 'D' ? 'd' : code); }
-
 // Return the numbers of an array in the order of its axes. A complex number is two real numbers along a last axis.
 inline Span ordered_span(const Py_buffer& view, char code) {
     const Kernels* kernels = kernels_of(code);

@@ -2,15 +2,12 @@
 // process has loaded TensorFlow's library, so functions are found by their names. Declarations are as in tensorflow/c.
 #pragma once
 
-#if defined(__linux__)
-#include <dlfcn.h>
-#endif
-
 #include <exception>
 #include <memory>
 #include <new>
 
 #include "elementwise.hpp"
+#include "loaded.hpp"
 #include "memory.hpp"
 #include "norm.hpp"
 
@@ -30,89 +27,61 @@ constexpr int RESOURCE_EXHAUSTED = 8, INTERNAL = 13;  // error codes
 
 using ShapeFunction = void (*)(ShapeContext*, Status*);
 
-// Return a function of the loaded TensorFlow, or nullptr if no function has this name.
-inline void* find(const char* name) {
-#if defined(__linux__)
-    for (const char* library : {"libtensorflow_framework.so.2", "libtensorflow_cc.so.2"})  // in 2.18 and 2.21
-        if (void* handle = dlopen(library, RTLD_NOLOAD | RTLD_NOW))
-            if (void* found = dlsym(handle, name)) return found;
-#endif
-    (void)name;
-    return nullptr;
-}
-
 // TensorFlow's functions, without the prefix TF_.
-struct Api {
-    Status* (*NewStatus)();
-    void (*DeleteStatus)(Status*);
-    int (*GetCode)(const Status*);
-    const char* (*Message)(const Status*);
-    void (*SetStatus)(Status*, int, const char*);
+#define CLIP_FUNCTION(name, ...) Function<__VA_ARGS__> name{this, "TF_" #name}
+struct Api : Library {
+    CLIP_FUNCTION(NewStatus, Status*());
+    CLIP_FUNCTION(DeleteStatus, void(Status*));
+    CLIP_FUNCTION(GetCode, int(const Status*));
+    CLIP_FUNCTION(Message, const char*(const Status*));
+    CLIP_FUNCTION(SetStatus, void(Status*, int, const char*));
 
-    Tensor* (*NewTensor)(int, const std::int64_t*, int, void*, std::size_t, void (*)(void*, std::size_t, void*), void*);
-    void (*DeleteTensor)(Tensor*);
-    std::int64_t (*TensorElementCount)(const Tensor*);
-    void* (*TensorData)(const Tensor*);
-    int (*TensorType)(const Tensor*);
-    int (*NumDims)(const Tensor*);
-    std::int64_t (*Dim)(const Tensor*, int);
+    CLIP_FUNCTION(NewTensor, Tensor*(int, const std::int64_t*, int, void*, std::size_t, void (*)(void*, std::size_t,
+                  void*), void*));
+    CLIP_FUNCTION(DeleteTensor, void(Tensor*));
+    CLIP_FUNCTION(TensorElementCount, std::int64_t(const Tensor*));
+    CLIP_FUNCTION(TensorData, void*(const Tensor*));
+    CLIP_FUNCTION(TensorType, int(const Tensor*));
+    CLIP_FUNCTION(NumDims, int(const Tensor*));
+    CLIP_FUNCTION(Dim, std::int64_t(const Tensor*, int));
 
-    int (*NumInputs)(Context*);
-    void (*GetInput)(Context*, int, Tensor**, Status*);
-    void (*SetOutput)(Context*, int, const Tensor*, Status*);
-    Tensor* (*AllocateOutput)(Context*, int, int, const std::int64_t*, int, std::size_t, Status*);
-    Tensor* (*ForwardInputOrAllocateOutput)(Context*, const int*, int, int, const std::int64_t*, int, int*, Status*);
-    void (*OpKernelContext_Failure)(Context*, Status*);
+    CLIP_FUNCTION(NumInputs, int(Context*));
+    CLIP_FUNCTION(GetInput, void(Context*, int, Tensor**, Status*));
+    CLIP_FUNCTION(SetOutput, void(Context*, int, const Tensor*, Status*));
+    CLIP_FUNCTION(AllocateOutput, Tensor*(Context*, int, int, const std::int64_t*, int, std::size_t, Status*));
+    CLIP_FUNCTION(ForwardInputOrAllocateOutput, Tensor*(Context*, const int*, int, int, const std::int64_t*, int, int*,
+                  Status*));
+    CLIP_FUNCTION(OpKernelContext_Failure, void(Context*, Status*));
 
-    void (*OpKernelConstruction_GetAttrInt64)(Construction*, const char*, std::int64_t*, Status*);
-    void (*OpKernelConstruction_GetAttrBool)(Construction*, const char*, unsigned char*, Status*);
-    void (*OpKernelConstruction_GetAttrSize)(Construction*, const char*, std::int32_t*, std::int32_t*, Status*);
-    void (*OpKernelConstruction_GetAttrString)(Construction*, const char*, char*, std::size_t, Status*);
-    void (*OpKernelConstruction_Failure)(Construction*, Status*);
-    KernelBuilder* (*NewKernelBuilder)(const char*, const char*, void* (*)(Construction*), void (*)(void*, Context*),
-                                       void (*)(void*));
-    void (*RegisterKernelBuilder)(const char*, KernelBuilder*, Status*);
+    CLIP_FUNCTION(OpKernelConstruction_GetAttrInt64, void(Construction*, const char*, std::int64_t*, Status*));
+    CLIP_FUNCTION(OpKernelConstruction_GetAttrBool, void(Construction*, const char*, unsigned char*, Status*));
+    CLIP_FUNCTION(OpKernelConstruction_GetAttrSize, void(Construction*, const char*, std::int32_t*, std::int32_t*,
+                  Status*));
+    CLIP_FUNCTION(OpKernelConstruction_GetAttrString, void(Construction*, const char*, char*, std::size_t, Status*));
+    CLIP_FUNCTION(OpKernelConstruction_Failure, void(Construction*, Status*));
+    CLIP_FUNCTION(NewKernelBuilder, KernelBuilder*(const char*, const char*, void* (*)(Construction*), void (*)(void*,
+                  Context*), void (*)(void*)));
+    CLIP_FUNCTION(RegisterKernelBuilder, void(const char*, KernelBuilder*, Status*));
 
-    OpBuilder* (*NewOpDefinitionBuilder)(const char*);
-    void (*OpDefinitionBuilderAddAttr)(OpBuilder*, const char*);
-    void (*OpDefinitionBuilderAddInput)(OpBuilder*, const char*);
-    void (*OpDefinitionBuilderAddOutput)(OpBuilder*, const char*);
-    void (*OpDefinitionBuilderSetShapeInferenceFunction)(OpBuilder*, ShapeFunction);
-    void (*RegisterOpDefinition)(OpBuilder*, Status*);
+    CLIP_FUNCTION(NewOpDefinitionBuilder, OpBuilder*(const char*));
+    CLIP_FUNCTION(OpDefinitionBuilderAddAttr, void(OpBuilder*, const char*));
+    CLIP_FUNCTION(OpDefinitionBuilderAddInput, void(OpBuilder*, const char*));
+    CLIP_FUNCTION(OpDefinitionBuilderAddOutput, void(OpBuilder*, const char*));
+    CLIP_FUNCTION(OpDefinitionBuilderSetShapeInferenceFunction, void(OpBuilder*, ShapeFunction));
+    CLIP_FUNCTION(RegisterOpDefinition, void(OpBuilder*, Status*));
 
-    std::int64_t (*ShapeInferenceContextNumInputs)(ShapeContext*);
-    ShapeHandle* (*NewShapeHandle)();
-    void (*DeleteShapeHandle)(ShapeHandle*);
-    void (*ShapeInferenceContextGetInput)(ShapeContext*, int, ShapeHandle*, Status*);
-    void (*ShapeInferenceContextSetOutput)(ShapeContext*, int, ShapeHandle*, Status*);
-    void (*ShapeInferenceContextSetUnknownShape)(ShapeContext*, Status*);
-
-    // Return whether the process has all functions.
-    bool load() {
-#define CLIP_LOAD(name) found = found && (name = reinterpret_cast<decltype(name)>(find("TF_" #name)))
-        bool found = true;
-        CLIP_LOAD(NewStatus), CLIP_LOAD(DeleteStatus), CLIP_LOAD(GetCode), CLIP_LOAD(Message);
-        CLIP_LOAD(SetStatus);
-        CLIP_LOAD(NewTensor), CLIP_LOAD(DeleteTensor), CLIP_LOAD(TensorElementCount), CLIP_LOAD(TensorData);
-        CLIP_LOAD(TensorType), CLIP_LOAD(NumDims), CLIP_LOAD(Dim);
-        CLIP_LOAD(NumInputs), CLIP_LOAD(GetInput), CLIP_LOAD(SetOutput), CLIP_LOAD(AllocateOutput);
-        CLIP_LOAD(ForwardInputOrAllocateOutput), CLIP_LOAD(OpKernelContext_Failure);
-        CLIP_LOAD(OpKernelConstruction_GetAttrInt64), CLIP_LOAD(OpKernelConstruction_GetAttrBool);
-        CLIP_LOAD(OpKernelConstruction_GetAttrSize), CLIP_LOAD(OpKernelConstruction_GetAttrString);
-        CLIP_LOAD(OpKernelConstruction_Failure);
-        CLIP_LOAD(NewKernelBuilder), CLIP_LOAD(RegisterKernelBuilder);
-        CLIP_LOAD(NewOpDefinitionBuilder), CLIP_LOAD(OpDefinitionBuilderAddAttr);
-        CLIP_LOAD(OpDefinitionBuilderAddInput), CLIP_LOAD(OpDefinitionBuilderAddOutput);
-        CLIP_LOAD(OpDefinitionBuilderSetShapeInferenceFunction), CLIP_LOAD(RegisterOpDefinition);
-        CLIP_LOAD(ShapeInferenceContextNumInputs), CLIP_LOAD(NewShapeHandle), CLIP_LOAD(DeleteShapeHandle);
-        CLIP_LOAD(ShapeInferenceContextGetInput), CLIP_LOAD(ShapeInferenceContextSetOutput);
-        CLIP_LOAD(ShapeInferenceContextSetUnknownShape);
-#undef CLIP_LOAD
-        return found;
-    }
+    CLIP_FUNCTION(ShapeInferenceContextNumInputs, std::int64_t(ShapeContext*));
+    CLIP_FUNCTION(NewShapeHandle, ShapeHandle*());
+    CLIP_FUNCTION(DeleteShapeHandle, void(ShapeHandle*));
+    CLIP_FUNCTION(ShapeInferenceContextGetInput, void(ShapeContext*, int, ShapeHandle*, Status*));
+    CLIP_FUNCTION(ShapeInferenceContextSetOutput, void(ShapeContext*, int, ShapeHandle*, Status*));
+    CLIP_FUNCTION(ShapeInferenceContextSetUnknownShape, void(ShapeContext*, Status*));
 };
+#undef CLIP_FUNCTION
 
 inline Api api;
+
+constexpr auto LIBRARIES = {"libtensorflow_framework.so.2", "libtensorflow_cc.so.2"};  // in 2.18 and 2.21
 
 struct Failure : std::runtime_error {
     Failure(int code, const char* message) : std::runtime_error(message), code(code) {}
@@ -161,16 +130,15 @@ class Inputs {
 
     void release() { tensors_.clear(); }
 
-    // Return an input's numbers. A complex number is two real numbers.
     static Span span(const Tensor* tensor) {
         const int dtype = api.TensorType(tensor);
-        const bool is_complex = dtype == COMPLEX64 || dtype == COMPLEX128;
-        const char code = dtype == FLOAT16                            ? 'e'
-                          : dtype == BFLOAT16                         ? 'B'
-                          : dtype == FLOAT32 || dtype == COMPLEX64    ? 'f'
-                                                                      : 'd';
-        const auto count = static_cast<std::size_t>(api.TensorElementCount(tensor));
-        return {static_cast<char*>(api.TensorData(tensor)), count * (is_complex ? 2 : 1), find_kernels(code)};
+        const char code = dtype == FLOAT16      ? 'e'
+                          : dtype == BFLOAT16   ? 'B'
+                          : dtype == FLOAT32    ? 'f'
+                          : dtype == COMPLEX64  ? 'F'
+                          : dtype == COMPLEX128 ? 'D'
+                                                : 'd';
+        return span_of(code, api.TensorData(tensor), static_cast<std::size_t>(api.TensorElementCount(tensor)));
     }
 
    private:
@@ -268,7 +236,7 @@ inline void compute_products(const Attributes& attributes, Context* context) {
 inline void* create(Construction* construction) {
     auto attributes = std::make_unique<Attributes>();
     unsigned char per_tensor = 0, is_batch = 0;
-    const auto read = [&](auto get, const char* name, auto* value) {
+    const auto read = [&](const auto& get, const char* name, auto* value) {
         const OwnStatus status;
         get(construction, name, value, status);
         if (api.GetCode(status)) api.OpKernelConstruction_Failure(construction, status);
@@ -335,7 +303,7 @@ inline bool register_op(const char* name, std::initializer_list<const char*> inp
 // Register both operations, once per process. Return false if this TensorFlow lacks a function.
 inline bool register_operations() {
     static const bool registered =
-        api.load() &&
+        api.load(LIBRARIES) &&
         register_op("UnifiedClipNorm", {"gradients: T"}, "norm: double", unknown_shape, compute<compute_norm>) &&
         register_op("UnifiedClipScale", {"gradients: T", "coef: double"}, "products: T", shapes_of_inputs,
                     compute<compute_products>);

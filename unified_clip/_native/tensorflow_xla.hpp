@@ -33,17 +33,13 @@ class CallConfig {
         attributes.threads = number();
     }
 
-    // Return the numbers of each tensor at the addresses `data`. A complex number is two real numbers.
+    // Return the numbers of each tensor at the addresses `data`.
     Spans spans(const void* const* data) {
         Spans spans;
         while (*rest_ == ' ') {
             const char code = *++rest_;
-            const bool is_complex = code == 'F' || code == 'D';
             ++rest_;
-            const auto count = static_cast<std::size_t>(number()) * (is_complex ? 2 : 1);
-            const Kernels* kernels = find_kernels(code == 'F' ? 'f' : code == 'D' ? 'd' : code);
-            if (!kernels) throw std::invalid_argument("unified_clip's norm got a tensor of another dtype");
-            spans.push_back({static_cast<char*>(const_cast<void*>(data[spans.size()])), count, kernels});
+            spans.push_back(span_of(code, data[spans.size()], static_cast<std::size_t>(number())));
         }
         return spans;
     }
@@ -103,27 +99,39 @@ inline void* create_call(Construction* construction) {
 
 // -- registration
 
+using Text = const std::string&;
+
+#define CLIP_STRING "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+
+// XLA's registry. The first argument of its member functions is the registry.
+struct Registry : Library {
+    Function<void*()> global{this, "_ZN3xla24CustomCallTargetRegistry6GlobalEv"};
+    Function<void*(void*, Text, Text)> look_up{this, "_ZNK3xla24CustomCallTargetRegistry6LookupE" CLIP_STRING "S8_"};
+    Function<void(void*, Text, void*, Text)> add{
+        this, "_ZN3xla24CustomCallTargetRegistry8RegisterE" CLIP_STRING "PvS8_"};
+    Function<std::optional<std::string_view>(const CallStatus*)> message{
+        this, "_ZN3xla26CustomCallStatusGetMessageEPK20XlaCustomCallStatus_"};
+};
+
+#undef CLIP_STRING
+
+inline Registry registry;
+
 // Register the norm with XLA, and as the CPU kernel of XlaCustomCallV2, once per process. Return false if this
 // TensorFlow lacks a function, or if another copy of unified_clip has registered its norm.
 inline bool register_custom_call() {
     static const bool registered = [] {
 #if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI  // the mangled names contain this std::string
-        using Text = const std::string&;
-        const auto global = reinterpret_cast<void* (*)()>(find("_ZN3xla24CustomCallTargetRegistry6GlobalEv"));
-        const auto look_up = reinterpret_cast<void* (*)(void*, Text, Text)>(
-            find("_ZNK3xla24CustomCallTargetRegistry6LookupERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEES8_"));
-        const auto add = reinterpret_cast<void (*)(void*, Text, void*, Text)>(find(
-            "_ZN3xla24CustomCallTargetRegistry8RegisterERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPvS8_"));
-        const auto message = reinterpret_cast<std::optional<std::string_view> (*)(const CallStatus*)>(
-            find("_ZN3xla26CustomCallStatusGetMessageEPK20XlaCustomCallStatus_"));
-        if (!global || !look_up || !add || !message || !api.load()) return false;
+        if (!registry.load(LIBRARIES) || !api.load(LIBRARIES)) return false;
         const CallStatus none, error = "XLA has to read an error where the norm writes it";
-        const auto read = message(&error);
-        if (message(&none) || !read || read->data() != error->data() || read->size() != error->size()) return false;
+        const auto read = registry.message(&error);
+        if (registry.message(&none) || !read) return false;
+        if (read->data() != error->data() || read->size() != error->size()) return false;
         const auto norm = reinterpret_cast<void*>(&call_norm);
-        if (look_up(global(), TARGET, PLATFORM)) return false;  // a second registration would end the process
-        add(global(), TARGET, norm, PLATFORM);
-        return look_up(global(), TARGET, PLATFORM) == norm &&
+        void* const targets = registry.global();
+        if (registry.look_up(targets, TARGET, PLATFORM)) return false;  // a second registration would end the process
+        registry.add(targets, TARGET, norm, PLATFORM);
+        return registry.look_up(targets, TARGET, PLATFORM) == norm &&
                register_kernel(CUSTOM_CALL, create_call, compute<compute_norm>);
 #else
         return false;

@@ -3,80 +3,53 @@
 // torch/csrc/stable/c/shim.h and torch/csrc/inductor/aoti_torch/c/shim.h.
 #pragma once
 
-#if defined(__linux__)
-#include <dlfcn.h>
-#endif
-
 #include <memory>
 #include <stdexcept>
 
 #include "elementwise.hpp"
+#include "loaded.hpp"
 #include "norm.hpp"
 
 namespace clip::torch {
 
 struct Tensor;
 struct List;
-struct Library;
+struct OperatorLibrary;
 
 using Value = std::uint64_t;  // an argument or a result: a number, or the address of an object
 using Operator = void (*)(Value* arguments_and_results, std::uint64_t, std::uint64_t);
 
 constexpr std::uint64_t VERSION = 2ULL << 56 | 10ULL << 48;  // the version of the interface
 
-struct Api {
-    int (*aoti_torch_library_init_impl)(const char*, const char*, const char*, std::uint32_t, Library**);
-    int (*torch_library_impl)(Library*, const char*, Operator, std::uint64_t);
-    const char* (*torch_exception_get_what)();  // nullptr before PyTorch 2.13, which only logs its errors
-    int (*torch_get_num_threads)(std::uint32_t*);
+#define CLIP_FUNCTION(name, ...) Function<__VA_ARGS__> name{this, #name}
+struct Api : Library {
+    CLIP_FUNCTION(aoti_torch_library_init_impl, int(const char*, const char*, const char*, std::uint32_t,
+                  OperatorLibrary**));
+    CLIP_FUNCTION(torch_library_impl, int(OperatorLibrary*, const char*, Operator, std::uint64_t));
+    Function<const char*()> torch_exception_get_what{this, "torch_exception_get_what", false};  // since PyTorch 2.13
+    CLIP_FUNCTION(torch_get_num_threads, int(std::uint32_t*));
 
-    int (*torch_list_size)(List*, std::size_t*);
-    int (*torch_list_get_item)(List*, std::size_t, Value*);
-    int (*torch_delete_list)(List*);
+    CLIP_FUNCTION(torch_list_size, int(List*, std::size_t*));
+    CLIP_FUNCTION(torch_list_get_item, int(List*, std::size_t, Value*));
+    CLIP_FUNCTION(torch_delete_list, int(List*));
 
-    int (*aoti_torch_get_data_ptr)(Tensor*, void**);
-    int (*aoti_torch_get_numel)(Tensor*, std::int64_t*);
-    int (*aoti_torch_get_dim)(Tensor*, std::int64_t*);
-    int (*aoti_torch_get_sizes)(Tensor*, std::int64_t**);
-    int (*aoti_torch_get_strides)(Tensor*, std::int64_t**);
-    int (*aoti_torch_get_dtype)(Tensor*, std::int32_t*);
-    int (*aoti_torch_delete_tensor_object)(Tensor*);
-    int (*aoti_torch_empty_strided)(std::int64_t, const std::int64_t*, const std::int64_t*, std::int32_t, std::int32_t,
-                                    std::int32_t, Tensor**);
+    CLIP_FUNCTION(aoti_torch_get_data_ptr, int(Tensor*, void**));
+    CLIP_FUNCTION(aoti_torch_get_numel, int(Tensor*, std::int64_t*));
+    CLIP_FUNCTION(aoti_torch_get_dim, int(Tensor*, std::int64_t*));
+    CLIP_FUNCTION(aoti_torch_get_sizes, int(Tensor*, std::int64_t**));
+    CLIP_FUNCTION(aoti_torch_get_strides, int(Tensor*, std::int64_t**));
+    CLIP_FUNCTION(aoti_torch_get_dtype, int(Tensor*, std::int32_t*));
+    CLIP_FUNCTION(aoti_torch_delete_tensor_object, int(Tensor*));
+    CLIP_FUNCTION(aoti_torch_empty_strided, int(std::int64_t, const std::int64_t*, const std::int64_t*, std::int32_t,
+                  std::int32_t, std::int32_t, Tensor**));
 
-    std::int32_t (*aoti_torch_device_type_cpu)();
-    std::int32_t (*aoti_torch_dtype_float16)();
-    std::int32_t (*aoti_torch_dtype_bfloat16)();
-    std::int32_t (*aoti_torch_dtype_float32)();
-    std::int32_t (*aoti_torch_dtype_float64)();
-
-    // Return whether the process has all functions that the operators need.
-    bool load() {
-#define CLIP_LOAD(name) found = found && (name = reinterpret_cast<decltype(name)>(find(#name)))
-        bool found = true;
-        CLIP_LOAD(aoti_torch_library_init_impl), CLIP_LOAD(torch_library_impl);
-        CLIP_LOAD(torch_get_num_threads);
-        CLIP_LOAD(torch_list_size), CLIP_LOAD(torch_list_get_item), CLIP_LOAD(torch_delete_list);
-        CLIP_LOAD(aoti_torch_get_data_ptr), CLIP_LOAD(aoti_torch_get_numel), CLIP_LOAD(aoti_torch_get_dim);
-        CLIP_LOAD(aoti_torch_get_sizes), CLIP_LOAD(aoti_torch_get_strides), CLIP_LOAD(aoti_torch_get_dtype);
-        CLIP_LOAD(aoti_torch_delete_tensor_object), CLIP_LOAD(aoti_torch_empty_strided);
-        CLIP_LOAD(aoti_torch_device_type_cpu), CLIP_LOAD(aoti_torch_dtype_float16);
-        CLIP_LOAD(aoti_torch_dtype_bfloat16), CLIP_LOAD(aoti_torch_dtype_float32), CLIP_LOAD(aoti_torch_dtype_float64);
-#undef CLIP_LOAD
-        const auto what = find("torch_exception_get_what");
-        torch_exception_get_what = reinterpret_cast<decltype(torch_exception_get_what)>(what);
-        return found;
-    }
-
-   private:
-    static void* find(const char* name) {
-#if defined(__linux__)
-        if (void* handle = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_NOW)) return dlsym(handle, name);
-#endif
-        (void)name;
-        return nullptr;
-    }
+    CLIP_FUNCTION(aoti_torch_device_type_cpu, std::int32_t());
+    CLIP_FUNCTION(aoti_torch_dtype_float16, std::int32_t());
+    CLIP_FUNCTION(aoti_torch_dtype_bfloat16, std::int32_t());
+    CLIP_FUNCTION(aoti_torch_dtype_float32, std::int32_t());
+    CLIP_FUNCTION(aoti_torch_dtype_float64, std::int32_t());
 };
+#undef CLIP_FUNCTION
 
 inline Api api;
 
@@ -96,7 +69,7 @@ struct DeleteList {
 using OwnList = std::unique_ptr<List, DeleteList>;
 
 template <class Number>
-Number read(int (*get)(Tensor*, Number*), const OwnTensor& tensor) {
+Number read(const Function<int(Tensor*, Number*)>& get, const OwnTensor& tensor) {
     Number number;
     check(get(tensor.get(), &number));
     return number;
@@ -191,8 +164,9 @@ inline void scale_operator(Value* stack, std::uint64_t, std::uint64_t) {
 // Implement both operators, once per process. Return false if this PyTorch lacks a function.
 inline bool register_operators() {
     static const bool registered = [] {
-        Library* library = nullptr;
-        return api.load() && !api.aoti_torch_library_init_impl("unified_clip", "CPU", "torch.hpp", __LINE__, &library) &&
+        OperatorLibrary* library = nullptr;
+        return api.load({"libtorch_cpu.so"}) &&
+               !api.aoti_torch_library_init_impl("unified_clip", "CPU", "torch.hpp", __LINE__, &library) &&
                !api.torch_library_impl(library, "kernel_norm", norm_operator, VERSION) &&
                !api.torch_library_impl(library, "scale_", scale_operator, VERSION);
     }();

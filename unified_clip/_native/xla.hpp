@@ -125,18 +125,20 @@ inline std::int64_t attribute(const CallFrame& frame, const char* name) {
     throw std::invalid_argument(std::string("unified_clip's kernels need the int64 attribute ") + name);
 }
 
-// Return an array's numbers. A complex number is two real numbers.
+// Return an array's numbers.
 inline Span span(const Buffer& buffer) {
-    const bool is_complex = buffer.dtype == COMPLEX64 || buffer.dtype == COMPLEX128;
-    const Kernels* kernels = nullptr;
-    switch (buffer.dtype) {
-        case FLOAT16: kernels = find_kernels('e'); break;
-        case BFLOAT16: kernels = find_kernels('B'); break;
-        case FLOAT32: case COMPLEX64: kernels = find_kernels('f'); break;
-        case FLOAT64: case COMPLEX128: kernels = find_kernels('d'); break;
-        default: throw std::invalid_argument("unified_clip's kernels got an array of another dtype");
-    }
-    return {static_cast<char*>(buffer.data), buffer.count() * (is_complex ? 2 : 1), kernels};
+    const auto code = [&] {
+        switch (buffer.dtype) {
+            case FLOAT16: return 'e';
+            case BFLOAT16: return 'B';
+            case FLOAT32: return 'f';
+            case FLOAT64: return 'd';
+            case COMPLEX64: return 'F';
+            case COMPLEX128: return 'D';
+            default: return '?';
+        }
+    };
+    return span_of(code(), buffer.data, buffer.count());
 }
 
 // Write the norm over all arguments, or a norm for each argument, as float64. The axes of the result are batches,

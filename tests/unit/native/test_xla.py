@@ -185,7 +185,7 @@ def test_long_arrays(threads: int) -> None:
 @pytest.mark.parametrize(
     ("arrays", "attributes", "message"),
     [
-        ([np.zeros(2, "int64")], {"per_tensor": 0, "p": 2, "threads": 1}, "an array of another dtype"),
+        ([np.zeros(2, "int64")], {"per_tensor": 0, "p": 2, "threads": 1}, "take floating-point and complex numbers"),
         ([np.zeros(2)], {"per_tensor": 0, "p": 3, "threads": 1}, "p is 1 or 2"),
         ([np.zeros(2)], {"per_tensor": 0, "threads": 1}, "need the int64 attribute p"),
         ([np.zeros(2)], {"per_tensor": 0, "p": 2.0, "threads": 1}, "need the int64 attribute p"),
@@ -237,7 +237,7 @@ def test_a_product_is_rounded_once_keeps_subnormals_and_copies_every_bit_with_a_
         ([np.ones(2)], np.ones(1), [], "a float64 array after the arrays"),
         ([np.ones(2)], np.ones(1, "float32"), [np.ones(2)], "a float64 array after the arrays"),
         ([np.ones(2)], np.ones(2), [np.ones(2)], "one coefficient, or one for each array"),
-        ([np.ones(2, "int64")], np.ones(1), [np.ones(2, "int64")], "an array of another dtype"),
+        ([np.ones(2, "int64")], np.ones(1), [np.ones(2, "int64")], "take floating-point and complex numbers"),
         ([np.ones(2)], np.ones(1), [np.ones(3)], "the shape and dtype of its array"),
         ([np.ones(2)], np.ones(1), [np.ones(2, "float32")], "the shape and dtype of its array"),
     ],
@@ -305,7 +305,7 @@ def test_one_norm_for_each_tensor_and_for_each_member_of_a_batch() -> None:
 @pytest.mark.parametrize(
     ("config", "dtype", "message"),
     [
-        ("2 0 -1 1", "int64", "a tensor of another dtype"),
+        ("2 0 -1 1", "int64", "take floating-point and complex numbers"),
         ("3 0 -1 1", "float32", "p is 1 or 2"),
         ("2 0", "float32", "an incomplete backend_config"),
     ],
