@@ -11,7 +11,7 @@ from . import containers, validation
 from .backend import Backend, Parameters
 from .containers import Tree
 from .distributed import AWAITED, DISTINCT, INFERRED, DistributedSpec, Measures, declared
-from .gradients import GradientList
+from .gradients import GradientList, Writer
 from .path import CollectedPath
 from .types import Leaf
 from .writers import Functional, InPlace
@@ -34,7 +34,7 @@ def collect_in_place(
     arrange: Arrange = list,
     spec: DistributedSpec = INFERRED,
     **options: Any,
-) -> tuple[GradientList, Functional | InPlace]:
+) -> tuple[GradientList, Writer]:
     """Return (gradients to clip in place, writer of the clipped values). Collect them in one pass if possible."""
     container = listed(container) if backend.writable else container  # an iterator has no place for new tensors
     path = None
@@ -53,7 +53,7 @@ def _collected_in_place(backend: Backend, container: Any) -> CollectedPath | Non
 
 def collected_in_place(
     backend: Backend, path: CollectedPath, container: Any, function: str, arrange: Arrange = list
-) -> tuple[GradientList, Functional | InPlace]:
+) -> tuple[GradientList, Writer]:
     leaves = _finder(backend, container)
 
     def entries() -> list[Leaf]:
@@ -66,7 +66,7 @@ def collected_in_place(
     def once(gradients: list[Leaf]) -> list[Leaf]:
         return arrange(_each_once(backend.parameters, gradients))
 
-    writer: Functional | InPlace = InPlace(backend, container, leaves, {})
+    writer: Writer = InPlace(backend, container, leaves, {})
     if not backend.writable:
         writer = Functional(container, list, reuse_unchanged=True, into=container)
     return GradientList(backend, path.tensors, writer, entries, function, collected=path, arrange=once), writer

@@ -20,6 +20,12 @@ class Writer(Protocol):
 
     def change(self, gradients: GradientList, change: Change) -> None: ...
 
+    def drop(self) -> None:
+        """Drop all results, because the step is skipped."""
+
+    def finish(self) -> None:
+        """Write the results into the caller's tensors or container."""
+
 
 @dataclass(eq=False, repr=False)
 class GradientList:

@@ -53,32 +53,6 @@ class Functional:
             self._into[:] = self.result()
 
 
-class Writes:
-    def __init__(self) -> None:
-        self._writes: list[Write] = []
-        self._host: Path | None = None
-        self._device: Path | None = None
-
-    def add(self, *writes: Write) -> None:
-        self._writes += writes
-
-    def add_of(self, path: Path, writes: Sequence[Write]) -> None:
-        self._writes += writes
-        if path.on_host:
-            self._host = path
-        else:
-            self._device = path
-
-    def make(self) -> None:
-        if not self._writes:
-            return
-        with (
-            nullcontext() if self._host is None else self._host.scope(),
-            nullcontext() if self._device is None else self._device.scope(),
-        ):
-            make_all(self._writes)
-
-
 class InPlace:
     """Overwrite the memory of the gradients, or replace immutable tensors in the container."""
 
@@ -93,36 +67,51 @@ class InPlace:
         """
         self._backend, self._container, self._leaves, self._aliases = backend, container, leaves, aliases
         self._replaced: dict[int, Any] = {}
-        self._writes = Writes()
+        self._writes: list[Write] = []
+        self._host: Path | None = None
+        self._device: Path | None = None
 
     def change(self, gradients: GradientList, change: Change) -> None:
         if gradients.collected is not None:
-            self._writes.add_of(change.path, change.writes())
+            self._add(change)
         elif change.is_identity():
             return
         elif self._backend.writable:
-            self._writes.add_of(change.path, change.writes())
+            self._add(change)
             self._share(gradients, change.group)
         else:
             for index, value in zip(change.group, change.results(), strict=True):
                 self._replaced[gradients.leaves[index].position] = gradients.restored(index, value)
 
+    def _add(self, change: Change) -> None:
+        self._writes += change.writes()
+        if change.path.on_host:
+            self._host = change.path
+        else:
+            self._device = change.path
+
     def finish(self) -> None:
         if self._replaced:
-            results = [self._replaced.get(leaf.position, leaf.tensor) for leaf in self._leaves()]
-            self._writes.add(*containers.replacements(self._backend, self._container, iter(results))[1])
-        self._writes.make()
+            self._replace([self._replaced.get(leaf.position, leaf.tensor) for leaf in self._leaves()])
+        if self._writes:
+            with (
+                nullcontext() if self._host is None else self._host.scope(),
+                nullcontext() if self._device is None else self._device.scope(),
+            ):
+                make_all(self._writes)
 
     def drop(self) -> None:
         """Remove all gradients, including unclipped gradients, so that an optimizer step changes nothing."""
         on_parameters = self._backend.parameters
         if on_parameters is None:
-            nothing_left = iter([None] * len(self._leaves()))
-            self._writes.add(*containers.replacements(self._backend, self._container, nothing_left)[1])
+            self._replace([None] * len(self._leaves()))
             return
         for leaf in self._leaves():
             if leaf.tensor is not None:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
+
+    def _replace(self, items: list[Any]) -> None:
+        self._writes += containers.replacements(self._backend, self._container, iter(items))[1]
 
     def _share(self, gradients: GradientList, group: range) -> None:
         """Write sparse results to `.grad`.
@@ -143,13 +132,13 @@ class InPlace:
                 self._announce([alias.tensor for alias in aliases])
 
     def _announce(self, tensors: list[Tensor]) -> None:
-        self._writes.add(Write(functools.partial(self._backend.bump_versions, tensors), nothing))
+        self._writes.append(Write(functools.partial(self._backend.bump_versions, tensors), nothing))
 
     def _set_gradient(self, parameter: Any, old: Any, new: Any) -> None:
         assert self._backend.parameters is not None
         set_gradient = self._backend.parameters.set_gradient
         make, undo = (functools.partial(set_gradient, parameter, gradient) for gradient in (new, old))
-        self._writes.add(Write(make, undo))
+        self._writes.append(Write(make, undo))
 
 
 def nothing() -> None: ...

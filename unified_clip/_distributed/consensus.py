@@ -37,12 +37,13 @@ _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """Maps the `key` of each process group to the number of calls that this rank has begun."""
 
 
-@dataclass(frozen=True)
-class Call:
-    """The call of this rank."""
+@dataclass(eq=False)
+class Consensus:
+    """The collectives for norms of one clip call. All ranks of the group must call them in the same order."""
 
+    group: ProcessGroup
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The value is None for an argument that the caller did not pass."""
+    """The arguments of this rank's call. The value is None for an argument that the caller did not pass."""
 
     remarks: Callable[[], Mapping[str, str]] = dict
     """Returns details for error messages. Ranks do not compare these details."""
@@ -51,17 +52,10 @@ class Call:
     numel: int | None = None
     counted: int = 0
     checks_replicas: bool = False
-
-
-class Consensus:
-    """The collectives for norms of one clip call. All ranks of the group must call them in the same order."""
-
-    def __init__(self, group: ProcessGroup, call: Call) -> None:
-        self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
-        self._number: int | None = None
-        self._compared: list[Compared] = []
-        self._outlines: list[Outline] = []
-        self.has_terms = self.has_all_terms = False
+    has_terms: bool = False
+    has_all_terms: bool = False
+    _number: int | None = None
+    _outlines: Sequence[Outline] = ()
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
         """Return (sum of |g|**p over all ranks, dtype of the norm). All ranks have to call this method."""
@@ -100,7 +94,7 @@ class Consensus:
         top = _from_bits(maxima[0 if maxima[1] else 2])
         is_equal = all(high == -low for high, low in zip(bounds[:PIECES], bounds[PIECES:], strict=True))
         self._check_calls(count == 1, is_equal, math.isnan(top))
-        if self._call.numel is not None or self._call.checks_replicas or terms:
+        if self.numel is not None or self.checks_replicas or terms:
             self._check(self.all_reduce_sum(self._checked()), math.isnan(top))
         return top, dtype
 
@@ -144,16 +138,13 @@ class Consensus:
 
     def _begin(self) -> None:
         AWAITED.send_rejection = None
-        if self._compared:
+        if self._outlines:
             return
         if self.group.size > 1:
             self._number = _CALLS[self.group.key] = _CALLS.get(self.group.key, 0) + 1
-        arguments = {**self._call.arguments, CALLS: self._number}
-        self._compared = [
-            copies.arguments(arguments, self._call.remarks, Copies.on_all(self.group)),
-            *self._call.compared,
-        ]
-        self._outlines = [compared.outline for compared in self._compared]
+        arguments = {**self.arguments, CALLS: self._number}
+        self.compared = [copies.arguments(arguments, self.remarks, Copies.on_all(self.group)), *self.compared]
+        self._outlines = [compared.outline for compared in self.compared]
 
     def _checked(self) -> list[int]:
         """Return the integers whose sums over all ranks `_check` reads."""
@@ -166,7 +157,7 @@ class Consensus:
         """
         numbers, size = [own.number for own in self._outlines if own.kind == TERMS], self.group.size
         terms = 0 if not numbers else 1 if set(numbers) == {size} else size + 1
-        return [1, self._call.counted, terms]
+        return [1, self.counted, terms]
 
     def _compared_sum(self, words: Sequence[int]) -> list[int]:
         self._begin()
@@ -178,7 +169,7 @@ class Consensus:
         count, counted, terms, *differences = sums
         self._check_calls(count == self.group.size, not any(differences), is_nan)
         self.has_terms, self.has_all_terms = terms > 0, terms == self.group.size
-        expected = self._call.numel
+        expected = self.numel
         if expected is not None and counted != expected:
             raise ValueError(
                 f"the ranks own {counted} gradient elements together, and check_numel expects {expected}. Some "
@@ -205,9 +196,9 @@ class Consensus:
         keys = agreement.differing(([Outline(*own) for own in rank] for rank in self._gather(self._outlines)), ignored)
         if not keys:
             return None
-        values = [(own.outline, own.values()) for own in self._compared if own.outline.key in keys]
+        values = [(own.outline, own.values()) for own in self.compared if own.outline.key in keys]
         gathered = ([(Outline(*outline), own) for outline, own in rank] for rank in self._gather(values))
-        return agreement.describe(gathered, self.ranks)
+        return agreement.describe(gathered, self.group.ranks)
 
     def _gather(self, own: Any) -> list[Any]:
         return gather_objects(self.all_reduce_sum, self.group.rank, self.group.size, own)
@@ -231,7 +222,7 @@ def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessG
 
 
 def reject(error: Exception, group: ProcessGroup) -> None:
-    Consensus(group, Call(compared=[copies.rejection(error, Copies.on_all(group))])).reject()
+    Consensus(group, compared=[copies.rejection(error, Copies.on_all(group))]).reject()
 
 
 def _add_note(error: BaseException, note: str) -> None:

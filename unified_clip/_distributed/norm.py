@@ -15,7 +15,7 @@ from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
 from . import copies
 from .agreement import ELEMENTS, Compared
-from .consensus import Call, Consensus, Sum, reject, send_rejection
+from .consensus import Consensus, Sum, reject, send_rejection
 from .copies import Replica, label
 from .digests import digest
 from .groups import NormGroup, ProcessGroup, by_group
@@ -157,8 +157,7 @@ class LocalShards(ABC):
             raise
         self._has_counted = True
         arguments = {**must_match, "norm_type": float(p), PARAMETERS: self.parameters}
-        call = self._call_of(arguments, indices, measure, function, is_first)
-        consensus, own = Consensus(self.group(), call), measure(counted)
+        consensus, own = self._consensus(arguments, indices, measure, function, is_first), measure(counted)
         self._measured.append((path, consensus))
         n, path.norm_dtype = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self.is_only_declared)
         if n == 0 and self.declares_owners and not consensus.has_terms:  # n is equal on all ranks
@@ -181,13 +180,10 @@ class LocalShards(ABC):
         sums = self.sum_terms()
         return measure([*counted, *(sums[at] for at in own)]), measure(sums)
 
-    def _call_of(
+    def _consensus(
         self, arguments: dict[str, Any], indices: Sequence[int], measure: Measure, function: str, is_first: bool
-    ) -> Call:
-        """Return the values that the ranks compare.
-
-        For the first norm of a call, include all parameters and the number of elements.
-        """
+    ) -> Consensus:
+        """For the first norm of a call, the ranks also compare all parameters and the number of elements."""
         numel = self.numel if is_first else None
 
         def checksum(gradients: Sequence[tuple[Leaf, Tensor]]) -> int:
@@ -195,7 +191,8 @@ class LocalShards(ABC):
             return digest((bits, [self._format(leaf) for leaf, _ in gradients]))
 
         labels, everyone = self.labels() if is_first else None, Copies.on_all(self.group())
-        return Call(
+        return Consensus(
+            self.group(),
             {**arguments, ELEMENTS: numel, CHECK: self.checks_replicas or None},
             remarks=lambda: self._remarks(function),
             compared=[
@@ -228,8 +225,8 @@ class LocalShards(ABC):
         columns = zip(*path.nonfinite_counts(), strict=True)
         nans, infs = (consensus.all_gather(sum(column)) for column in (*columns, (), ())[:2])
         ranks = enumerate(zip(nans, infs, strict=True))
-        elsewhere = ((rank, counts) for rank, counts in ranks if rank != consensus.rank and any(counts))
-        return [(f"rank {consensus.ranks[rank]}", *counts) for rank, counts in elsewhere]
+        elsewhere = ((rank, counts) for rank, counts in ranks if rank != consensus.group.rank and any(counts))
+        return [(f"rank {consensus.group.ranks[rank]}", *counts) for rank, counts in elsewhere]
 
     def tensor_norms(
         self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool = False, function: str = ""
@@ -267,8 +264,7 @@ def _all_reduce(
         if difference is not None:
             reject(difference, group)
             continue
-        members = [norm_groups[at] for at in positions]
-        consensus = Consensus(group, _call_of(members, must_match or {}, function, Copies.on_all(group)))
+        consensus = _consensus_of([norm_groups[at] for at in positions], group, must_match or {}, function)
         try:
             if must_match is not None:
                 consensus.compare()
@@ -280,11 +276,13 @@ def _all_reduce(
         raise difference
 
 
-def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], function: str, everyone: Copies) -> Call:
-    labels = [(group.leaf, group.label) for group in norm_groups if group.label is not None]
-    layout = [copies.layout(labels, everyone)] if len(labels) == len(norm_groups) else []
-    arguments = {**must_match, PARAMETERS: len(norm_groups)}
-    return Call(arguments, remarks=lambda: {"function": function}, compared=layout)
+def _consensus_of(
+    members: Sequence[NormGroup], group: ProcessGroup, must_match: Mapping[str, Any], function: str
+) -> Consensus:
+    labels = [(member.leaf, member.label) for member in members if member.label is not None]
+    layout = [copies.layout(labels, Copies.on_all(group))] if len(labels) == len(members) else []
+    arguments = {**must_match, PARAMETERS: len(members)}
+    return Consensus(group, arguments, lambda: {"function": function}, layout)
 
 
 WithTerms = Callable[[], tuple[PartialSums, PartialSums]]

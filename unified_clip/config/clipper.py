@@ -16,10 +16,9 @@ from .._core.backend import Backend
 from .._core.collect import collect_in_one_pass, collect_in_place, collected_in_place, from_tree, in_place
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
-from .._core.gradients import GradientList
+from .._core.gradients import GradientList, Writer
 from .._core.names import as_mapping
 from .._core.types import Leaf, Tensor
-from .._core.writers import Functional, InPlace
 from ..errors import NothingClippedError
 from .adaptive import AdaptiveStates, States
 from .outcome import ClipOutcome, Traced
@@ -200,9 +199,7 @@ class Clipper:
     def step(self, step: int) -> None:
         self._step = checked_step(step)
 
-    def _quick(
-        self, backend: Backend, parameters: Any, step: Step
-    ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
+    def _quick(self, backend: Backend, parameters: Any, step: Step) -> tuple[GradientList, Writer, list[range]] | None:
         """Collect the gradients quickly, without a `Leaf` for each gradient. Return None if this is not possible."""
         on_parameters, arrange = backend.parameters, self._selection.group_leaves
         by_name = self.settings.uses_names and on_parameters is not None

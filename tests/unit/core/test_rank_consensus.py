@@ -19,7 +19,7 @@ from support.rank_threads import (
 )
 
 from unified_clip._distributed.agreement import CALLS
-from unified_clip._distributed.consensus import SUM_WORDS, Call, Consensus
+from unified_clip._distributed.consensus import SUM_WORDS, Consensus
 from unified_clip._distributed.digests import PIECES
 
 PAYLOAD = SUM_WORDS + 3 + 2 * PIECES
@@ -71,7 +71,7 @@ def test_orders_that_differ_are_found_with_any_collective(orders: Any, combine: 
 
     def run(group: Member) -> Any:
         p = orders[group.rank > 0]
-        return Consensus(group, Call()).compare() if p is None else norm_of(group, [array], p)
+        return Consensus(group).compare() if p is None else norm_of(group, [array], p)
 
     message = common_error(3, run)
     assert rows_of(message)["norm_type"] == {0: str(orders[0]), 1: str(orders[1]), 2: str(orders[1])}
@@ -125,7 +125,7 @@ def test_only_ranks_with_parameter_names_compare_them(p: float) -> None:
 def test_a_difference_names_the_functions_that_the_ranks_called() -> None:
     def run(group: Member) -> None:
         name = "clip_by_global_norm" if group.rank else "clip_grad_norm_"
-        Consensus(group, Call({"eps": 1e-6 if group.rank else 0.0}, remarks=lambda: {"function": name})).compare()
+        Consensus(group, {"eps": 1e-6 if group.rank else 0.0}, remarks=lambda: {"function": name}).compare()
 
     names = {0: "clip_grad_norm_", 1: "clip_by_global_norm", 2: "clip_by_global_norm"}
     assert rows_of(common_error(3, run)) == {"eps": {0: "0.0", 1: "1e-06", 2: "1e-06"}, "function": names}
