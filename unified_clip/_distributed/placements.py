@@ -6,7 +6,7 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures
 from .._core.types import Leaf, Tensor
@@ -23,7 +23,10 @@ from .owners import (
     norm_unknown,
     ownership_unknown,
 )
-from .ranks import Ranks
+from .ranks import Mesh, Ranks
+
+Kind = Literal["shard", "replicate", "partial"]
+""""shard" includes similar placements, such as a different number of rows on each rank."""
 
 
 class DistributedGradients(LocalShards):
@@ -48,30 +51,12 @@ class DistributedGradients(LocalShards):
         """Return whether a tensor has a mesh and placements. All other tensors are called plain tensors."""
 
     @abstractmethod
-    def ranks(self, tensor: Any) -> Ranks:
-        """Return the ranks of a tensor's mesh. Two tensors on one mesh get the same `Ranks` object."""
+    def mesh(self, tensor: Any) -> Mesh:
+        """Two tensors on one mesh get the same `Mesh` object."""
 
     @abstractmethod
-    def is_first(self, tensor: Any) -> bool:
-        """Return True if no earlier rank has the same elements as this rank. `Partial` counts as `Replicate`."""
-
-    @abstractmethod
-    def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return True if no earlier rank of the group has the same elements as this rank.
-
-        Return None if the ranks of the group might not have all elements of the tensor.
-        """
-
-    @abstractmethod
-    def ranks_with_copies(self, tensor: Any) -> Ranks:
-        """Return the ranks that have copies of this rank's local tensor because of the placement `Replicate`."""
-
-    @abstractmethod
-    def is_replicated(self, tensor: Any) -> bool:
-        """Return whether this rank has all elements. Return False for `Partial` placements."""
-
-    @abstractmethod
-    def is_partial(self, tensor: Any) -> bool: ...
+    def kinds(self, tensor: Any) -> Sequence[Kind]:
+        """Return how the tensor is placed along each dimension of its mesh."""
 
     @abstractmethod
     def reduced(self, index: int) -> Tensor:
@@ -118,6 +103,29 @@ class DistributedGradients(LocalShards):
 
     # -- for all frameworks
 
+    def ranks(self, tensor: Any) -> Ranks:
+        return self.mesh(tensor).ranks
+
+    def ranks_along(self, tensor: Any, kind: Kind) -> Ranks:
+        """Return the ranks that differ from this rank only along dimensions with this kind of placement."""
+        return self.mesh(tensor).along(each == kind for each in self.kinds(tensor))
+
+    def is_first(self, tensor: Any, group: ProcessGroup | None = None) -> bool | None:
+        """Return True if no earlier rank has the same elements as this rank. "partial" counts as "replicate".
+
+        Look only at the ranks of `group`, if it is given. Return None if they might not have all elements.
+        """
+        mesh, is_copied = self.mesh(tensor), [kind != "shard" for kind in self.kinds(tensor)]
+        return mesh.is_first(is_copied) if group is None else mesh.is_first_within(is_copied, group.ranks)
+
+    def is_replicated(self, tensor: Any) -> bool:
+        """Return whether this rank has all elements. Return False for "partial"."""
+        both = zip(self.mesh(tensor).shape, self.kinds(tensor), strict=True)
+        return all(size == 1 or kind == "replicate" for size, kind in both)
+
+    def is_partial(self, tensor: Any) -> bool:
+        return "partial" in self.kinds(tensor)
+
     def copies(self) -> list[tuple[Leaf, Tensor]]:
         return [(self._leaves[index], self.values[index]) for index in self._assumed_copies]
 
@@ -139,7 +147,7 @@ class DistributedGradients(LocalShards):
         mesh = self.ranks(gradient) if is_sharded else self._alone
         if here not in mesh or (is_sharded and not check_all and self.is_partial(gradient)):
             return None
-        ranks = self.ranks_with_copies(gradient) if is_sharded else mesh
+        ranks = self.ranks_along(gradient, "replicate") if is_sharded else mesh
         if len(mesh) < group.size and ownership == REPLICATED:
             key = ("group", ranks.key_within(mesh), len(mesh))
             number = len(ranks) * group.size // len(mesh)
@@ -349,7 +357,7 @@ class DistributedGradients(LocalShards):
 
     def _check_within(self, leaf: Leaf, tensor: Any, group: ProcessGroup) -> bool:
         ranks = self.ranks(tensor)
-        if group.size < len(ranks) and (is_first := self.is_first_within(tensor, group)) is not None:
+        if group.size < len(ranks) and (is_first := self.is_first(tensor, group)) is not None:
             return is_first
         if id(ranks) not in self._checked_meshes and not ranks <= group.ranks:
             raise ValueError(
@@ -357,7 +365,7 @@ class DistributedGradients(LocalShards):
                 f"process_group has the ranks {group.ranks}. Pass a group of all ranks that have the model"
             )
         self._checked_meshes[id(ranks)] = ranks
-        return self.is_first(tensor)
+        return bool(self.is_first(tensor))
 
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
         """Return whether this rank owns a gradient that some ranks of the group might lack.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
@@ -84,18 +84,47 @@ class Ranks(Sequence[int]):
         return len(self) == len(other) and self <= other
 
 
-def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ranks, rank: int) -> bool | None:
-    """Return True if no earlier rank of the group has the same elements as `rank`.
+class Mesh:
+    """The ranks of a mesh, and the place of one rank on it. Dimensions are marked by a bool each."""
 
-    Return None if a rank of the group is not on the mesh, or if the group lacks an element of the tensor.
-    is_copied: For each dimension of the mesh, whether the tensor is copied along this dimension.
-    """
-    present, copied = group.has(mesh), tuple(dim for dim, is_along in enumerate(is_copied) if is_along)
-    if np.count_nonzero(present) < len(group) or not present.any(axis=copied).all():
-        return None
-    (here,) = np.argwhere(mesh == rank)
-    along = tuple(slice(None) if dim in copied else at for dim, at in enumerate(here))
-    return bool(mesh[along][present[along]].flat[0] == rank)
+    def __init__(self, ranks: npt.NDArray[Any], here: int) -> None:
+        self._array, self._here, self.ranks, self.shape = ranks, here, Ranks(ranks), ranks.shape
+        self._place = next(map(tuple, np.argwhere(ranks == here)), None)
+        self._along: dict[tuple[bool, ...], Ranks] = {}
+        self._first: dict[tuple[tuple[bool, ...], int], bool | None] = {}
+
+    def along(self, marked: Iterable[bool]) -> Ranks:
+        """Return the ranks that differ from this rank only along marked dimensions, in the order of the mesh.
+
+        Return no ranks if this rank is not on the mesh.
+        """
+        dims = tuple(marked)
+        if dims not in self._along:
+            places = zip(dims, self._place or (), strict=self._place is not None)
+            index = tuple(slice(None) if is_along else at for is_along, at in places)
+            self._along[dims] = Ranks([] if self._place is None else self._array[index])
+        return self._along[dims]
+
+    def is_first(self, is_copied: Iterable[bool]) -> bool:
+        """Return True if no earlier rank of the mesh has the same elements. `is_copied` marks copied dimensions."""
+        copies = self.along(is_copied)
+        return len(copies) > 0 and copies[0] == self._here
+
+    def is_first_within(self, is_copied: Iterable[bool], group: Ranks) -> bool | None:
+        """Return True if no earlier rank of the group has the same elements.
+
+        Return None if a rank of the group is not on the mesh, or if the group lacks an element of the tensor.
+        """
+        key = (tuple(is_copied), group.key)
+        if key not in self._first:
+            self._first[key] = self._find_first(key[0], group)
+        return self._first[key]
+
+    def _find_first(self, is_copied: tuple[bool, ...], group: Ranks) -> bool | None:
+        present = group.has(self._array)
+        if np.count_nonzero(present) < len(group) or not present.any(axis=tuple(np.flatnonzero(is_copied))).all():
+            return None
+        return self.along(is_copied).within(group)[0] == self._here
 
 
 def format_ranks(ranks: Sequence[int]) -> str:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import paddle
 
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Tensor
 from ..._distributed.groups import NormGroup, ProcessGroup
 from ..._distributed.owners import Terminology
-from ..._distributed.placements import DistributedGradients
-from ..._distributed.ranks import Ranks, has_first_copy
+from ..._distributed.placements import DistributedGradients, Kind
+from ..._distributed.ranks import Mesh, Ranks
 
 PARAMETER = paddle.base.framework.EagerParamBase
 MODEL_DIMENSIONS = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
@@ -107,7 +106,7 @@ class PaddleShards(DistributedGradients):
         self._rank = paddle.distributed.get_rank()
         self.values = [self._local(gradient) for gradient in self._gradients]
         self._with_copies: dict[bool, Ranks] = {}
-        self._ranks: dict[tuple[int, ...], Ranks] = {}
+        self._known_meshes: dict[tuple[tuple[int, ...], ...], Mesh] = {}
 
     @property
     def parameters(self) -> int | None:
@@ -140,7 +139,7 @@ class PaddleShards(DistributedGradients):
             return self.values[index]
         reduced = self.reduced(index)
         part, is_sharded = self._part(gradient), any(placement.is_shard() for placement in gradient.placements)
-        is_first = self.is_first(gradient) if part is None else self.is_first_within(gradient, part)
+        is_first = self.is_first(gradient, part)
         return paddle.empty([0], gradient.dtype) if is_sharded and not is_first else reduced
 
     def restored(self, index: int, value: Tensor) -> Any:
@@ -163,30 +162,19 @@ class PaddleShards(DistributedGradients):
     def is_sharded(self, tensor: Any) -> bool:
         return is_dist(tensor)
 
-    def ranks(self, tensor: Any) -> Ranks:
-        ids = tuple(tensor.process_mesh.process_ids)  # each access makes a mesh
-        return self._ranks.setdefault(ids, Ranks(ids))
+    def mesh(self, tensor: Any) -> Mesh:
+        mesh = tensor.process_mesh  # each access makes a mesh
+        key = (tuple(mesh.process_ids), tuple(mesh.shape))
+        if key not in self._known_meshes:
+            self._known_meshes[key] = Mesh(np.array(key[0]).reshape(key[1]), self._rank)
+        return self._known_meshes[key]
 
-    def is_first(self, tensor: Any) -> bool:
-        return self._ranks_along(tensor, lambda placement: not placement.is_shard())[:1] == [self._rank]
-
-    def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        mesh, is_copied = _ranks_on(tensor), [not placement.is_shard() for placement in tensor.placements]
-        return has_first_copy(mesh, is_copied, group.ranks, self._rank)
+    def kinds(self, tensor: Any) -> list[Kind]:
+        return [_kind(placement) for placement in tensor.placements]
 
     def _part(self, tensor: Any) -> ProcessGroup | None:
         is_declared = self._spec.process_group not in (None, "auto")
         return self._group if is_declared and self._group.size < len(self.ranks(tensor)) else None
-
-    def ranks_with_copies(self, tensor: Any) -> Ranks:
-        return Ranks(self._ranks_along(tensor, lambda placement: placement.is_replicated()))
-
-    def is_replicated(self, tensor: Any) -> bool:
-        sizes = tensor.process_mesh.shape
-        return all(size == 1 or p.is_replicated() for size, p in zip(sizes, tensor.placements, strict=True))
-
-    def is_partial(self, tensor: Any) -> bool:
-        return any(placement.is_partial() for placement in tensor.placements)
 
     def reduced(self, index: int) -> Tensor:
         gradient = self._gradients[index]
@@ -198,8 +186,8 @@ class PaddleShards(DistributedGradients):
                 f"the gradient at {self._leaves[index].place} has the placements {gradient.placements}, but Partial "
                 "placements are only supported with the reduce type kRedSum. Call paddle.distributed.reshard first"
             )
-        ranks = self._ranks_along(gradient, lambda placement: placement.is_partial())
-        if len(ranks) < 2 or 0 in self.values[index].shape:  # on all these ranks, because reshard fails for no elements
+        is_empty = 0 in self.values[index].shape  # on all these ranks, because reshard fails for no elements
+        if is_empty or len(self.ranks_along(gradient, "partial")) < 2:
             return self.values[index]
         replicate = paddle.distributed.Replicate()
         placements = [replicate if placement.is_partial() else placement for placement in gradient.placements]
@@ -221,14 +209,6 @@ class PaddleShards(DistributedGradients):
         mesh = tensor.process_mesh
         along = zip(tensor.placements, mesh.dim_names, mesh.shape, strict=True)
         return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
-
-    def _ranks_along(self, gradient: Any, is_along: Callable[[Any], bool]) -> list[int]:
-        """Return the ranks in mesh order, or [] if this rank is not on the mesh."""
-        mesh = _ranks_on(gradient)
-        for at in np.argwhere(mesh == self._rank):
-            choice = [slice(None) if is_along(p) else here for here, p in zip(at, gradient.placements, strict=True)]
-            return [int(rank) for rank in mesh[tuple(choice)].reshape(-1)]
-        return []
 
     # -- groups
 
@@ -325,8 +305,8 @@ class PaddleShards(DistributedGradients):
         return [r for r in group.ranks if all(getattr(place_of(r), name) == getattr(here, name) for name in differ)]
 
 
-def _ranks_on(tensor: Any) -> npt.NDArray[Any]:
-    return np.array(tensor.process_mesh.process_ids).reshape(tensor.process_mesh.shape)
+def _kind(placement: Any) -> Kind:
+    return "replicate" if placement.is_replicated() else "partial" if placement.is_partial() else "shard"
 
 
 def _degree(hcg: Any, name: str) -> int:

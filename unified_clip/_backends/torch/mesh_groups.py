@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..._distributed.ranks import KeptByIdentity, Ranks
+from ..._distributed.ranks import KeptByIdentity, Mesh, Ranks
 
 
 class MeshGroups:
@@ -28,6 +28,13 @@ def groups_of(group: Any) -> list[Any]:
 
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
 """All `MeshGroups`, by their first process group, and then by a tuple with the `id` of every group."""
+
+
+_MESHES: KeptByIdentity[Mesh] = KeptByIdentity()
+
+
+def mesh_of(device_mesh: Any) -> Mesh:
+    return _MESHES.get(device_mesh, lambda mesh: Mesh(np.asarray(mesh.mesh), mesh.get_rank()))
 
 
 def group_of_mesh(mesh: Any) -> Any:
@@ -74,6 +81,5 @@ def group_along(mesh: Any, dims: Sequence[int]) -> Any:
     kept = _MESH_GROUPS.get(groups[0], lambda _: {})
     key = tuple(map(id, groups))
     if key not in kept or kept[key].groups != groups:
-        along = tuple(slice(None) if dim in dims else at for dim, at in enumerate(mesh.get_coordinate()))
-        kept[key] = MeshGroups(groups, Ranks(np.asarray(mesh.mesh)[along]))
+        kept[key] = MeshGroups(groups, mesh_of(mesh).along(dim in dims for dim in range(mesh.ndim)))
     return kept[key]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from ..._core.types import Leaf, Tensor
@@ -15,7 +14,7 @@ from ..._distributed.copies import by_name, label
 from ..._distributed.digests import digest
 from ..._distributed.owners import Copies
 from ..._distributed.ranks import Ranks
-from .mesh_groups import group_along, groups_of
+from .mesh_groups import group_along, groups_of, mesh_of
 
 
 class Bucket(NamedTuple):
@@ -64,9 +63,7 @@ def buckets(gradients: Mapping[int, tuple[Leaf, Any]]) -> list[Bucket]:
     by_key: dict[Any, Bucket] = {}
     for index, (leaf, gradient) in gradients.items():
         mesh, dims = gradient.device_mesh, partial_dims(gradient)
-        coordinate = mesh.get_coordinate()
-        along = tuple(slice(None) if dim in dims else at for dim, at in enumerate(coordinate))
-        ranks, sizes = Ranks(np.asarray(mesh.mesh)[along]), tuple(mesh.size(dim) for dim in dims)
+        ranks, sizes = mesh_of(mesh).along(dim in dims for dim in range(mesh.ndim)), tuple(map(mesh.size, dims))
         bucket = Bucket(ranks, gradient.to_local().device.type, sizes, {})
         key = ranks.key, bucket.device, sizes
         by_key.setdefault(key, bucket).members[index] = leaf, gradient

@@ -65,4 +65,4 @@ def ranks_of(owner: Any) -> Ranks:
 def _ranks_of(owner: Any) -> Ranks:
     if isinstance(owner, MeshGroups):
         return owner.ranks
-    return Ranks(owner.mesh if hasattr(owner, "mesh") else torch.distributed.get_process_group_ranks(owner))
+    return Ranks(torch.distributed.get_process_group_ranks(owner))

@@ -8,7 +8,6 @@ from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -18,12 +17,12 @@ from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.agreement import Compared
 from ..._distributed.groups import NormGroup, ProcessGroup, SingleProcess
 from ..._distributed.owners import Terminology
-from ..._distributed.placements import DistributedGradients
-from ..._distributed.ranks import KeptByIdentity, Ranks, has_first_copy
+from ..._distributed.placements import DistributedGradients, Kind
+from ..._distributed.ranks import Mesh
 from . import gpu_lists, partial_placements, releases
-from .mesh_groups import group_of_mesh, groups_of_shards
+from .mesh_groups import group_of_mesh, groups_of_shards, mesh_of
 from .partial_placements import Bucket
-from .process_group import TorchGroup, ranks_of
+from .process_group import TorchGroup
 
 
 def dtensor_types() -> tuple[Any, ...]:
@@ -90,16 +89,11 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
             )
 
 
-_COPIES: KeptByIdentity[dict[tuple[bool, ...], Ranks]] = KeptByIdentity()
-"""For each mesh: the ranks that have copies of this rank's local tensor."""
-
-
 class TorchShards(DistributedGradients):
     terminology = Terminology("device mesh", "Call gradient.redistribute first", "torch.distributed.group.WORLD")
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
-        self._first_within: dict[Any, bool | None] = {}
         self._sums: dict[int, Tensor] = {}
         self._buckets: list[Bucket] = []
         with torch.no_grad():
@@ -148,14 +142,11 @@ class TorchShards(DistributedGradients):
     def is_sharded(self, tensor: Any) -> bool:
         return is_dtensor(tensor)
 
-    def ranks(self, tensor: Any) -> Ranks:
-        return ranks_of(tensor.device_mesh)
+    def mesh(self, tensor: Any) -> Mesh:
+        return mesh_of(tensor.device_mesh)
 
-    def is_first(self, tensor: Any) -> bool:
-        coordinate = tensor.device_mesh.get_coordinate()
-        return coordinate is not None and not any(
-            at and not _is_shard(placement) for at, placement in zip(coordinate, tensor.placements, strict=True)
-        )
+    def kinds(self, tensor: Any) -> list[Kind]:
+        return [_kind(placement) for placement in tensor.placements]
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
@@ -185,28 +176,6 @@ class TorchShards(DistributedGradients):
     def tensors_by_layout(self) -> list[Any]:
         tensors = self._tensors()
         return [tensors[index] for index in sorted({first for first in self._first_alike if first is not None})]
-
-    def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        key = _layout(tensor)
-        if key not in self._first_within:
-            is_copied = [not _is_shard(placement) for placement in tensor.placements]
-            mesh = np.asarray(tensor.device_mesh.mesh)
-            self._first_within[key] = has_first_copy(mesh, is_copied, group.ranks, group.ranks[group.rank])
-        return self._first_within[key]
-
-    def ranks_with_copies(self, tensor: Any) -> Ranks:
-        mesh, is_copied = tensor.device_mesh, tuple(placement.is_replicate() for placement in tensor.placements)
-        copies = _COPIES.get(mesh, lambda _: {})
-        if is_copied not in copies:
-            copies[is_copied] = Ranks(np.asarray(mesh.mesh)[_along(mesh, is_copied)])
-        return copies[is_copied]
-
-    def is_replicated(self, tensor: Any) -> bool:
-        sizes = tensor.device_mesh.shape
-        return all(size == 1 or p.is_replicate() for size, p in zip(sizes, tensor.placements, strict=True))
-
-    def is_partial(self, tensor: Any) -> bool:
-        return any(placement.is_partial() for placement in tensor.placements)
 
     @functools.cached_property
     def _partial(self) -> set[int]:
@@ -302,7 +271,7 @@ class TorchShards(DistributedGradients):
         mesh = tensor.device_mesh
         if mesh.get_coordinate() is None:
             return []
-        dims = [dim for dim, p in enumerate(tensor.placements) if mesh.size(dim) > 1 and _is_shard(p)]
+        dims = [dim for dim, p in enumerate(tensor.placements) if mesh.size(dim) > 1 and _kind(p) == "shard"]
         return [self._group_of(mesh.get_group(dim)) for dim in dims]
 
     def _find_group(self) -> ProcessGroup:
@@ -337,14 +306,5 @@ def _layout(tensor: Any) -> Hashable:
     return id(tensor.device_mesh), tensor.placements
 
 
-def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
-    """Return an index into the ranks of a mesh.
-
-    The index selects all positions along each dimension that `is_along` marks. Along the other dimensions, the index
-    selects the position of this rank.
-    """
-    return tuple(slice(None) if along else at for along, at in zip(is_along, mesh.get_coordinate(), strict=True))
-
-
-def _is_shard(placement: Any) -> bool:
-    return not (placement.is_replicate() or placement.is_partial())
+def _kind(placement: Any) -> Kind:
+    return "replicate" if placement.is_replicate() else "partial" if placement.is_partial() else "shard"
