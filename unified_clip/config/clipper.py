@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import _dispatch
@@ -13,7 +13,7 @@ from .._api.framework import Resolve
 from .._api.groups import Outcome
 from .._core import containers, entry
 from .._core.backend import Backend
-from .._core.collect import collect_in_one_pass, collect_in_place, collected_in_place, from_tree, in_place
+from .._core.collect import collect_in_one_pass, collect_in_place, collected_in_place, from_tree, in_place, listed
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
 from .._core.gradients import GradientList, Writer
@@ -29,6 +29,9 @@ from .steps import STATE_VERSION, Step, checked_step, loaded_step, resolve_step,
 INSTEAD = "the ClipConfig itself, clip(grads)"
 
 WINDOW = 100
+
+Collected = tuple[GradientList, Writer, list[range]]
+"""(gradients, writer of the results, indices of the gradients of each of `settings.parts`)."""
 
 
 class Clipper:
@@ -146,21 +149,14 @@ class Clipper:
     @entry.public
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
         backend, parameters = self._resolve(parameters)
-        step = resolve_step(backend, step, self._step)
-        if isinstance(parameters, Iterator):
-            parameters = list(parameters) or iter(())
-        quick = self._quick(backend, parameters, step)
-        if quick is None:
-            arrange = self._selection.group_leaves
-            gradients, writer = in_place(backend, parameters, "clip_", INSTEAD, arrange=arrange, **self._options)
-            quick = gradients, writer, self._selection.group_ranges(gradients)
+        step, parameters = resolve_step(backend, step, self._step), listed(parameters)
+        gradients, writer, ranges = self._collect(backend, parameters, step)
         if self.settings.nonfinite == "skip" and backend.parameters is None:
             containers.check_replaceable(backend, parameters, "clip_ with nonfinite = 'skip'", "clip(grads)")
-        gradients, any_writer, ranges = quick
         outcome = self._clip(backend, gradients, ranges, step)
         if outcome.skipped:
-            any_writer.drop()
-        any_writer.finish()
+            writer.drop()
+        writer.finish()
         return outcome.norm
 
     @entry.public
@@ -199,19 +195,26 @@ class Clipper:
     def step(self, step: int) -> None:
         self._step = checked_step(step)
 
-    def _quick(self, backend: Backend, parameters: Any, step: Step) -> tuple[GradientList, Writer, list[range]] | None:
-        """Collect the gradients quickly, without a `Leaf` for each gradient. Return None if this is not possible."""
-        on_parameters, arrange = backend.parameters, self._selection.group_leaves
-        by_name = self.settings.uses_names and on_parameters is not None
-        parts = self._selection.parameters(parameters) if by_name else None  # also checks the names
-        if not (self._is_simple and step.is_known()):
-            return None
-        if not self.settings.uses_names:
-            options: dict[str, Any] = {"arrange": arrange, **self._options}
-            gradients, writer = collect_in_place(backend, parameters, "clip_", INSTEAD, **options)
-            return gradients, writer, [range(len(gradients.values))]
-        if parts is None or on_parameters is None or self.spec.is_given:
-            return None
+    def _collect(self, backend: Backend, parameters: Any, step: Step) -> Collected:
+        is_simple, uses_names = self._is_simple and step.is_known(), self.settings.uses_names
+        parts = None
+        if uses_names and backend.parameters is not None:
+            parts = self._selection.parameters(parameters)  # also checks the names
+        if parts is not None and is_simple and not self.spec.is_given:
+            collected = self._collect_parts(backend, backend.parameters, parameters, parts)
+            if collected is not None:
+                return collected
+        in_one_pass = is_simple and not uses_names
+        collect = collect_in_place if in_one_pass else in_place
+        options: dict[str, Any] = {"arrange": self._selection.group_leaves, **self._options}
+        gradients, writer = collect(backend, parameters, "clip_", INSTEAD, **options)
+        everything = [range(len(gradients.values))]
+        return gradients, writer, everything if in_one_pass else self._selection.group_ranges(gradients)
+
+    def _collect_parts(
+        self, backend: Backend, on_parameters: Any, parameters: Any, parts: Sequence[Sequence[Any]]
+    ) -> Collected | None:
+        """Collect the gradients without a `Leaf` for each gradient. Return None if this is not possible."""
         *included, excluded = parts
         if on_parameters.any_sharded(excluded):
             return None
@@ -222,7 +225,7 @@ class Clipper:
         ranges = consecutive_ranges(lengths)
         if ranges[-1].stop != len(whole.tensors):
             return None
-        return *collected_in_place(backend, whole, parameters, "clip_", arrange), ranges
+        return *collected_in_place(backend, whole, parameters, "clip_", self._selection.group_leaves), ranges
 
     def _clip_leaves(
         self,
