@@ -40,7 +40,9 @@ def test_another_rule_is_a_drift_even_if_the_threshold_is_unknown(check: Check, 
 
 def test_the_reason_names_the_rule_and_the_threshold(check: Check) -> None:
     finding = only_finding(check({"a.py": PARL}, NEAREST))
-    assert finding.does.startswith("The threshold, max_grad_norm, is only known at run time. No call in the project passes")
+    assert finding.does.startswith(
+        "The threshold, max_grad_norm, is only known at run time. No call in the project passes"
+    )
     assert finding.differences[0].about == "rule"
 
 
