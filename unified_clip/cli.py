@@ -46,12 +46,12 @@ EXTRAS = {
     "compare": ("cli", CLI),
     "bench": ("bench", (*CLI, "matplotlib")),
     "explain": ("cli", CLI),
-    "port": ("port", (*CLI, "libcst")),
+    "port": ("cli", CLI),
     "verify": ("cli", CLI),
     "help": ("cli", ()),
     "completion": ("cli", (*CLI, "shtab")),
     "config": ("config", ("packaging", "pydantic", "tomlkit", "yaml")),
-    "config check": ("port", (*CLI, "libcst")),
+    "config check": ("cli", CLI),
 }
 """{command: (the extra that the command needs, the modules of the extra)}."""
 

@@ -14,7 +14,7 @@ PACKAGE = Path(unified_clip.__file__).parent
 
 METHODS = ("open", "fdopen", "read_text", "read_bytes", "write_text", "write_bytes")
 FUNCTIONS = (
-    "open", "ast.parse", "cst.parse_module", "json.dump", "pickle.dump", "np.load", "np.save", "np.savez",
+    "open", "ast.parse", "json.dump", "pickle.dump", "np.load", "np.save", "np.savez",
     "np.savez_compressed", "np.fromfile", "np.memmap", "tempfile.NamedTemporaryFile", "ZipFile", "zipfile.ZipFile",
 )  # fmt: skip
 DRAWN = ("savefig", "tofile")
@@ -36,7 +36,6 @@ EXCEPTIONS = {
     "parity/workers/worker.py: (self._directory / 'current.jsonl').open": SCRATCH,
     "parity/workers/worker.py: (self._directory / f'{number}.{memmap.TENSORS}').open": SCRATCH,
     "parity/workers/worker_files.py: (job / memmap.TENSORS).open": SCRATCH,
-    "port/source/syntax_tree.py: cst.parse_module": "`identifiers` has parsed the source before",
     "recording/launch/command.py: os.open": "the terminal",
     "recording/launch/process.py: (self.path / f'{os.getpid()}{NOTES}').open": "appends while the training runs",
     "recording/recorder.py: path.open": "appends while the training runs",

@@ -53,9 +53,13 @@ def _arrays(_: Patch) -> None:
     np.savez("uneven.npz", x=np.ones((2, 1), np.float32), y=np.ones(3, np.float32))
 
 
-def _without_libcst(patch: Patch) -> None:
+def _without_matplotlib(patch: Patch) -> None:
     find_spec = importlib.util.find_spec
-    patch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "libcst" else find_spec(name, *rest))
+
+    def found(name: str, *rest: str) -> object:
+        return None if name == "matplotlib" else find_spec(name, *rest)
+
+    patch.setattr(importlib.util, "find_spec", found)
     patch.setattr(install, "command", "pip install './unified_clip[{}]'".format)
 
 
@@ -120,9 +124,9 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
     "UC107": ("config export clip.toml --to lightning", {"clip.toml": f'{CLIP}exclude = ["*.bias"]\n'}, None),
     "UC108": ("config check clip.toml docs", {"clip.toml": CLIP, "docs/a.md": ""}, None),
     "UC201": ("comapre old.jsonl new.jsonl", {}, None),
-    "UC202": ("port train.py --native --to drop-in", {}, None),
+    "UC202": ("port train.py --force", {}, None),
     "UC203": ("compare old.jsonl new.jsonl --max-ulp -1", {}, None),
-    "UC204": ("port train.py", {}, _without_libcst),
+    "UC204": ("bench", {}, _without_matplotlib),
     "UC205": ("config import clip.toml --out clips/clip.yaml", {"clip.toml": CLIP}, None),
     "UC206": ("config import clip.toml --out clip.toml", {"clip.toml": CLIP}, None),
     "UC207": ("compare private/old.jsonl new.jsonl", {"private/old.jsonl": ""}, _private),
@@ -224,6 +228,7 @@ INTERNAL = {
     "parity/adapters/base.py: FunctionsMissingError",
     "parity/workers/user_function.py: UserFunctionError",
     "port/to_config.py: UnsureError",
+    "source/values.py: _UnknownError",
     "verify/errors.py: InvalidStepError",
 }
 """Exceptions that other code catches before a command ends. It turns them into an error with a code, or into a part of

@@ -37,9 +37,7 @@ def add_parser(commands: Any) -> None:
         help="torch: port to PyTorch (default without --check). drop-in: keep the framework, and use "
         "unified_clip's functions (default with --check)",
     )
-    port.add_argument(
-        "--native", action="store_true", help="with --to torch: call PyTorch's own functions instead of unified_clip's"
-    )
+    port.add_argument("--native", action="store_true", help=argparse.SUPPRESS)  # was an option until 1.0
     add_format(port, "text", "json", "diff", old=["json", "diff"])
     port.add_argument("--write", action="store_true", help="change the files in place")
     port.add_argument(
@@ -62,8 +60,9 @@ def _check_options(options: argparse.Namespace) -> None:
     if not options.paths:
         remedy = "Pass the files or directories to port. To compare two steps, run `unified-clip verify OLD NEW`."
         raise UsageError(f"No PATH given. {remedy}", "UC201")
-    if options.native and _target(options) == "drop-in":
-        raise UsageError("--native requires --to torch. Remove --native, or use --to torch.")
+    if options.native:
+        advice = "The new code calls unified_clip.torch, which clips by PyTorch's rule. To call PyTorch's own functions"
+        raise UsageError(f"--native is removed. {advice}, replace these calls by hand. Remove --native.")
     if options.force and not options.write:
         raise UsageError("--force applies to --write only. Remove --force, or add --write.")
 
@@ -85,13 +84,13 @@ def run(options: argparse.Namespace) -> int:
     ported: list[PortedFile] = []
     try:
         with progress({"files": len(paths)}) as advance:
-            ported, unreadable = port_files.port_all(paths, target, options.native, partial(advance, "files"))
+            ported, unreadable = port_files.port_all(paths, target, partial(advance, "files"))
             unreadable += port_files.imported_clips(paths)
         if options.write:
             if not options.force:
                 port_files.check_clean([file.path for file in ported if file.is_changed])
             port_files.write(ported)
-        report = build.build_report(ported, unreadable, target, options.native, written=options.write)
+        report = build.build_report(ported, unreadable, target, written=options.write)
         if options.report:
             build.write(options.report, report)
         _print(options, report, ported)

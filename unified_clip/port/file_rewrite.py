@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import cast
+from collections.abc import Sequence
 
-import libcst as cst
-
-from ..config.formats.python_source import Source
 from ..errors import ConfigError
+from ..source import unused_result
+from ..source.edits import Edits
+from ..source.module import Module
+from ..source.scopes import Assignment
+from ..source.tree import Target as NameNode
+from ..source.tree import arguments_of, first_name, keywords_of, names_in, text_of
 from .found_clip import FoundClip
+from .gradient_flow import Gradients
 from .ported_clip import PortedClip, Target, Verdict
-from .source import unused_result
-from .source.edits import Edits
-from .source.gradient_flow import Gradients
-from .source.module import Module
-from .source.renames import Renames
-from .source.syntax_tree import keywords_of
 from .to_config import of_family
 
 
 class FileRewrite:
-    def __init__(self, module: Module, clips: Sequence[FoundClip], target: Target, native: bool) -> None:
-        self.module, self.clips, self.target, self.native = module, clips, target, native
+    def __init__(self, module: Module, clips: Sequence[FoundClip], target: Target) -> None:
+        self.module, self.clips, self.target = module, clips, target
         self.edits = Edits(module)
         self.renames = Renames(module, self.edits)
         self.gradients = Gradients(module)
@@ -36,17 +32,11 @@ class FileRewrite:
     def why_unused(self, clip: FoundClip) -> str:
         """Return why no code uses the result of a clip, or ''."""
         assert clip.call is not None
-        source, calls = self._parsed
         try:
-            unused_result.check(source, calls[self.module.position(clip.call)])
+            unused_result.check(self.module, clip.call)
         except ConfigError as error:
             return str(error)
         return ""
-
-    @cached_property
-    def _parsed(self) -> tuple[Source, Mapping[tuple[int, int], ast.Call]]:
-        source = Source(self.module.tree.code, "")
-        return source, unused_result.calls(source, self.module.tree.code)
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
@@ -63,6 +53,7 @@ class FileRewrite:
 
     def rename(self, clip: FoundClip, framework: str) -> None:
         module, name = f"unified_clip.{framework}", clip.function.replacement
+        assert isinstance(clip.node, ast.Name | ast.Attribute)
         self.renames.add(clip.node, module, name)
         self.rename_arguments(clip)
         self.rewrite(clip, f"{module}.{name}")
@@ -74,9 +65,10 @@ class FileRewrite:
         function = clip.function
         for keyword, argument in keywords_of(clip.call).items():
             if keyword in function.renamed:
-                self.edits.replace(cast(cst.Name, argument.keyword), function.renamed[keyword])
-        for argument, name in list(zip(clip.call.args, function.new_names, strict=False))[function.same_positions :]:
-            if argument.keyword is None:
+                self.edits.rename_keyword(argument, function.renamed[keyword])
+        pairs = zip(arguments_of(clip.call), function.new_names, strict=False)
+        for argument, name in list(pairs)[function.same_positions :]:
+            if not argument.keyword and not argument.star:
                 self.edits.pass_by_keyword(argument, name)
 
     def check(self, clip: FoundClip, *checks: str) -> None:
@@ -86,3 +78,124 @@ class FileRewrite:
         site = self.sites[clip]
         site.verdict, site.reason, site.rule = verdict, reason, self.rule
         return site
+
+
+class Renames:
+    """Replaces imported functions in the import statement, or at each use."""
+
+    def __init__(self, module: Module, edits: Edits) -> None:
+        self._module, self._edits = module, edits
+        self._replacements: dict[NameNode, tuple[str, str]] = {}
+        self._changed: dict[ast.ImportFrom | ast.Import, dict[ast.alias, str]] = {}
+        """{import statement: {removed name: its replacement, or '' for none}}"""
+
+        self._modules: dict[ast.ImportFrom | ast.Import, str] = {}
+
+        self._beside: list[tuple[ast.stmt, str]] = []
+        """(import statement, module to import below the statement)"""
+
+        self._at_top: set[str] = set()
+
+    def add(self, node: NameNode, module: str, name: str) -> None:
+        self._replacements[node] = module, name
+
+    def apply(self) -> None:
+        by_import: dict[Assignment, list[NameNode]] = {}
+        for node in self._replacements:
+            assignment = self._assignment(node)
+            if assignment is None:
+                self._replace(node)
+            else:
+                by_import.setdefault(assignment, []).append(node)
+        for assignment, nodes in by_import.items():
+            self._by_import(assignment, nodes)
+        for statement, changed in self._changed.items():
+            self._change_import(statement, changed)
+        for module in self._at_top:
+            self._edits.add_import(module)
+        for line, module in self._beside:
+            if self._at_top and self._module.enclosing_function(line) is not None:
+                self._edits.add_import(module)  # an import in the function would hide the import at the top
+            else:
+                self._edits.insert_after(line, f"import {module}")
+
+    def _assignment(self, node: NameNode) -> Assignment | None:
+        """Return the import of a name, or None if its import statement cannot be edited."""
+        assignments = self._assignments(node)
+        only = assignments[0] if len(assignments) == 1 else None
+        if only is None or only.alias is None or not self._is_own(only):
+            return None
+        is_guarded = self._module.enclosing(only.node, ast.Try, ast.If) is not None
+        return only if not is_guarded and self._module.has_own_line(only.node) else None
+
+    def _assignments(self, node: NameNode) -> Sequence[Assignment]:
+        first = first_name(node)
+        return self._module.scope(first).find(first.id) if first is not None else []
+
+    def _by_import(self, assignment: Assignment, nodes: Sequence[NameNode]) -> None:
+        statement, alias = assignment.node, assignment.alias
+        assert isinstance(statement, ast.Import | ast.ImportFrom)
+        assert alias is not None
+        all_change = {*assignment.reads} == {first_name(node) for node in nodes}
+        replacements = {self._replacements[node] for node in nodes}
+        if all_change and len(replacements) == 1 and all(isinstance(node, ast.Name) for node in nodes):
+            ((module, name),) = replacements
+            new = f"{name} as {assignment.name}" if assignment.name != name else name
+            self._changed.setdefault(statement, {})[alias] = new
+            self._modules[statement] = module
+            return
+        for node in nodes:
+            self._replace(node)
+        is_dotted = alias.name.count(".") + (alias.asname is not None) > 0
+        if all_change and is_dotted and not self._is_named_in_text(assignment.name):
+            self._changed.setdefault(statement, {})[alias] = ""
+
+    def _is_named_in_text(self, name: str) -> bool:
+        """Return whether a text names an import, as in __all__, or in an annotation such as "torch.Tensor"."""
+        for node in self._module.nodes:
+            text = text_of(node)
+            if text == name or (text is not None and name in text and self._module.is_annotation(node)):
+                return True
+        return False
+
+    def _replace(self, node: NameNode) -> None:
+        module, name = self._replacements[node]
+        self._edits.replace(node, f"{module}.{name}")
+        imports = [assignment for assignment in self._assignments(node) if assignment.alias is not None]
+        if not imports or any(map(self._is_at_top, imports)):
+            self._at_top.add(module)
+        else:
+            self._beside += [(self._module.statement(assignment.node), module) for assignment in imports]
+
+    def _is_own(self, assignment: Assignment) -> bool:
+        """Return whether the import binds a name of its own scope, and not a global or nonlocal name."""
+        return assignment.name not in assignment.scope.elsewhere
+
+    def _is_at_top(self, assignment: Assignment) -> bool:
+        if not self._is_own(assignment) or not self._module.has_own_line(assignment.node):
+            return True
+        return self._module.parents[assignment.node] is self._module.tree
+
+    def _change_import(self, statement: ast.Import | ast.ImportFrom, changed: dict[ast.alias, str]) -> None:
+        names = ", ".join(sorted({name for name in changed.values() if name}))
+        new = [f"from {self._modules[statement]} import {names}"] if names else []
+        if len(changed) == len(statement.names):
+            self._edits.rewrite(statement, new)
+            return
+        self._edits.remove_names(statement, [*changed])
+        for line in new:
+            self._edits.insert_after(statement, line)
+
+
+def is_name_taken(module: Module) -> bool:
+    """Return whether the file uses the name unified_clip for anything else than the package."""
+    scopes = [module.scope(node) for node in module.nodes if "unified_clip" in names_in(node)]
+    assignments = [assignment for scope in scopes for assignment in scope.find("unified_clip")]
+    return not all(map(_is_unified_clip, assignments))
+
+
+def _is_unified_clip(assignment: Assignment) -> bool:
+    alias = assignment.alias
+    if alias is None or not isinstance(assignment.node, ast.Import):
+        return False
+    return alias.name == "unified_clip" or alias.asname is None

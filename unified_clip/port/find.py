@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-import libcst as cst
-
+from ..source.module import SELF, Module
+from ..source.tree import Target, arguments_of, is_name, keywords_of, last_name, method_of, text_of
 from . import catalog, clip_coefficients, possible_clips, trainer_arguments
 from .catalog import CLIP_NAME, KERAS_OPTIMIZER, KERAS_RULES, ClipFunction, clip_function, clip_packages, last_names
-from .found_clip import CLAMP_PACKAGES, Arguments, FoundClip, Imports, SettingEntry, entry_of
-from .source.module import SELF, Module
-from .source.syntax_tree import Target, is_name, keywords_of, method_of
+from .found_clip import CLAMP_PACKAGES, Arguments, FoundClip, Imports, SettingEntry, entries_of
 
+MAX_TEXT = 100
 CHECKS = ("isinstance", "issubclass")
 UNKNOWN_OPTIMIZER = "The optimizer that gets this argument cannot be inferred."
-PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cst.AssignTarget, cst.FunctionDef)
 
 
 def find(module: Module) -> list[FoundClip]:
@@ -32,30 +31,31 @@ def find(module: Module) -> list[FoundClip]:
 def _replaced(module: Module) -> Iterator[ClipFunction]:
     for node in module.nodes:
         name = ""
-        if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
+        if isinstance(node, ast.Attribute) and node.attr in last_names() and module.is_target(node):
             name = module.full_name(node)
-        elif isinstance(node, cst.Call) and module.code(node.func).endswith(("setattr", "patch", "patch.object")):
-            texts = [argument.value for argument in node.args[:2] if isinstance(argument.value, cst.SimpleString)]
-            owner = [module.full_name(argument.value) for argument in node.args[:1] if argument.value not in texts]
-            name = ".".join([*owner, *(str(text.evaluated_value) for text in texts)])
+        elif isinstance(node, ast.Call) and module.code(node.func).endswith(("setattr", "patch", "patch.object")):
+            values = [argument.value for argument in arguments_of(node)[:2]]
+            texts = [text for value in values if (text := text_of(value)) is not None]
+            owner = [module.full_name(value) for value in values[:1] if text_of(value) is None]
+            name = ".".join([*owner, *texts])
         if (function := clip_function(name)) is not None:
             yield function
 
 
-def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundClip]:
-    if isinstance(node, cst.Name | cst.Attribute):
+def _at(module: Module, imports: Imports, node: ast.AST) -> Iterator[FoundClip]:
+    if isinstance(node, ast.Name | ast.Attribute):
         yield from _named(module, imports, node)
-    elif isinstance(node, cst.Call):
+    elif isinstance(node, ast.Call):
         yield from _keyword_arguments(module, imports, node)
         yield from _method(module, imports, node)
         yield from possible_clips.got_by_name(module, node)
         yield from trainer_arguments.clips_in_call(module, imports, node)
         yield from clip_coefficients.clip_coefficient_in_call(module, node)
-    elif isinstance(node, cst.BinaryOperation | cst.AugAssign):
+    elif isinstance(node, ast.BinOp | ast.AugAssign):
         yield from clip_coefficients.clip_coefficients(module, node)
-    elif isinstance(node, cst.ClassDef) and imports.has_trainers:
+    elif isinstance(node, ast.ClassDef) and imports.has_trainers:
         yield from trainer_arguments.clips_in_bases(module, node)
-    elif (entry := entry_of(module, node)) is not None:
+    for entry in entries_of(module, node):
         yield from _assigned_limit(imports, entry)
         yield from trainer_arguments.clips_in_entry(imports, entry)
 
@@ -77,12 +77,12 @@ def _assigned_limit(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip
 
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
-    last = node.attr.value if isinstance(node, cst.Attribute) else node.value
-    is_alias = isinstance(node, cst.Name) and last in imports.aliases
+    last = last_name(node)
+    is_alias = isinstance(node, ast.Name) and last in imports.aliases
     is_known = is_alias or (
         last in last_names() and (last != "clip" or imports.packages & (clip_packages() | CLAMP_PACKAGES))
     )
-    if not (is_known or CLIP_NAME.search(last)) or not _is_read(module, node):
+    if not (is_known or CLIP_NAME.search(last)) or isinstance(node.ctx, ast.Store):
         return
     names = module.full_names(node)
     functions = {name: clip_function(name) for name in sorted(names)}
@@ -104,14 +104,15 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     yield FoundClip(node, name, function, module.call_of(node), why_not)
 
 
-def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    call = module.enclosing(node, cst.Call)
+def _by_argument(module: Module, node: ast.AST, function: ClipFunction, name: str) -> Iterator[FoundClip]:
+    call = module.enclosing(node, ast.Call)
     if call is None:
         return
     arguments = Arguments(call, function.parameters if call.func is node else ())
     full_name = f"{name}({function.needs}=)"
     if function.needs in arguments.passed:
-        yield FoundClip(arguments.passed[function.needs], full_name, function, call)
+        argument = arguments.passed[function.needs]
+        yield FoundClip(argument.node, full_name, function, call, argument=argument)
     elif any(argument.startswith("*") for argument in arguments.unknown):
         why_not = (
             f"A starred argument might contain {function.needs}=. If the argument contains {function.needs}=, write "
@@ -120,30 +121,18 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
         yield FoundClip(node, full_name, function, call, why_not)
 
 
-def _is_read(module: Module, node: Target) -> bool:
+def _use_problem(module: Module, node: ast.AST, function: ClipFunction) -> str:
     parent = module.parents.get(node)
-    if isinstance(parent, cst.Attribute):
-        return parent.attr is not node
-    if isinstance(parent, cst.Param):
-        return parent.name is not node
-    if isinstance(parent, PLACES_OF_NAMES) or (isinstance(parent, cst.Arg) and parent.keyword is node):
-        return False
-    return not module.is_target(node) and module.enclosing(node, cst.Import, cst.ImportFrom) is None
-
-
-def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    parent = module.parents.get(node)
-    outer = module.parents.get(parent) if parent is not None else None
-    if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
+    if isinstance(parent, ast.ClassDef) and node in parent.bases:
         return f"This subclass of {function.name} may clip differently. Port the subclass by hand."
-    call = module.enclosing(node, cst.Call)
+    call = module.enclosing(node, ast.Call)
     if call is not None and call.func is not node and module.code(call.func) in CHECKS:
         problem = f"This line tests whether an object is a {function.name}."
         return f"{problem} Port the code that creates the object. Then test for the class of the new object."
     return ""
 
 
-def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
+def _keyword_arguments(module: Module, imports: Imports, call: ast.Call) -> Iterator[FoundClip]:
     passed = keywords_of(call)
     name = module.full_name(call.func) if passed.keys() & {*KERAS_RULES, "need_clip"} else ""
     for keyword, argument in passed.items():
@@ -154,17 +143,18 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
                 else f"{UNKNOWN_OPTIMIZER} For an optimizer of Keras, write the name of its class, as in "
                 "keras.optimizers.Adam(clipnorm=1.0). For a class of your own, port this argument by hand."
             )
-            yield FoundClip(argument, f"{name or module.code(call.func)}({keyword}=)", call=call, why_not=why_not)
+            full_name = f"{name or module.code(call.func)}({keyword}=)"
+            yield FoundClip(argument.node, full_name, call=call, why_not=why_not, argument=argument)
         elif keyword == "need_clip" and is_name(argument.value, "False"):
             owner = name or module.code(call.func)
             if "paddle" in imports.packages and clip_function(owner) is None:
-                yield FoundClip(argument, f"{owner}(need_clip=)", call=call)
+                yield FoundClip(argument.node, f"{owner}(need_clip=)", call=call, argument=argument)
 
 
-def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
+def _method(module: Module, imports: Imports, call: ast.Call) -> Iterator[FoundClip]:
     function = clip_function(f"Tensor.{method_of(call)}")
     is_of_engine = method_of(call) in catalog.ENGINE_METHODS and imports.packages & catalog.ENGINE_PACKAGES
-    if not isinstance(call.func, cst.Attribute) or not (function or is_of_engine):
+    if not isinstance(call.func, ast.Attribute) or not (function or is_of_engine):
         return
     if module.code(call.func.value) in SELF and method_of(call) in module.function_names:
         return  # the file has the method's own code
@@ -173,3 +163,31 @@ def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
         yield FoundClip(call, module.code(call.func), function, call, tensor=call.func.value)
     elif names == {""} and not any(possible_clips.possible_clips_named(module, imports, call.func, names)):
         yield FoundClip(call, module.code(call.func), call=call, why_not=possible_clips.OF_ENGINE)
+
+
+def identifiers(module: Module) -> set[str]:
+    """Return the names and short strings of a file. Omit `getattr` if no call of getattr can return a clip."""
+    names = {name for node in module.nodes for name in _identifiers_of(node)}
+    return names if "getattr" not in names or _looks_up_attributes(module) else names - {"getattr"}
+
+
+def _identifiers_of(node: ast.AST) -> Sequence[str]:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+            return [name]
+        case ast.alias(name=name) | ast.ImportFrom(module=str(name)):
+            return name.split(".")
+        case ast.Constant(value=str(text)) if len(text) < MAX_TEXT:
+            return [text]
+    return ()
+
+
+def _looks_up_attributes(module: Module) -> bool:
+    owners = [
+        arguments_of(call)[0].value for call in module.calls if is_name(call.func, "getattr") and _is_variable(call)
+    ]
+    return any(module.full_names(owner) != {""} for owner in owners)
+
+
+def _is_variable(call: ast.Call) -> bool:
+    return len(arguments_of(call)) > 1 and not isinstance(arguments_of(call)[1].value, ast.Constant)

@@ -68,7 +68,6 @@ def _below(path: Path) -> list[Path]:
 def port_all(
     paths: Sequence[Path],
     target: Target = "torch",
-    native: bool = False,
     advance: Advance = lambda count: None,
     read: Read = atomic_files.read_bytes,
     edit: bool = True,
@@ -80,9 +79,7 @@ def port_all(
     results = {path: None if edit else _without_clip(path, read) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
     advance(len(paths) - len(candidates))
-    with closing(
-        _results(partial(_port_one, target=target, native=native, read=read, edit=edit), candidates)
-    ) as ported:
+    with closing(_results(partial(_port_one, target=target, read=read, edit=edit), candidates)) as ported:
         for path, result in zip(candidates, ported, strict=True):
             results[path] = result
             advance(1)
@@ -174,9 +171,9 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _port_one(path: Path, target: Target, native: bool, read: Read, edit: bool) -> Result:
+def _port_one(path: Path, target: Target, read: Read, edit: bool) -> Result:
     try:
-        ported = port(path, read(path), target, native, edit=edit)
+        ported = port(path, read(path), target, edit=edit)
         return ported if ported.sites else PortedFile(path, b"", b"")
     except UnreadableSourceError as error:
         return UnreadableFile(path, str(error))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 
-import libcst as cst
-
+from ..source.local_imports import file_of
+from ..source.module import SELF, Module
+from ..source.tree import Target, arguments_of, is_name, keywords_of, last_name, text_of
 from .catalog import (
     CLIP_NAME,
     ENGINE_METHODS,
@@ -18,9 +20,7 @@ from .catalog import (
     last_names,
 )
 from .found_clip import FoundClip, Imports
-from .source.gradient_flow import Gradients
-from .source.module import SELF, Module
-from .source.syntax_tree import Target, is_name, keywords_of
+from .gradient_flow import Gradients
 
 BY_NAME = (
     "getattr looks this clip up by its name. Write the function or class instead of getattr. If the name varies, use "
@@ -65,17 +65,17 @@ def possible_clips_named(module: Module, imports: Imports, node: Target, names: 
     elif wrapped := list(_of_wrapper(module, node, names, call)):
         yield from wrapped
     elif call is not None:
-        if call.func is not node and isinstance(call.func, cst.Name) and CLIP_NAME.search(call.func.value):
+        if call.func is not node and isinstance(call.func, ast.Name) and CLIP_NAME.search(call.func.id):
             return  # the clip is yielded for the variable by which the code calls the function
         for package, last in sorted((name.rpartition(".")[0], name.rpartition(".")[2]) for name in names):
             is_known = not package or package.startswith(".") or package.partition(".")[0] == "unified_clip"
-            looks_like_clip = CLIP_NAME.search(last) or CLIP_NAME.search(_last(node))
-            if looks_like_clip and not is_known and not module.is_in_project(package):
+            looks_like_clip = CLIP_NAME.search(last) or CLIP_NAME.search(last_name(node))
+            if looks_like_clip and not is_known and not _is_in_project(module, package):
                 yield FoundClip(node, f"{package}.{last}", why_not=UNKNOWN_FUNCTION.format(f"{package}.{last}"))
                 return
 
 
-def _of_wrapper(module: Module, node: Target, names: set[str], call: cst.Call | None) -> Iterator[FoundClip]:
+def _of_wrapper(module: Module, node: Target, names: set[str], call: ast.Call | None) -> Iterator[FoundClip]:
     code, package = module.code(node), min(names).rpartition(".")[0]
     function, is_known = clip_function(code), package.partition(".")[0] in {*FRAMEWORKS, "numpy", "unified_clip"}
     if function is not None and function.rule in ("norm", "global_norm") and not is_known:
@@ -83,11 +83,11 @@ def _of_wrapper(module: Module, node: Target, names: set[str], call: cst.Call | 
         yield FoundClip(node, code, function, call, why_not)
 
 
-def _last(node: Target) -> str:
-    return node.attr.value if isinstance(node, cst.Attribute) else node.value
+def _is_in_project(module: Module, package: str) -> bool:
+    return module.path is not None and file_of(package, module.path)[0] is not None
 
 
-def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
+def _from_star(module: Module, imports: Imports, node: Target, call: ast.Call | None) -> Iterator[FoundClip]:
     code = module.code(node)
     for package in imports.stars:
         if function := clip_function(f"{package}.{code}"):
@@ -103,15 +103,15 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
     why_not = f"This name might come from `{star}`. Import the name: from MODULE import {name}"
     if full_name and ("." in code or CLIP_NAME.search(code)):
         yield FoundClip(node, code, functions[full_name], call, why_not)
-    elif call is not None and CLIP_NAME.search(_last(node)):
+    elif call is not None and CLIP_NAME.search(last_name(node)):
         yield FoundClip(node, code, call=call, why_not=why_not)
 
 
-def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
+def _of_unknown_object(module: Module, imports: Imports, node: Target, call: ast.Call | None) -> Iterator[FoundClip]:
     """Find calls such as import_module("paddle.nn").ClipGradByNorm(1.0)."""
-    if call is None or not isinstance(node, cst.Attribute):
+    if call is None or not isinstance(node, ast.Attribute):
         return
-    owner, last = module.code(node.value), node.attr.value
+    owner, last = module.code(node.value), node.attr
     if last in ENGINE_METHODS:
         is_own = owner in SELF and last in module.function_names
         if call.func is not node and not is_own and imports.packages & ENGINE_PACKAGES:
@@ -124,37 +124,37 @@ def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst
         yield FoundClip(node, module.code(node), call=call, why_not=UNKNOWN_OWNER.format(owner))
 
 
-def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    if not is_name(call.func, "getattr") or len(call.args) < 2:
+def got_by_name(module: Module, call: ast.Call) -> Iterator[FoundClip]:
+    if not is_name(call.func, "getattr") or len(arguments_of(call)) < 2:
         return
-    owner = module.full_name(call.args[0].value)
-    pattern = _pattern(call.args[1].value)
-    names = [name for name in last_names() if re.fullmatch(pattern, name)] if owner else []
-    clips = [function for name in names if (function := clip_function(f"{owner}.{name}")) is not None]
+    owner, name = (argument.value for argument in arguments_of(call)[:2])
+    package, pattern = module.full_name(owner), _pattern(name)
+    names = [name for name in last_names() if re.fullmatch(pattern, name)] if package else []
+    clips = [function for name in names if (function := clip_function(f"{package}.{name}")) is not None]
     if not clips:
         return
     has_word = "clip" in words_around(module, call).lower()
     if has_word or _may_be_clip(module, call, clips):
-        yield FoundClip(call, f"getattr({owner}, ...)", call=call, why_not=BY_NAME if has_word else MAY_BE_CLIP)
+        yield FoundClip(call, f"getattr({package}, ...)", call=call, why_not=BY_NAME if has_word else MAY_BE_CLIP)
 
 
-def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
+def _may_be_clip(module: Module, call: ast.Call, clips: Sequence[ClipFunction]) -> bool:
     calls = calls_of(module, call)
     gradients = Gradients(module)
     if any("clip" in keyword for call in calls for keyword in keywords_of(call)):
         return True
-    tensors = [call.args[0].value for call in calls if call.args]
+    tensors = [argument.value for call in calls for argument in arguments_of(call)[:1]]
     if any(map(gradients.may_be_gradient, tensors)):
         return True
     own = [function for function in clips if function.kind not in ("any tensor", "functional")]
     if not own or not all(any(_accepts(function, call) for function in own) for call in calls):
         return False
-    outer = module.enclosing(call, cst.ClassDef)  # a layer of Paddle creates no optimizer, so it creates no clip
-    is_in_layer = outer is not None and any(module.code(base.value).endswith("Layer") for base in outer.bases)
+    outer = module.enclosing(call, ast.ClassDef)  # a layer of Paddle creates no optimizer, so it creates no clip
+    is_in_layer = outer is not None and any(module.code(base).endswith("Layer") for base in outer.bases)
     return not is_in_layer and not _is_named_otherwise(module, call)
 
 
-def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
+def calls_of(module: Module, node: ast.AST, depth: int = 0) -> list[ast.Call]:
     call = module.call_of(node)
     calls = [] if call is None else [call]
     for read in module.assigned(node).reads if depth < MAX_ALIASES else ():
@@ -162,40 +162,43 @@ def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call
     return calls
 
 
-def _accepts(function: ClipFunction, call: cst.Call) -> bool:
+def _accepts(function: ClipFunction, call: ast.Call) -> bool:
     names = {*function.parameters, *function.renamed}
-    is_short = not function.parameters or len(call.args) <= len(names)
-    return bool(call.args) and keywords_of(call).keys() <= names and is_short
+    number = len(arguments_of(call))
+    is_short = not function.parameters or number <= len(names)
+    return bool(number) and keywords_of(call).keys() <= names and is_short
 
 
-def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
-    match call.args[1].value:
-        case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
+def _is_named_otherwise(module: Module, call: ast.Call) -> bool:
+    match arguments_of(call)[1].value:
+        case ast.Attribute(attr=words):
+            pass
+        case ast.Subscript(slice=name) | name:
             words = module.code(name)
-    function = module.enclosing(call, cst.FunctionDef)
-    around = function.name.value if function is not None else ""
+    function = module.enclosing_definition(call)
+    around = function.name if function is not None else ""
     return any(map(LAYER_NAMES.search, (words, around))) or OTHER_NAMES.search(words) is not None
 
 
-def _pattern(node: cst.BaseExpression) -> str:
+def _pattern(node: ast.expr) -> str:
     """Return a regular expression that matches every possible value of a Python expression."""
     match node:
-        case cst.SimpleString():
-            return re.escape(str(node.evaluated_value))
-        case cst.FormattedString(parts=parts):
-            texts = [part.value if isinstance(part, cst.FormattedStringText) else None for part in parts]
+        case ast.Constant(value=str(text)):
+            return re.escape(text)
+        case ast.JoinedStr(values=parts):
+            texts = map(text_of, parts)
             return "".join(".*" if text is None else re.escape(text) for text in texts)
-        case cst.BinaryOperation(left=left, right=right, operator=cst.Add()):
+        case ast.BinOp(left=left, right=right, op=ast.Add()):
             return _pattern(left) + _pattern(right)
     return ".*"
 
 
-def words_around(module: Module, node: cst.CSTNode) -> str:
-    words = [module.code(argument) for argument in getattr(node, "args", ())[1:]]
+def words_around(module: Module, node: ast.AST) -> str:
+    words = [module.code(each.node) for each in arguments_of(node)[1:]] if isinstance(node, ast.Call) else []
     for outer in module.ancestors(node):
         match outer:
-            case cst.FunctionDef(name=name) | cst.Arg(keyword=cst.Name() as name):
-                words.append(name.value)
-            case cst.Assign(targets=targets):
-                words += [module.code(target.target) for target in targets]
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.keyword(arg=str(name)):
+                words.append(name)
+            case ast.Assign(targets=targets):
+                words += map(module.code, targets)
     return " ".join(words)

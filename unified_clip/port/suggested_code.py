@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Iterator
 from typing import cast
 
-import libcst as cst
-
+from ..source.module import Module
+from ..source.tree import arguments_of, keywords_of, sorted_nodes
 from . import trainer_arguments
 from .catalog import KERAS_RULES, TrainerSetting, clip_function
-from .found_clip import Arguments, FoundClip, entry_of
+from .found_clip import Arguments, FoundClip, entries_of, number_of
+from .gradient_flow import Gradients
 from .ported_clip import Target
-from .source.gradient_flow import Gradients
-from .source.module import Module
-from .source.syntax_tree import keyword_of, keywords_of, sorted_nodes
 from .steps.paddle_clips import SELECTING_ARGUMENTS
 from .steps.parameter_groups import may_have_groups
 from .steps.static_programs import is_static
@@ -56,11 +55,11 @@ def suggested_lines(module: Module, clip: FoundClip, target: Target, gradients: 
     if clip.function.framework == "optax":
         is_late = _in_optax(module, clip)[0] == NOT_FIRST
         return [*([CLIPS_UPDATES] if is_late else []), "import unified_clip", f"{_config(module, clip)}.as_optax()"]
-    if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument:
+    if clip.argument is not None and clip.is_optimizer_argument:
         optimizer = _variable(module, clip.call)
         return [
             "import unified_clip",
-            f"{_config(module, clip)}.attach_to({optimizer})  # and remove {keyword_of(clip.node)}=",
+            f"{_config(module, clip)}.attach_to({optimizer})  # and remove {clip.argument.keyword}=",
         ]
     return []
 
@@ -85,8 +84,8 @@ def _same_call(module: Module, clip: FoundClip) -> list[str]:
     if clip.call is None or not function.replacement:
         return []
     codes = []
-    for position, argument in enumerate(clip.call.args):
-        name = keyword_of(argument) or (function.parameters[position] if position >= function.same_positions else "")
+    for position, argument in enumerate(arguments_of(clip.call)):
+        name = argument.keyword or (function.parameters[position] if position >= function.same_positions else "")
         name = function.renamed.get(name, name)
         codes.append(f"{name}={module.code(argument.value)}" if name else argument.star + module.code(argument.value))
     return ["import unified_clip.torch", f"unified_clip.torch.{function.replacement}({', '.join(codes)})"]
@@ -109,10 +108,11 @@ def _for_setting(module: Module, clip: FoundClip, setting: TrainerSetting) -> li
 
 
 def _for_entry(module: Module, clip: FoundClip) -> list[str]:
-    entry = entry_of(module, clip.node) or entry_of(module, module.parents[clip.node])
+    entries = entries_of(module, module.parents[clip.node])
+    entry = next((each for each in entries if each.node is clip.node), None)
     if entry is None or entry.keyword not in KERAS_RULES:
         return []
-    limit = module.number(entry.value)
+    limit = number_of(module, entry.value)
     if limit is not None and limit <= 0:
         return []  # most versions of Keras then clip nothing
     if entry.keyword == "clipnorm" and any(name.startswith("keras.") for name in module.used_names):
@@ -138,7 +138,7 @@ def _config(module: Module, clip: FoundClip) -> str:
 
 def _attached(module: Module, clip: FoundClip) -> list[str]:
     """Return the lines that attach a clip to an optimizer of PyTorch."""
-    is_limit = isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument
+    is_limit = clip.argument is not None and clip.is_optimizer_argument
     if not is_limit:
         is_created = clip.kind == "class" and clip.call is not None and not clip.why_not
         selects = any(name in clip.arguments.passed for name in SELECTING_ARGUMENTS)
@@ -160,21 +160,20 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
     ]
 
 
-def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
-    value: cst.CSTNode | None = clip.call
-    if isinstance(module.parents.get(value) if value is not None else None, cst.IfExp):
-        value = module.parents[cast(cst.CSTNode, value)]
+def _optimizer_of(module: Module, clip: FoundClip) -> ast.Call | None:
+    value: ast.AST | None = clip.call
+    if isinstance(module.parents.get(value) if value is not None else None, ast.IfExp):
+        value = module.parents[cast(ast.AST, value)]
     for place in [value, *module.assigned(value).reads] if value is not None else ():
-        argument = module.parents.get(place)
-        call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None
-        if isinstance(argument, cst.Arg) and keyword_of(argument) == "grad_clip" and isinstance(call, cst.Call):
-            return call
+        passed = module.argument(place)
+        if passed is not None and passed[1].keyword == "grad_clip":
+            return passed[0]
     return None
 
 
-def _variable(module: Module, call: cst.Call | None) -> str:
+def _variable(module: Module, call: ast.Call | None) -> str:
     match module.parents.get(call) if call is not None else None:
-        case cst.Assign(targets=[cst.AssignTarget(target=target), *_]) | cst.AnnAssign(target=target):
+        case ast.Assign(targets=[target, *_]) | ast.AnnAssign(target=target):
             return module.code(target)
     return "optimizer"
 
@@ -182,7 +181,7 @@ def _variable(module: Module, call: cst.Call | None) -> str:
 def loss_scale_of(module: Module, clip: FoundClip) -> str:
     for bound in (bound for limit in clip.limits for bound in module.binding(limit).bounds):
         statement = bound.node
-        if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.MultiplyAssign):
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Mult):
             factor = module.code(statement.value)
             if "scal" in factor.lower():
                 return factor
@@ -220,31 +219,30 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
     """Return (comment about the position in optax.chain, description of the clipped parameters)."""
-    node: cst.CSTNode | None = clip.node
+    node: ast.AST | None = clip.node
     advice, selected = UNKNOWN_POSITION, ""
-    while node is not None and not isinstance(node, cst.BaseStatement) and advice != NOT_FIRST:
-        parent = module.parents.get(node)
-        if isinstance(parent, cst.Call) and isinstance(node, cst.Arg):
-            name = module.full_name(parent.func)
+    while node is not None and not isinstance(node, ast.stmt) and advice != NOT_FIRST:
+        if (passed := module.argument(node)) is not None:
+            name = module.full_name(passed[0].func)
             if name == "optax.chain":
-                before = itertools.takewhile(lambda each: clip.node not in sorted_nodes(each), _chained(parent))
+                before = itertools.takewhile(lambda each: clip.node not in sorted_nodes(each), _chained(passed[0]))
                 advice = "" if all(_is_optax_clip(module, each) for each in before) else NOT_FIRST
             elif name in OPTAX_SELECTIONS:
                 selected = f"the parameters that {name} selects"
-        node = parent
+        node = module.parents.get(node)
     return advice, selected
 
 
-def _chained(chain: cst.Call) -> Iterator[cst.BaseExpression]:
-    for argument in chain.args:
-        if argument.star and isinstance(argument.value, cst.List | cst.Tuple):
-            yield from (element.value for element in argument.value.elements)
+def _chained(chain: ast.Call) -> Iterator[ast.expr]:
+    for argument in arguments_of(chain):
+        if argument.star and isinstance(argument.value, ast.List | ast.Tuple):
+            yield from argument.value.elts
         else:
             yield argument.value
 
 
-def _is_optax_clip(module: Module, node: cst.BaseExpression) -> bool:
-    function = clip_function(module.full_name(node.func)) if isinstance(node, cst.Call) else None
+def _is_optax_clip(module: Module, node: ast.expr) -> bool:
+    function = clip_function(module.full_name(node.func)) if isinstance(node, ast.Call) else None
     return function is not None and function.framework == "optax"
 
 
@@ -257,11 +255,10 @@ def _selected(module: Module, clip: FoundClip) -> str:
     return module.code(value) if value is not None and module.code(value) != "None" else ""
 
 
-def _setting_call(module: Module, clip: FoundClip) -> cst.Call | None:
+def _setting_call(module: Module, clip: FoundClip) -> ast.Call | None:
     for place in [clip.call, *module.assigned(clip.call).reads] if clip.call is not None else ():
-        argument = module.parents.get(place)
-        call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None
-        function = clip_function(module.full_name(call.func)) if isinstance(call, cst.Call) else None
-        if isinstance(call, cst.Call) and function is not None and "param_list" in function.parameters:
-            return call
+        passed = module.argument(place)
+        function = clip_function(module.full_name(passed[0].func)) if passed is not None else None
+        if passed is not None and function is not None and "param_list" in function.parameters:
+            return passed[0]
     return None

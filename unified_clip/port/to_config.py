@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import libcst as cst
-
 from ..config.clip_config import ClipConfig
 from ..errors import ConfigError
+from ..source.module import Module
+from ..source.tree import keywords_of
 from . import trainer_arguments
 from .catalog import KERAS_RULES, names
-from .found_clip import FoundClip
+from .found_clip import FoundClip, number_of
 from .ported_clip import Meaning
-from .source.module import Module
-from .source.syntax_tree import keyword_of, keywords_of
 
 OLD_ARGUMENTS = {"lr", "decay"}
 
@@ -26,21 +25,21 @@ class UnsureError(Exception):
     """A clip cannot be rewritten. The report prints the message as the reason."""
 
 
-def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
+def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[ast.expr | None]]:
     """Return (rule, family, limits). The rule is '' if no clip configuration has the same effect."""
     if clip.setting is not None:
         return trainer_arguments.rule_of_argument(module, clip, clip.setting), clip.setting.family, [clip.limit]
-    if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument:
-        return *_keras_rule(module, clip, keyword_of(clip.node)), [clip.node.value]
+    if clip.argument is not None and clip.is_optimizer_argument:
+        return *_keras_rule(module, clip, clip.argument.keyword), [clip.argument.value]
     return clip.function.rule, clip.function.family, limits_of(module, clip)
 
 
-def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
+def limits_of(module: Module, clip: FoundClip) -> list[ast.expr | None]:
     """Return [threshold] or [upper bound, lower bound]. A missing bound of torch.clamp is infinite."""
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):
         return limits
-    return [limit or cst.parse_expression(code) for limit, code in zip(limits, UNBOUNDED, strict=True)]
+    return [limit or module.expression(code) for limit, code in zip(limits, UNBOUNDED, strict=True)]
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
@@ -51,8 +50,10 @@ def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
 
 def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
     """Return whether the threshold is 0 or less. Most versions of Keras then do not clip."""
-    number = module.number(clip.node.value) if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument else None
-    return clip.setting is None and number is not None and number <= 0
+    if clip.argument is None or not clip.is_optimizer_argument or clip.setting is not None:
+        return False
+    number = number_of(module, clip.argument.value)
+    return number is not None and number <= 0
 
 
 def has_several_limits(module: Module, clip: FoundClip) -> bool:
@@ -80,7 +81,7 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
         return None
     settings: dict[str, Any] = {} if rule == "value" else {"family": family}
     if (order := clip.passed_as("norm_type")) is not None:
-        settings["norm_type"] = math.inf if module.code(order) in ("'inf'", '"inf"') else module.number(order)
+        settings["norm_type"] = math.inf if module.code(order) in ("'inf'", '"inf"') else number_of(module, order)
         if settings["norm_type"] is None:
             return None
     if (raises := clip.passed_as("error_if_nonfinite")) is not None and module.code(raises) != "False":
@@ -88,7 +89,7 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
             return None
         settings["nonfinite"] = "raise"
     passed = [limit for limit in limits if limit is not None]
-    numbers = [module.number(limit) for limit in passed]
+    numbers = [number_of(module, limit) for limit in passed]
     unknown = ""
     if None in numbers and len(numbers) == 2:
         settings["max"], settings["min"] = 1.0, -1.0
@@ -109,9 +110,9 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
         raise UnsureError(f"unified_clip rejects {noun} {code} of this clip: {problem}") from None
 
 
-def _argument(module: Module, node: cst.CSTNode) -> str:
-    parent = module.parents.get(node)
-    keyword = keyword_of(parent) if isinstance(parent, cst.Arg) else ""
+def _argument(module: Module, node: ast.AST) -> str:
+    passed = module.argument(node)
+    keyword = passed[1].keyword if passed is not None else ""
     return f"{keyword}={module.code(node)}" if keyword else module.code(node)
 
 

@@ -115,6 +115,10 @@ class Module(SyntaxTree):
         names += ["." * node.level + (node.module or "") for node in self.nodes if isinstance(node, ast.ImportFrom)]
         return frozenset(name.partition(".")[0] for name in names)
 
+    def dotted(self, node: ast.AST) -> str:
+        """Return the full name of an object, or the name as it is written if the file does not import it."""
+        return self.full_name(node) or (ast.unparse(node) if first_name(node) is not None else "")
+
     @cached_property
     def stars(self) -> list[str]:
         """The modules in statements such as `from module import *`."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from .._kit.parse import UnreadableSourceError, decoded
+from .._kit.parse import UnreadableSourceError, decoded, parse_python
 
 LINE_END = re.compile(r"\r\n?|\n")
 BLANK = " \t\f"
@@ -168,7 +168,9 @@ def on_one_line(code: str) -> str:
 
 def indented(code: str, before: str, unit: str, newline: str) -> str:
     """Indent the statements inside of a statement. Other lines, such as lines of a string, keep their text."""
-    starts = {node.lineno for node in ast.walk(ast.parse(code)) if isinstance(node, ast.stmt)} if "\n" in code else ()
+    starts = (
+        {node.lineno for node in ast.walk(parse_python(code)) if isinstance(node, ast.stmt)} if "\n" in code else ()
+    )
     lines = LINE_END.split(code)
     for number in range(2, len(lines) + 1):
         if number in starts:

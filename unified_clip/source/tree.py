@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from .._kit.parse import parse_python
+from .._kit.parse import UnreadableSourceError, parse_expression, parse_python
 from .text import Span, Text, on_one_line
 
 Target = ast.Name | ast.Attribute
@@ -38,9 +38,21 @@ class SyntaxTree:
         self.content, self.path = source, path
         self.text = Text(source)
         self.tree = parse_python(self.text.text)
-        self.parents: dict[ast.AST, ast.AST] = {}
-        self.nodes = sorted_nodes(self.tree, self.parents)
+        self._expressions: dict[ast.AST, str] = {}
+
+    @cached_property
+    def _walked(self) -> tuple[list[ast.AST], dict[ast.AST, ast.AST]]:
+        parents: dict[ast.AST, ast.AST] = {}
+        return sorted_nodes(self.tree, parents), parents
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
         """All nodes except SYMBOLS, in the order of the text."""
+        return self._walked[0]
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        return self._walked[1]
 
     def position(self, node: ast.AST) -> tuple[int, int]:
         """Return (line, column), both counted from 1."""
@@ -72,8 +84,8 @@ class SyntaxTree:
         if sys.version_info >= (3, 12) or self.enclosing(node, ast.JoinedStr) is None:
             return False
         try:
-            written = ast.parse(self.text.text[slice(*self.text.span(node))].strip(), mode="eval").body
-        except (SyntaxError, ValueError):
+            written = parse_expression(self.text.text[slice(*self.text.span(node))].strip())
+        except UnreadableSourceError:
             return True
         return ast.dump(written) != ast.dump(node)
 
@@ -82,7 +94,15 @@ class SyntaxTree:
 
     def code(self, node: ast.AST) -> str:
         """Return the code of a node, joined into one line without comments. Line breaks in strings remain."""
+        if node in self._expressions:
+            return self._expressions[node]
         return on_one_line(self.source(node)) if hasattr(node, "lineno") else ast.unparse(node)
+
+    def expression(self, code: str) -> ast.expr:
+        """Return an expression that the file does not contain, such as the default of a function's argument."""
+        expression = parse_expression(code)
+        self._expressions[expression] = code
+        return expression
 
     def line(self, node: ast.AST) -> str:
         return self.text.line(self.position(node)[0]).strip()
@@ -99,6 +119,18 @@ class SyntaxTree:
 
     def enclosing_function(self, node: ast.AST) -> Function | ast.Lambda | None:
         return self.enclosing(node, *FUNCTIONS)  # type: ignore[return-value]
+
+    def enclosing_definition(self, node: ast.AST) -> Function | None:
+        return self.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)  # type: ignore[return-value]
+
+    def is_annotation(self, node: ast.AST) -> bool:
+        """Return whether a node is part of the annotation of a variable, a parameter or a function."""
+        inner = node
+        for outer in self.ancestors(node):
+            if inner in (getattr(outer, "annotation", None), getattr(outer, "returns", None)):
+                return True
+            inner = outer
+        return False
 
     def call_of(self, node: ast.AST | None) -> ast.Call | None:
         call = self.parents.get(node) if node is not None else None
@@ -125,7 +157,7 @@ class SyntaxTree:
         inner = node
         for outer in (node, *self.ancestors(node)):
             if isinstance(outer, ast.stmt):
-                return None if hasattr(outer, "body") or isinstance(outer, ast.Match) else outer
+                return outer if is_simple(outer) else None
             may_skip = isinstance(outer, ast.IfExp) and inner is not outer.test
             if outer is not node and (may_skip or isinstance(outer, (ast.Lambda, ast.BoolOp, *COMPREHENSIONS))):
                 return None
@@ -152,6 +184,11 @@ class SyntaxTree:
     @cached_property
     def function_names(self) -> frozenset[str]:
         return frozenset(node.name for node in self.nodes if isinstance(node, Function))
+
+
+def is_simple(node: ast.AST) -> bool:
+    """Return whether a node is a statement without other statements inside."""
+    return isinstance(node, ast.stmt) and not hasattr(node, "body") and not isinstance(node, ast.Match)
 
 
 def names_in(node: ast.AST) -> list[str]:

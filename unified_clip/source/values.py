@@ -141,6 +141,8 @@ class _Evaluation:
             value = elements[index] if index is not None and index < len(elements) else None
         if value is None:
             raise _UnknownError(f"{name} gets its value in a loop, a call or a definition.")
+        if any(is_name(call.func, "exec") for call in module.calls):
+            raise _UnknownError(f"The file calls exec, which may change {name}.")
         if module.scopes.top.names.get(name) == list(definition.assignments):
             self._check_stores(module, name)
         self._add("constant", name, module, definition.node)

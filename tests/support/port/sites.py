@@ -40,10 +40,9 @@ def report_of(
     ported: Sequence[PortedFile],
     unread: Sequence[UnreadableFile] = (),
     target: Target = "torch",
-    native: bool = False,
     **options: Any,
 ) -> Report:
-    return build.build_report(ported, unread, target, native, **options)
+    return build.build_report(ported, unread, target, **options)
 
 
 def report_with_everything(evil: str = "") -> Report:

@@ -50,13 +50,13 @@ class Trainer:
 """
 
 
-def ported(source: str, target: Target = "torch", native: bool = False) -> tuple[str, list[PortedClip]]:
-    result = port(Path("a.py"), dedent(source).encode(), target, native)
+def ported(source: str, target: Target = "torch") -> tuple[str, list[PortedClip]]:
+    result = port(Path("a.py"), dedent(source).encode(), target)
     return result.after.decode(), list(result.sites)
 
 
-def verdicts(source: str, target: Target = "torch", native: bool = False) -> list[str]:
-    return [site.verdict for site in ported(source, target, native)[1]]
+def verdicts(source: str, target: Target = "torch") -> list[str]:
+    return [site.verdict for site in ported(source, target)[1]]
 
 
 def with_lines(source: str, *replaced: tuple[str, str]) -> str:

@@ -170,12 +170,6 @@ def test_json_is_the_report(run: Run) -> None:
     assert json.loads(out)["summary"]["rewritten"] == 1
 
 
-def test_native_writes_functions_of_pytorch(run: Run) -> None:
-    source = "import paddle\n\npaddle.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
-    _, out, _ = run("a.py", "--native", "--diff", a=source)
-    assert "+torch.nn.utils.clip_grad_norm_(parameters, 1.0)" in out
-
-
 def test_a_notebook_is_rejected_with_the_command_that_converts_it(run: Run) -> None:
     Path("a.ipynb").write_text('{"cells": [{"source": ["torch.nn.utils.clip_grad_norm_(p, 1.0)"]}]}')
     status, _, err = run("a.ipynb")
@@ -202,8 +196,7 @@ def test_a_file_that_python_cannot_parse_is_not_read_even_if_it_names_no_clip(ru
         ([], "Pass the files or directories to port"),
         (["nowhere"], "nowhere cannot be read: No such file or directory"),
         (["a.py", "nowhere", "--write", "--force"], "nowhere cannot be read: No such file or directory"),
-        (["a.py", "--native", "--to", "drop-in"], "--native requires --to torch"),
-        (["a.py", "--native", "--check"], "--native requires --to torch. Remove --native, or use --to torch."),
+        (["a.py", "--native"], "--native is removed. The new code calls unified_clip.torch, which clips by PyTorch's"),
     ],
 )
 def test_an_invalid_command_is_rejected(run: Run, arguments: list[str], message: str) -> None:

@@ -17,10 +17,9 @@ import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from support.tiers import quick
 
 from unified_clip._kit.parse import UnreadableSourceError
 from unified_clip.port.port_file import port
@@ -33,33 +32,22 @@ READ = [file["path"] for file in FILES if not file["error"]]
 SITES = {file["path"]: file.get("site", []) for file in FILES}
 
 
-class PortOptions(NamedTuple):
-    target: Target
-    native: bool = False
+TARGETS: tuple[Target, ...] = ("torch", "drop-in")
 
-    @property
-    def name(self) -> str:
-        return "native" if self.native else self.target
-
-
-OPTIONS = (PortOptions("torch"), PortOptions("drop-in"), PortOptions("torch", native=True))
-
-with_each_options = pytest.mark.parametrize(
-    "options", quick(OPTIONS, *OPTIONS[:2]), ids=[options.name for options in OPTIONS]
-)
+with_each_target = pytest.mark.parametrize("target", TARGETS)
 with_each_file = pytest.mark.parametrize("name", READ)
 
 
 @cache
-def port_file(name: str, options: PortOptions) -> PortedFile:
+def port_file(name: str, target: Target) -> PortedFile:
     path = CORPUS / "sources" / name
-    return port(path, path.read_bytes(), options.target, options.native)
+    return port(path, path.read_bytes(), target)
 
 
-@pytest.mark.parametrize("target", ["torch", "drop-in"])
+@with_each_target
 @with_each_file
 def test_each_clip_is_found_and_judged(name: str, target: Target) -> None:
-    sites = [(site.line, site.name, site.verdict) for site in port_file(name, PortOptions(target)).sites]
+    sites = [(site.line, site.name, site.verdict) for site in port_file(name, target).sites]
     assert sites == [(site["line"], site["name"], site[target]) for site in SITES[name]]
 
 
@@ -70,70 +58,70 @@ def test_files_that_are_not_python_3_are_rejected_with_a_reason(file: dict[str, 
         port(path, path.read_bytes())
 
 
-@with_each_options
+@with_each_target
 @with_each_file
-def test_each_file_has_its_expected_patch(name: str, options: PortOptions) -> None:
-    expected = CORPUS / options.name / f"{name}.patch"
-    assert patch(port_file(name, options)) == (expected.read_bytes() if expected.exists() else b"")
+def test_each_file_has_its_expected_patch(name: str, target: Target) -> None:
+    expected = CORPUS / target / f"{name}.patch"
+    assert patch(port_file(name, target)) == (expected.read_bytes() if expected.exists() else b"")
 
 
-@pytest.mark.parametrize("target", ["torch", "drop-in"])
+@with_each_target
 def test_a_patch_is_stored_for_each_file_with_a_rewritten_clip(target: Target) -> None:
     rewritten = [f"{name}.patch" for name in READ if any(site[target] == "rewritten" for site in SITES[name])]
     assert sorted(path.name for path in (CORPUS / target).iterdir()) == rewritten
 
 
-@with_each_options
-def test_stored_patches_apply_to_their_sources(options: PortOptions, tmp_path: Path) -> None:
+@with_each_target
+def test_stored_patches_apply_to_their_sources(target: Target, tmp_path: Path) -> None:
     shutil.copytree(CORPUS / "sources", tmp_path, dirs_exist_ok=True)
-    patches = sorted((CORPUS / options.name).iterdir())
+    patches = sorted((CORPUS / target).iterdir())
     subprocess.run(["git", "apply", "--whitespace=nowarn", *patches], cwd=tmp_path, check=True, capture_output=True)
     for name in READ:
-        assert (tmp_path / name).read_bytes() == port_file(name, options).after
+        assert (tmp_path / name).read_bytes() == port_file(name, target).after
 
 
-@with_each_options
-def test_each_stored_patch_belongs_to_a_file(options: PortOptions) -> None:
-    assert {path.name for path in (CORPUS / options.name).iterdir()} <= {f"{name}.patch" for name in READ}
+@with_each_target
+def test_each_stored_patch_belongs_to_a_file(target: Target) -> None:
+    assert {path.name for path in (CORPUS / target).iterdir()} <= {f"{name}.patch" for name in READ}
 
 
 @pytest.mark.nightly
-@with_each_options
+@with_each_target
 @with_each_file
-def test_the_result_is_python_and_a_second_run_changes_nothing(name: str, options: PortOptions) -> None:
-    result = port_file(name, options)
+def test_the_result_is_python_and_a_second_run_changes_nothing(name: str, target: Target) -> None:
+    result = port_file(name, target)
     assert ast.parse(result.after)
-    assert port(result.path, result.after, options.target, options.native).after == result.after
+    assert port(result.path, result.after, target).after == result.after
 
 
-@with_each_options
-def test_no_name_becomes_undefined(options: PortOptions, tmp_path: Path) -> None:
+@with_each_target
+def test_no_name_becomes_undefined(target: Target, tmp_path: Path) -> None:
     for name in READ:
-        (tmp_path / name).write_bytes(port_file(name, options).after)
+        (tmp_path / name).write_bytes(port_file(name, target).after)
     before = undefined_names(CORPUS / "sources")
     after = undefined_names(tmp_path)
     assert {name: names - before[name] for name, names in after.items()} == {name: Counter() for name in after}
 
 
-@with_each_options
+@with_each_target
 @with_each_file
-def test_comments_are_kept(name: str, options: PortOptions) -> None:
-    result = port_file(name, options)
+def test_comments_are_kept(name: str, target: Target) -> None:
+    result = port_file(name, target)
     assert comments(result.before) == comments(result.after)
 
 
-@with_each_options
+@with_each_target
 @with_each_file
-def test_a_file_without_a_rewritten_clip_is_unchanged(name: str, options: PortOptions) -> None:
-    result = port_file(name, options)
+def test_a_file_without_a_rewritten_clip_is_unchanged(name: str, target: Target) -> None:
+    result = port_file(name, target)
     rewritten = [site for site in result.sites if site.verdict == "rewritten"]
     assert result.is_changed == bool(rewritten)
 
 
-@with_each_options
+@with_each_target
 @with_each_file
-def test_flagged_clips_have_a_reason_and_rewritten_ones_a_name(name: str, options: PortOptions) -> None:
-    for site in port_file(name, options).sites:
+def test_flagged_clips_have_a_reason_and_rewritten_ones_a_name(name: str, target: Target) -> None:
+    for site in port_file(name, target).sites:
         assert bool(site.becomes) == (site.verdict == "rewritten")
         assert bool(site.reason) == (site.verdict != "rewritten")
         assert site.verdict == "flagged" or not site.suggestion
@@ -141,7 +129,7 @@ def test_flagged_clips_have_a_reason_and_rewritten_ones_a_name(name: str, option
 
 @pytest.mark.nightly
 def test_every_rule_decides_about_a_clip_of_the_corpus() -> None:
-    used = {site.rule for options in OPTIONS for name in READ for site in port_file(name, options).sites}
+    used = {site.rule for target in TARGETS for name in READ for site in port_file(name, target).sites}
     assert [rule.name for rule in rules() if rule.name not in used] == []
 
 
@@ -179,11 +167,11 @@ def patch(result: PortedFile) -> bytes:
 
 
 if __name__ == "__main__":
-    for options in OPTIONS:
-        folder = CORPUS / options.name
+    for target in TARGETS:
+        folder = CORPUS / target
         folder.mkdir(exist_ok=True)
         for old in folder.iterdir():
             old.unlink()
         for file in READ:
-            if content := patch(port_file(file, options)):
+            if content := patch(port_file(file, target)):
                 (folder / f"{file}.patch").write_bytes(content)

@@ -102,7 +102,7 @@ def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "report.json").write_text("old")
     monkeypatch.setattr(Path, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        build.write(tmp_path / "report.json", build.build_report([], [], "torch", False))
+        build.write(tmp_path / "report.json", build.build_report([], [], "torch"))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"report.json": "old"}
 
 

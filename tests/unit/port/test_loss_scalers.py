@@ -27,7 +27,6 @@ def test_an_unscale_of_the_step_before_is_not_enough() -> None:
 UNSCALE = "scaler.unscale_(optimizer)"
 
 
-@pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize(
     "lines",
     [
@@ -39,9 +38,9 @@ UNSCALE = "scaler.unscale_(optimizer)"
         "        scaler.step(optimizer)",
     ],
 )
-def test_a_clip_is_flagged_if_its_gradients_may_be_unscaled(lines: str, native: bool) -> None:
+def test_a_clip_is_flagged_if_its_gradients_may_be_unscaled(lines: str) -> None:
     source = with_lines(PADDLE, ("optimizer.step()", lines))
-    text, (site,) = ported(source, native=native)
+    text, (site,) = ported(source)
     assert (text, site.verdict) == (source, "flagged")
     assert "might not run before every step. Move scaler.unscale_(optimizer)" in site.reason
 

@@ -127,10 +127,6 @@ def test_a_clip_without_a_meaning_is_reported_with_its_reason_only() -> None:
             ["rewritten"], {"target": "drop-in"}, "1 rewritten",
             "Next: review the changes with --to drop-in --format diff and write them with --to drop-in --write.",
         ),
-        (
-            ["rewritten"], {"native": True}, "1 rewritten",
-            "Next: review the changes with --native --format diff and write them with --native --write.",
-        ),
         (["rewritten"], {"written": True}, "1 rewritten", "Next: make the checks in the report and run the tests."),
         (
             ["rewritten", "flagged"], {"written": True}, "2 clips found: 1 rewritten, 1 flagged, 0 left.",
@@ -306,7 +302,7 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
         (None, "cannot be read: No such file or directory"),
         ("{", "is not a report of `unified-clip port`: Invalid JSON"),
         ("[]", "is not a report of `unified-clip port`: Input should be"),
-        ('{"version": 2}', "is not a report of `unified-clip port`. At version: Input should be 1"),
+        ('{"version": 1}', "is not a report of `unified-clip port`. At version: Input should be 2"),
     ],
 )
 def test_a_file_that_is_no_report_is_rejected(tmp_path: Path, text: str | None, message: str) -> None:

@@ -111,7 +111,7 @@ def test_texts_from_source_are_escaped() -> None:
 def test_the_command_takes_a_report_into_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = suite(tmp_path, ONE_CASE, frameworks=NUMPY)
     arguments = ["parity", "--suite", str(where), "--out", str(tmp_path / "out"), "--ported"]
-    (tmp_path / "other.json").write_text(json.dumps({"version": 1}), encoding="utf-8")
+    (tmp_path / "other.json").write_text(json.dumps({"version": 2}), encoding="utf-8")
     assert cli.main([*arguments, str(tmp_path / "other.json")]) == 2
     assert "other.json is not a report of `unified-clip port`. At target: Field required" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -198,12 +198,9 @@ def renaming_function(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("renaming_function")
-@pytest.mark.parametrize(("native", "package"), [(False, "unified_clip.torch"), (True, "torch.nn.utils")])
-def test_a_replacement_gets_renamed_arguments_and_the_report_their_meaning(native: bool, package: str) -> None:
-    text, (site,) = ported(
-        "import torch\ntorch.nn.utils.bounds.clip_grad_norm_(p, bound=2.0, order=1)\n", native=native
-    )
-    assert text.endswith(f"{package}.clip_grad_norm_(p, max_norm=2.0, norm_type=1)\n")
+def test_a_replacement_gets_renamed_arguments_and_the_report_their_meaning() -> None:
+    text, (site,) = ported("import torch\ntorch.nn.utils.bounds.clip_grad_norm_(p, bound=2.0, order=1)\n")
+    assert text.endswith("unified_clip.torch.clip_grad_norm_(p, max_norm=2.0, norm_type=1)\n")
     assert site.meaning is not None
     assert (site.meaning.config.threshold, site.meaning.config.norm_type) == (2.0, 1.0)
 
@@ -361,13 +358,6 @@ def test_bounds_are_reported_low_and_high() -> None:
     _, (site,) = ported("import paddle\nclip = paddle.nn.ClipGradByValue(2.0, -1.0)\n", "drop-in")
     assert site.meaning is not None
     assert (site.meaning.config.min, site.meaning.config.max) == (-1.0, 2.0)
-
-
-def test_functions_of_pytorch_have_its_rule() -> None:
-    _, (site,) = ported(PADDLE, native=True)
-    assert site.meaning is not None
-    assert site.becomes_meaning is not None
-    assert (site.meaning.config.family, site.becomes_meaning.config.family) == ("paddle", "pytorch")
 
 
 # -- gradients

@@ -15,7 +15,7 @@ from ..._kit import atomic_files
 from ..._kit.parse import UnreadableSourceError, parse_python
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
-from ...port.source.unused_result import WRITTEN
+from ...source.unused_result import WRITTEN
 
 NOTEBOOK = ".ipynb"
 

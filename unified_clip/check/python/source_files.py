@@ -26,7 +26,7 @@ from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, ClipFunction, clip_funct
 from ...port.port_files import port_all
 from ...port.ported_clip import SET_OUTSIDE, PortedClip, PortedFile, UnreadableFile
 from ...port.rules.function import MADE_OF_GRADIENT
-from ...port.source import unused_result
+from ...source import unused_result
 from ...source.module import is_of_self
 from ...source.project import Project
 from ...source.values import value_of

@@ -27,7 +27,6 @@ def build_report(
     ported: Sequence[PortedFile],
     unreadable: Sequence[UnreadableFile],
     target: Target,
-    native: bool,
     *,
     written: bool = False,
 ) -> Report:
@@ -49,11 +48,10 @@ def build_report(
         **{verdict: verdicts.count(verdict) for verdict in get_args(Verdict)},
         unread=len(unreadable),
     )
-    option = " --to drop-in" if target == "drop-in" else " --native" if native else ""
+    option = " --to drop-in" if target == "drop-in" else ""
     return Report(
-        version=1,
+        version=2,
         target=target,
-        native=native,
         written=written,
         headline=_headline(counts),
         next=_next(counts, written, option),

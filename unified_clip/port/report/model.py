@@ -226,13 +226,10 @@ class Counts(ReportModel):
 class Report(ReportModel):
     """The report of `unified-clip port`."""
 
-    version: Literal[1]
+    version: Literal[2]
     """The version of this format. It changes if a key is removed or gets a new meaning, but not if a key is added."""
 
     target: Target
-    native: bool
-    """Whether clips are replaced by PyTorch's own functions (`--native`)."""
-
     written: bool
     """Whether this run has changed the files."""
 

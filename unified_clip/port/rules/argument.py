@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import libcst as cst
-
 from .. import trainer_arguments
 from ..file_rewrite import FileRewrite
 from ..found_clip import FoundClip
@@ -41,10 +39,10 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
         file.leave(clip, f"A threshold of {clip.setting.off} switches clipping off.")
 
 
-@register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
+@register(RuleOrder.JUDGE, matches=lambda clip: clip.argument is not None and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    assert isinstance(clip.node, cst.Arg)
-    if (threshold := file.module.code(clip.node.value)) == "None":
+    assert clip.argument is not None
+    if (threshold := file.module.code(clip.argument.value)) == "None":
         file.leave(clip, "A threshold of None switches clipping off.")
     elif is_off_in_keras(file.module, clip):
         file.flag(clip, OFF_IN_KERAS)
@@ -67,12 +65,7 @@ def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="torch")
 def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
-    if file.native:
-        reason = (
-            "PyTorch's functions also clip parameters with need_clip=False. Leave these parameters out of the list "
-            "that you pass to PyTorch's function. Or run unified-clip port without --native."
-        )
-    elif clip.name == "need_clip":
+    if clip.name == "need_clip":
         reason = (
             "Keep this line: unified_clip also reads need_clip from PyTorch's parameters. Check that the parameter in "
             "this line belongs to the PyTorch model."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import libcst as cst
+import ast
 
+from ...source.tree import arguments_of
 from ..catalog import HOOK, SHORT_NAME
 from ..clip_coefficients import is_coefficient
 from ..file_rewrite import FileRewrite
@@ -47,9 +48,7 @@ def flag_unused(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, reason)
 
 
-@register(
-    RuleOrder.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg)
-)
+@register(RuleOrder.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and clip.argument is None)
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
@@ -95,17 +94,21 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
         file.leave(clip, NO_GRADIENT)
 
 
-def _may_get_gradient(file: FileRewrite, node: cst.CSTNode) -> bool:
+def _may_get_gradient(file: FileRewrite, node: ast.AST) -> bool:
     module = file.module
-    around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.Call)]
+    around = [outer for outer in module.ancestors(node) if isinstance(outer, ast.Call)]
     calls = [*around, *(call for value in (node, *around) for call in calls_of(module, value))]
     if any(module.code(call.func).endswith(HOOK) for call in calls) or "grad" in words_around(module, node).lower():
         return True
-    tensors = [argument.value for call in calls for argument in call.args if argument.value is not node]
-    return any(file.gradients.may_be_gradient(each) or file.gradients.contains_gradient(each) for each in tensors)
+    values = [argument.value for call in calls for argument in arguments_of(call)]
+    return any(
+        file.gradients.may_be_gradient(each) or file.gradients.contains_gradient(each)
+        for each in values
+        if each is not node
+    )
 
 
-@register(RuleOrder.CALLS, matches=is_function, target="torch", native=False)
+@register(RuleOrder.CALLS, matches=is_function, target="torch")
 def rename(file: FileRewrite, clip: FoundClip) -> None:
     file.rename(clip, "torch")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import libcst as cst
+import ast
 
+from ...source.module import Module
+from ...source.tree import arguments_of, keywords_of, method_of, text_of
 from ..catalog import ClassCheck, class_checks
 from ..file_rewrite import FileRewrite
 from ..found_clip import FoundClip
-from ..source.module import Module
-from ..source.syntax_tree import keywords_of, method_of
 from .registry import RuleOrder, register
 
 ONLY_NAMED = (
@@ -40,20 +40,22 @@ def _is_tested(module: Module, check: ClassCheck) -> bool:
     return not check.argument or any(value and _constant(value) not in check.harmless for value in values)
 
 
-def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
+def _passed(call: ast.Call, check: ClassCheck) -> ast.expr | None:
     if argument := keywords_of(call).get(check.argument):
         return argument.value
-    values = (argument.value for i, argument in enumerate(call.args) if argument.star or i == check.position)
+    values = (argument.value for i, argument in enumerate(arguments_of(call)) if argument.star or i == check.position)
     return next(values, None) if method_of(call) == check.method else None
 
 
-def _constant(node: cst.BaseExpression) -> str:
+def _constant(node: ast.expr) -> str:
     match node:
-        case cst.SimpleString():
-            return str(node.evaluated_value)
-        case cst.Name(value=name):
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Constant(value=None | True | False):
+            return str(node.value)
+        case ast.Name(id=name):
             return name
-        case cst.Dict(elements=elements) if all(isinstance(item, cst.DictElement) for item in elements):
-            values = {_constant(item.key): item.value for item in elements if isinstance(item, cst.DictElement)}
-            return _constant(values["level"]) if "level" in values else "None"
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            levels = [value for key, value in zip(keys, values, strict=True) if text_of(key) == "level"]
+            return _constant(levels[-1]) if levels else "None"
     return ""

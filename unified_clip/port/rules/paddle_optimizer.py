@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from textwrap import indent
-from typing import cast
 
-import libcst as cst
-
+from ...source.module import Module
+from ...source.tree import Argument, Function, method_of, owner_of
 from ..file_rewrite import FileRewrite
 from ..found_clip import FoundClip
-from ..source.module import Module
-from ..source.syntax_tree import method_of, owner_of
 from ..steps.paddle_clips import ClipSource, PaddleClips
 from ..steps.paddle_optimizers import Optimizer, calls_parameters
 from ..steps.paddle_steps import PaddleStep
 from ..to_config import UnsureError
-from . import native_function
-from .argument import is_need_clip
-from .native_function import WriteClip
 from .paddle_class import is_class
 from .registry import RuleOrder, register
 
 NEED_CLIP = "If parameters of the old code have need_clip=False, set need_clip = False for these parameters in PyTorch."
-EXCLUDE = "If the old code has parameters with need_clip=False, do not pass these parameters to PyTorch's function."
 IN_PLACE = (
     "The new code clips gradients in place. Paddle might clip copies of the gradients. Check code that reads or "
     "accumulates gradients after the step."
@@ -37,45 +31,31 @@ ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]
 @register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
     created = [clip for clip in clips if clip.call is not None]
-    if created and file.native and any(map(is_need_clip, file.clips)):
-        for clip in created:
-            file.flag(clip, f"PyTorch's functions also clip parameters with need_clip=False. {native_function.WITHOUT}")
-        return
     if created:
         _rewrite_steps(file, created)
     for clip in clips:
-        if clip.call is None and file.module.enclosing(clip.node, cst.Annotation) is not None:
-            if file.native:
-                file.leave(clip, "This is a type annotation. It clips nothing.")
-            elif all(file.sites[other].verdict == "rewritten" for other in created):
-                file.rename(clip, "torch")
-        file.check(clip, EXCLUDE if file.native else NEED_CLIP, IN_PLACE)
+        are_rewritten = all(file.sites[other].verdict == "rewritten" for other in created)
+        if clip.call is None and are_rewritten and file.module.is_annotation(clip.node):
+            file.rename(clip, "torch")
+        file.check(clip, NEED_CLIP, IN_PLACE)
 
 
 def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
     paddle = PaddleClips(file.module, clips)
     for source in paddle.sources:
         try:
-            write_clip = native_function.clip_writer(file.module, source) if file.native else _call
-            _insert_clips(file, source, [paddle.optimizers[argument] for argument in source.uses], write_clip)
+            _insert_clips(file, source, [paddle.optimizers[argument] for argument in source.uses])
         except UnsureError as error:
             paddle.why_not |= dict.fromkeys(source.clips, str(error))
             continue
         for clip in source.clips:
-            if file.native:
-                native_function.remove(file, source, clip)
-            else:
-                file.rename(clip, "torch")
+            file.rename(clip, "torch")
     for clip, reason in paddle.why_not.items():
         file.flag(clip, reason)
 
 
-def _insert_clips(
-    file: FileRewrite, source: ClipSource, optimizers: Sequence[Optimizer], write_clip: WriteClip
-) -> None:
+def _insert_clips(file: FileRewrite, source: ClipSource, optimizers: Sequence[Optimizer]) -> None:
     """Insert the clip before each step, or raise UnsureError before any edit."""
-    if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
-        raise UnsureError(f"The optimizer might have a second clip. {native_function.WITHOUT}")
     unscaled = {step: _unscaled(file.module, step, each) for each in optimizers for step in each.steps}
     for argument, optimizer in zip(source.uses, optimizers, strict=True):
         file.edits.remove_argument(argument)
@@ -83,29 +63,28 @@ def _insert_clips(
         for step in optimizer.steps:
             if optimizer.grouped:
                 group = file.module.unused_name("group")
-                clips = write_clip(name, f'{group}["params"]')
+                clips = [f'{name}.clip_({group}["params"])']
                 clips = _block(f"for {group} in {optimizer.binding.text}.param_groups", clips)
             else:
-                clips = write_clip(name, _parameters(file.module, step, optimizer))
+                clips = [f"{name}.clip_({_parameters(file.module, step, optimizer)})"]
             if source.may_be_none:
                 clips = _block(f"if {name} is not None", clips)
-            file.edits.insert(step.statement, [*unscaled[step], *clips])
+            file.edits.insert_before(step.statement, [*unscaled[step], *clips])
             if step.kind == "minimize":
-                owner = file.module.tree.code_for_node(owner_of(step.call))
-                file.edits.replace(step.call, f"{owner}.step()")
+                file.edits.replace(step.call, f"{file.module.source(owner_of(step.call))}.step()")
 
 
-def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
+def _clip_name(file: FileRewrite, argument: Argument, optimizer: Optimizer) -> str:
     """Return a variable that contains the clip at each step. If there is none, add a variable."""
     calls = [step.call for step in optimizer.steps]
-    is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
+    is_visible = isinstance(argument.value, ast.Name | ast.Attribute) and all(
         file.module.has_same_value_at(argument.value, call) for call in calls
     )
-    if file.native or is_visible:
+    if is_visible:
         return file.module.code(argument.value)
     name = file.module.unused_name(f"{optimizer.binding.text}_clip")
-    statement = cast(cst.BaseSmallStatement, file.module.small_statement(argument))
-    file.edits.hoist(statement, name, argument.value)
+    statement = file.module.statement(argument.value)
+    file.edits.insert_before(statement, lambda: [f"{name} = {file.edits.updated(argument.value)}"])
     return name
 
 
@@ -117,9 +96,9 @@ def _parameters(module: Module, step: PaddleStep, optimizer: Optimizer) -> str:
     return module.code(parameters) if is_visible else ALL.format(optimizer.binding.text)
 
 
-def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
+def _has_new_parts(module: Module, parameters: ast.expr) -> bool:
     model = module.code(parameters).removesuffix(".parameters()")
-    targets: list[cst.CSTNode] = [node.target for node in module.nodes if isinstance(node, cst.AssignTarget)]
+    targets = [target for node in module.nodes if isinstance(node, ast.Assign) for target in node.targets]
     targets += [call.func for call in module.calls if method_of(call) in NEW_PARTS]
     is_set = any(module.code(call).startswith(f"setattr({model},") for call in module.calls)
     return is_set or any(module.code(target).startswith(f"{model}.") for target in targets)
@@ -132,9 +111,8 @@ def _unscaled(module: Module, step: PaddleStep, optimizer: Optimizer) -> list[st
     code = _unscale(module, step, optimizer)
     others = [_line_that_unscales(module, other, optimizer) for other in optimizer.steps if other.kind == "scaler"]
     for read in optimizer.binding.reads:
-        call = module.parents[module.parents[read]]
-        is_unscale = isinstance(call, cst.Call) and method_of(call) == "unscale_"
-        if is_unscale and module.enclosing(call, cst.SimpleStatementLine) not in others:
+        call, _ = module.argument(read) or (None, None)
+        if call is not None and method_of(call) == "unscale_" and module.statement(call) not in others:
             raise UnsureError(
                 f"Line {module.position(call)[0]} unscales the gradients, but might not run before every step. Move "
                 f"{code} to the line above {module.code(step.call)}, outside of any `if`. You need no `if` for a "
@@ -147,28 +125,22 @@ def _unscale(module: Module, step: PaddleStep, optimizer: Optimizer) -> str:
     return f"{module.code(owner_of(step.call))}.unscale_({optimizer.binding.text})"
 
 
-def _line_that_unscales(module: Module, step: PaddleStep, optimizer: Optimizer) -> cst.CSTNode | None:
+def _line_that_unscales(module: Module, step: PaddleStep, optimizer: Optimizer) -> ast.AST | None:
     name, code = optimizer.binding.text, _unscale(module, step, optimizer)
     ends = re.compile(rf"\.update\(|\.step\([^)]*\b{re.escape(name)}\b|\b{re.escape(name)}\.step\(")
-    inner = module.parents[step.statement]
-    for block in module.ancestors(inner):
-        if isinstance(block, cst.IndentedBlock | cst.Module):
-            lines = list(block.body)
-            for line in reversed(lines[: next(i for i, line in enumerate(lines) if line is inner)]):
-                text = module.code(line).partition("#")[0].strip()
-                if text in (code, code.replace("(", "(optimizer=")):
-                    return line
-                if ends.search(text):
-                    return None
-        elif isinstance(block, cst.For | cst.While | cst.FunctionDef):
-            return None
-        inner = block if isinstance(block, cst.BaseStatement) else inner
+    inner: ast.AST = step.statement
+    while not isinstance(inner, ast.Module | ast.For | ast.AsyncFor | ast.While | Function):
+        outer, field = module.block(inner)
+        lines: list[ast.stmt] = getattr(outer, field)
+        for line in reversed(lines[: lines.index(module.statement(inner))]):
+            text = module.code(line).partition("#")[0].strip()
+            if text in (code, code.replace("(", "(optimizer=")):
+                return line
+            if ends.search(text):
+                return None
+        inner = outer
     return None
 
 
 def _block(header: str, lines: Sequence[str]) -> list[str]:
     return ["\n".join([f"{header}:", indent("\n".join(lines), "    ")])]
-
-
-def _call(clip: str, parameters: str) -> list[str]:
-    return [f"{clip}.clip_({parameters})"]

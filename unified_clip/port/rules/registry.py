@@ -12,8 +12,7 @@ To add a rule:
        def flag(file: FileRewrite, clip: FoundClip) -> None:
            file.flag(clip, "This call belongs to a static program of Paddle, ...")
 
-   For each clip, exactly one rule with RuleOrder.CALLS must match with the target `drop-in`, with `torch`, and with
-   `torch` and --native.
+   For each clip, exactly one rule with RuleOrder.CALLS must match with the target `drop-in`, and with `torch`.
 3. Add a file with a clip of the new kind to `tests/data/port/sources/`. A test checks that these files use every rule.
 """
 
@@ -59,7 +58,6 @@ class RewritingRule:
     matches: Matches
     apply: Apply
     target: Target | None
-    native: bool | None
 
     @property
     def name(self) -> str:
@@ -69,13 +67,11 @@ class RewritingRule:
 _rules: list[RewritingRule] = []
 
 
-def register(
-    order: RuleOrder, *, matches: Matches, target: Target | None = None, native: bool | None = None
-) -> Callable[[Apply], Apply]:
-    """Register a rule for one value of --to (`target`) and one value of --native (`native`). None means all values."""
+def register(order: RuleOrder, *, matches: Matches, target: Target | None = None) -> Callable[[Apply], Apply]:
+    """Register a rule for one value of --to (`target`). None means all values."""
 
     def decorate(apply: Apply) -> Apply:
-        _rules.append(RewritingRule(order, matches, apply, target, native))
+        _rules.append(RewritingRule(order, matches, apply, target))
         return apply
 
     return decorate
@@ -91,8 +87,8 @@ def rules() -> Sequence[RewritingRule]:
 
 def apply(file: FileRewrite, *orders: RuleOrder) -> None:
     for rule in rules():
-        is_for = rule.target in (None, file.target) and rule.native in (None, file.native)
-        clips = list(filter(rule.matches, file.with_verdict(None))) if rule.order in orders and is_for else []
+        is_for = rule.order in orders and rule.target in (None, file.target)
+        clips = list(filter(rule.matches, file.with_verdict(None))) if is_for else []
         file.rule = rule.name
         for argument in [clips] * bool(clips) if rule.order is RuleOrder.STEPS else clips:
             rule.apply(file, argument)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
-import libcst as cst
-
+from ...source.edits import Edits
+from ...source.module import Binding, Module
+from ...source.tree import Argument, Target, arguments_of, owner_of
 from .. import suggested_code
 from ..catalog import KERAS_RULES
 from ..file_rewrite import FileRewrite
 from ..found_clip import FoundClip
-from ..source.edits import Edits
-from ..source.gradient_flow import APPLY_METHODS
-from ..source.module import Binding, Module
-from ..source.syntax_tree import Target, keyword_of, owner_of
+from ..gradient_flow import APPLY_METHODS
 from ..steps.tape import StepRange, TapeStep, TapeSteps
 from ..to_config import UnsureError
-from . import native_function
 from .argument import is_need_clip
 from .function import OF_INPUT
 from .registry import RuleOrder, register
@@ -89,7 +87,7 @@ class TapeRewrite:
                 self.why_not[clip] = str(error)
         flagged = [*file.with_verdict("flagged"), *self.why_not]
         self._exclude(self._with_other_variables(), SEVERAL_LISTS)
-        self._exclude({self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)})
+        self._exclude({self._steps.range_of(clip.node) for clip in flagged if clip.argument is None})
 
     def _exclude(self, excluded: set[StepRange | None], reason: str = OTHER_CLIP) -> None:
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
@@ -117,26 +115,21 @@ class TapeRewrite:
                 continue
             for step in (span.step for span in ranges if span.step is not None):
                 clips = lines.setdefault(step, [])
-                if isinstance(clip.node, cst.Arg):
-                    name, line = self._line(clip.node, step)
+                if clip.argument is not None:
+                    name, line = self._line(clip.argument, step)
                     clips.append(line)
-                    file.rewrite(clip, name, family="pytorch" if file.native else "paddle")
-                elif file.native:
-                    statement, name, line = native_function.in_tape_step(self._module, clip, step)
-                    file.edits.rewrite(statement, [line])
-                    file.edits.needs_import("torch")
-                    file.rewrite(clip, name, family="pytorch")
-            if isinstance(clip.node, cst.Arg):
-                file.edits.remove_argument(clip.node)
-                file.edits.needs_import("torch" if file.native else "unified_clip.torch")
+                    file.rewrite(clip, name, family="paddle")
+            if clip.argument is not None:
+                file.edits.remove_argument(clip.argument)
+                file.edits.add_import("unified_clip.torch")
         for step, clips in lines.items():
             _write_step(file.edits, self._module, step, clips)
 
     def _ranges_of(self, clip: FoundClip) -> Sequence[StepRange]:
         if variable := suggested_code.other_variable(self._file.gradients, clip):
             raise UnsureError(OF_INPUT.format(variable))
-        if isinstance(clip.node, cst.Arg):
-            ranges = self._ranges_of_keras(clip, clip.node)
+        if clip.argument is not None:
+            ranges = self._ranges_of_keras(clip, clip.argument)
         else:
             ranges = [span for span in [self._steps.range_of(clip.node)] if span is not None]
         if not ranges:
@@ -147,15 +140,13 @@ class TapeRewrite:
         for span in ranges:
             if span.step is None:
                 raise UnsureError(span.reason)
-            if self._file.native and not isinstance(clip.node, cst.Arg):
-                native_function.in_tape_step(self._module, clip, span.step)
         return ranges
 
-    def _ranges_of_keras(self, clip: FoundClip, argument: cst.Arg) -> list[StepRange]:
-        call = cast(cst.Call, clip.call)
+    def _ranges_of_keras(self, clip: FoundClip, argument: Argument) -> list[StepRange]:
+        call = cast(ast.Call, clip.call)
         assign = self._module.parents[call]
-        targets = assign.targets if isinstance(assign, cst.Assign) else ()
-        binding = self._module.binding(targets[0].target if len(targets) == 1 else None)
+        targets = assign.targets if isinstance(assign, ast.Assign) else ()
+        binding = self._module.binding(targets[0] if len(targets) == 1 else None)
         if others := self._module.uses_on_other_objects(binding):
             raise UnsureError(self._other_use(others[0]))
         ranges = self._steps.applied_by(binding) if len(binding.bounds) == 1 else []
@@ -173,7 +164,7 @@ class TapeRewrite:
         if len(binding.bounds) > 1:
             raise UnsureError(f"The file assigns several values to {binding.text}. Give each optimizer its own name.")
         methods = [self._module.parents[read] for read in binding.reads]
-        names = [method.attr.value if isinstance(method, cst.Attribute) else "" for method in methods]
+        names = [method.attr if isinstance(method, ast.Attribute) else "" for method in methods]
         if sum(name in APPLY_METHODS for name in names) != len(ranges):
             raise UnsureError(OUTSIDE_OF_STEPS)
         if not ranges:
@@ -182,32 +173,29 @@ class TapeRewrite:
             if name not in HARMLESS and name not in APPLY_METHODS:
                 raise UnsureError(self._other_use(read))
 
-    def _other_use(self, node: cst.CSTNode) -> str:
+    def _other_use(self, node: ast.AST) -> str:
         return f"Line {self._module.position(node)[0]} may also make a step with this optimizer. {ATTACH}"
 
-    def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:
-        rule, limit = KERAS_RULES[keyword_of(argument)], self._module.code(argument.value)
-        if self._file.native:
-            line = native_function.call_lines(self._module, rule, step.variables, limit)
-            return native_function.torch_function(rule), line
+    def _line(self, argument: Argument, step: TapeStep) -> tuple[str, str]:
+        rule, limit = KERAS_RULES[argument.keyword], self._module.code(argument.value)
         name = f"unified_clip.torch.{suggested_code.CLASSES[rule]}"
         return name, f"{name}({limit}).clip_({step.variables})"
 
 
 def _write_step(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = ()) -> None:
-    body = module.enclosing(step.source, cst.FunctionDef) or module.tree
+    body = module.enclosing_definition(step.source) or module.tree
     variable, grad = module.unused_name("variable", body), module.unused_name("grad", body)
     loss = module.code(step.loss)
-    if not isinstance(step.loss, Target | cst.Call | cst.Subscript) and not step.loss.lpar:
+    if not isinstance(step.loss, Target | ast.Call | ast.Subscript) and not loss.startswith("("):
         loss = f"({loss})"
-    edits.insert(step.source_statement, [f"{step.optimizer}.zero_grad()", f"{loss}.backward()"])
+    edits.insert_before(step.source_statement, [f"{step.optimizer}.zero_grad()", f"{loss}.backward()"])
     edits.replace(step.source, f"[{variable}.grad for {variable} in {step.variables}]")
 
-    def applied(updated: Any) -> Sequence[str]:
-        call = cast(cst.Call, updated.value)
-        code = [module.tree.code_for_node(argument.value) for argument in call.args]
+    def applied() -> Sequence[str]:
+        values = [argument.value for argument in arguments_of(step.apply)]
+        code = list(map(edits.updated, values))
         pairs = code[0] if len(code) == 1 else f"zip({', '.join(code)})"
-        if isinstance(call.args[0].value, cst.GeneratorExp) and not call.args[0].value.lpar:
+        if module.span(values[0]) != module.text.span(values[0]):  # a generator in the parentheses of the call
             pairs = f"({pairs})"
         loop = f"for {grad}, {variable} in {pairs}:\n    {variable}.grad = {grad}"
         return [loop, *clips, f"{step.optimizer}.step()"]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import libcst as cst
-
+from ...source.module import Binding, Module
+from ...source.tree import DEFINITIONS, Argument, is_name
 from ..found_clip import FoundClip
-from ..source.module import Binding, Module
-from ..source.syntax_tree import is_name, keyword_of
 from ..to_config import UnsureError
 from .paddle_optimizers import SOMETHING_ELSE, Optimizer, PaddleOptimizers, known_values
 from .paddle_steps import OTHERWISE, is_harmless, is_test
@@ -37,7 +36,7 @@ SELECTING_ARGUMENTS = {
 class ClipSource:
     clips: Sequence[FoundClip]
     binding: Binding | None
-    uses: Sequence[cst.Arg]
+    uses: Sequence[Argument]
 
     may_be_none: bool
 
@@ -50,7 +49,7 @@ class PaddleClips:
         self._clips = {clip.call: clip for clip in clips if clip.call is not None}
         self._static = is_static(module)
         optimizers = PaddleOptimizers(module)
-        self.optimizers: dict[cst.Arg, Optimizer] = {}
+        self.optimizers: dict[Argument, Optimizer] = {}
 
         self.why_not: dict[FoundClip, str] = {}
         sources: dict[object, ClipSource] = {}
@@ -77,18 +76,18 @@ class PaddleClips:
         return complete if len(complete) == len(sources) else self._complete(complete)
 
     def _source(self, clip: FoundClip) -> tuple[object, ClipSource]:
-        call = cast(cst.Call, clip.call)
+        call = cast(ast.Call, clip.call)
         self._check(clip)
-        node: cst.BaseExpression = call
+        node: ast.expr = call
         parent = self._module.parents[call]
-        if isinstance(parent, cst.IfExp) and parent.test is not call:
+        if isinstance(parent, ast.IfExp) and parent.test is not call:
             node = parent if is_name(parent.orelse if parent.body is call else parent.body, "None") else call
-        argument = self._module.parents[node]
-        if isinstance(argument, cst.Arg) and keyword_of(argument) == "grad_clip":
-            return node, ClipSource([clip], None, [argument], may_be_none=node is not call)
+        passed = self._module.argument(node)
+        if passed is not None and passed[1].keyword == "grad_clip":
+            return node, ClipSource([clip], None, [passed[1]], may_be_none=node is not call)
         binding = self._module.binding(self._module.only_target(node))
         if binding.key is None:
-            has_branches = isinstance(parent, cst.IfExp)
+            has_branches = isinstance(parent, ast.IfExp)
             line = "an if statement with clip = ... in each branch" if has_branches else "clip = ... in a separate line"
             raise UnsureError(NOT_ASSIGNED.format(line))
         return binding.key, self._source_in(binding)
@@ -108,12 +107,12 @@ class PaddleClips:
         may_be_none = self._may_be_inherited(binding)
         for value in known_values(binding):
             inner = value
-            if isinstance(value, cst.IfExp):
+            if isinstance(value, ast.IfExp):
                 inner = value.orelse if is_name(value.body, "None") else value.body
             may_be_none = may_be_none or is_name(value, "None") or inner is not value
             if is_name(value, "None"):
                 continue
-            clip = self._clips.get(cast(cst.Call, inner))
+            clip = self._clips.get(cast(ast.Call, inner))
             if clip is None:
                 line = self._module.position(value)[0]
                 raise UnsureError(SOMETHING_ELSE.format(binding.text, "a clip of Paddle", line))
@@ -138,14 +137,14 @@ class PaddleClips:
     def _may_be_inherited(self, binding: Binding) -> bool:
         """Return whether the file sets the attribute only inside an `if`."""
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
-        around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
-        return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)
+        around = [self._module.enclosing(node, ast.If, *DEFINITIONS) for node in nodes]
+        return "." in binding.text and all(isinstance(outer, ast.If) for outer in around)
 
-    def _uses(self, binding: Binding) -> Iterator[cst.Arg]:
+    def _uses(self, binding: Binding) -> Iterator[Argument]:
         for read in binding.reads:
-            parent = self._module.parents[read]
-            if isinstance(parent, cst.Arg) and keyword_of(parent) == "grad_clip":
-                yield parent
+            passed = self._module.argument(read)
+            if passed is not None and passed[1].keyword == "grad_clip":
+                yield passed[1]
             elif not is_test(self._module, read) and not is_harmless(self._module, read):
                 line, name = self._module.position(read)[0], binding.text
                 raise UnsureError(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import libcst as cst
-
-from ..source.module import Binding, Module
-from ..source.syntax_tree import is_name, keywords_of, method_of, sorted_nodes
+from ...source.module import Binding, Module
+from ...source.tree import Argument, arguments_of, is_name, keywords_of, method_of, sorted_nodes
 from ..to_config import UnsureError
 from .paddle_steps import BY_HAND, OTHERWISE, PaddleStep, find_steps, minimize_step
 from .parameter_groups import may_have_groups
@@ -31,10 +30,10 @@ ADDS_GROUP = ("add_param_group", "_add_param_group")
 @dataclass(frozen=True)
 class Optimizer:
     binding: Binding
-    arguments: Sequence[cst.Arg]
+    arguments: Sequence[Argument]
 
     steps: Sequence[PaddleStep]
-    parameters: cst.BaseExpression | None
+    parameters: ast.expr | None
     grouped: bool = False
 
 
@@ -43,9 +42,9 @@ class PaddleOptimizers:
         self._module = module
         self._by_binding: dict[object, Optimizer] = {}
 
-    def optimizer_of(self, argument: cst.Arg) -> Optimizer:
-        call = cast(cst.Call, self._module.parents[argument])
-        if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
+    def optimizer_of(self, argument: Argument) -> Optimizer:
+        call = cast(ast.Call, self._module.parents[argument.node])
+        if isinstance(call.func, ast.Attribute) and method_of(call) == "minimize":
             line, binding = self._module.position(call)[0], self._module.binding(call.func.value)
             if binding.key is None:
                 remedy = "Assign the optimizer first: optimizer = ..."
@@ -62,12 +61,12 @@ class PaddleOptimizers:
                 "No line assigns the optimizer to a variable, so the steps of the optimizer cannot be found. If this "
                 f"file contains the steps, assign the optimizer to a variable, as in optimizer = Adam(...). {OTHERWISE}"
             )
-        statement = self._module.small_statement(call)
+        statement = self._module.simple_statement(call)
         if statement is None or not self._module.has_own_line(statement):
             raise UnsureError("The optimizer shares its line with other code. Give the optimizer a line of its own.")
-        function = self._module.enclosing(target, cst.FunctionDef) if isinstance(target, cst.Name) else None
-        items = [node for node in sorted_nodes(function) if isinstance(node, cst.NameItem)] if function else []
-        if any(item.name.value == binding.text for item in items):
+        function = self._module.enclosing_definition(target) if isinstance(target, ast.Name) else None
+        nodes = sorted_nodes(function) if function is not None else []
+        if any(isinstance(node, ast.Global | ast.Nonlocal) and binding.text in node.names for node in nodes):
             raise UnsureError(
                 f"{binding.text} is global or nonlocal here, so some steps cannot be found. If possible, create the "
                 f"optimizer and make its steps in one function. {OTHERWISE}"
@@ -81,11 +80,12 @@ class PaddleOptimizers:
         for value in known_values(binding):
             if is_name(value, "None"):
                 continue
-            if not isinstance(value, cst.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
+            if not isinstance(value, ast.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
                 line = self._module.position(value)[0]
                 raise UnsureError(SOMETHING_ELSE.format(binding.text, "an optimizer of Paddle", line))
             passed = keywords_of(value)
-            positional = next((arg for arg in value.args if not arg.keyword and calls_parameters(arg.value)), None)
+            unnamed = (each for each in arguments_of(value) if not each.keyword)
+            positional = next((each for each in unnamed if calls_parameters(each.value)), None)
             parameters = passed.get("parameters", passed.get("parameter_list", positional))
             if "grad_clip" not in passed:
                 raise UnsureError(
@@ -107,16 +107,16 @@ class PaddleOptimizers:
                     f"these calls, write {variable} = ... in a separate line, and pass {name}={variable}. {OTHERWISE}"
                 )
         methods = [self._module.parents[read] for read in binding.reads]
-        adds_group = any(isinstance(method, cst.Attribute) and method.attr.value in ADDS_GROUP for method in methods)
+        adds_group = any(isinstance(method, ast.Attribute) and method.attr in ADDS_GROUP for method in methods)
         grouped = adds_group or may_have_groups(self._module, lists[0])
         return Optimizer(binding, arguments, find_steps(self._module, binding), lists[0], grouped)
 
 
-def known_values(binding: Binding) -> list[cst.BaseExpression]:
+def known_values(binding: Binding) -> list[ast.expr]:
     if binding.values is None:
         raise UnsureError(UNKNOWN_VALUE.format(binding.text))
     return binding.values
 
 
-def calls_parameters(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Call) and method_of(node) == "parameters"
+def calls_parameters(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and method_of(node) == "parameters"

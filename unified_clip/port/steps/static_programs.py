@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
-import libcst as cst
-
-from ..source.module import Module
+from ...source.module import Module
 
 STATIC = re.compile(
     r"paddle\.(enable_static$|static\.(Executor|program_guard|Program|CompiledProgram|data|nn|amp|append_backward|gradients)\b"
@@ -28,4 +27,4 @@ def _uses_default_program(module: Module) -> bool:
     """Ignore the attribute random_seed, because code in dynamic mode sets random_seed, too."""
     calls = [call for call in module.calls if DEFAULT_PROGRAM.match(module.full_name(call.func))]
     parents = [module.parents[call] for call in calls]
-    return any(not isinstance(parent, cst.Attribute) or parent.attr.value != "random_seed" for parent in parents)
+    return any(not isinstance(parent, ast.Attribute) or parent.attr != "random_seed" for parent in parents)

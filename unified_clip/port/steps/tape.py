@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import libcst as cst
-
+from ...source.module import Binding, Module
+from ...source.tree import Target, arguments_of, method_of, owner_of
 from ..catalog import names
 from ..found_clip import Arguments
-from ..source.gradient_flow import APPLY_METHODS, Gradients
-from ..source.module import Binding, Module
-from ..source.syntax_tree import Target, keyword_of, method_of, owner_of
+from ..gradient_flow import APPLY_METHODS, Gradients
 from ..to_config import UnsureError
 from .applied_gradients import AppliedGradients
 
@@ -39,13 +38,13 @@ GRADIENT_METHODS = ("gradient", "compute_gradients", "get_gradients")
 
 @dataclass(frozen=True, eq=False)
 class TapeStep:
-    source: cst.Call
-    source_statement: cst.BaseSmallStatement
-    loss: cst.BaseExpression
+    source: ast.Call
+    source_statement: ast.stmt
+    loss: ast.expr
     variables: str
     optimizer: str
-    apply: cst.Call
-    apply_statement: cst.BaseSmallStatement
+    apply: ast.Call
+    apply_statement: ast.stmt
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +60,12 @@ class StepRange:
 class TapeSteps:
     def __init__(self, module: Module, gradients: Gradients) -> None:
         self._module, self._gradients = module, gradients
-        calls: dict[cst.CSTNode, list[cst.Call]] = {}
+        calls: dict[ast.AST, list[ast.Call]] = {}
         for call in module.calls:
             calls.setdefault(self._body(call), []).append(call)
         self._ranges = {body: list(self._find(calls[body])) for body in calls}
 
-    def range_of(self, node: cst.CSTNode) -> StepRange | None:
+    def range_of(self, node: ast.AST) -> StepRange | None:
         line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
         return next((span for span in ranges if span.first <= line <= span.last), None)
 
@@ -78,10 +77,10 @@ class TapeSteps:
         own = [call for call in applies if self._module.binding(owner_of(call)).key == optimizer.key]
         return [span for call in own if (span := self.range_of(call)) is not None]
 
-    def _body(self, node: cst.CSTNode) -> cst.CSTNode:
-        return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
+    def _body(self, node: ast.AST) -> ast.AST:
+        return self._module.enclosing_definition(node) or self._module.tree
 
-    def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
+    def _find(self, calls: Sequence[ast.Call]) -> Iterator[StepRange]:
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):
@@ -96,20 +95,21 @@ class TapeSteps:
             except UnsureError as error:
                 yield StepRange(first, last, None, str(error))
 
-    def _order(self, call: cst.Call) -> tuple[tuple[int, int], bool]:
-        statement = self._module.small_statement(call) or call
+    def _order(self, call: ast.Call) -> tuple[tuple[int, int], bool]:
+        statement = self._module.simple_statement(call) or call
         return self._module.position(statement), not self._is_source(call)
 
-    def _is_source(self, call: cst.Call) -> bool:
+    def _is_source(self, call: ast.Call) -> bool:
         is_method = method_of(call) in GRADIENT_METHODS and self._gradients.kind(call) is not None
         return is_method or self._module.full_name(call.func) in names("gradient_sources")
 
-    def _is_apply(self, call: cst.Call) -> bool:
-        if method_of(call) not in APPLY_METHODS or not call.args:
+    def _is_apply(self, call: ast.Call) -> bool:
+        arguments = arguments_of(call)
+        if method_of(call) not in APPLY_METHODS or not arguments:
             return False
-        return method_of(call) == "apply_gradients" or self._gradients.is_gradient(call.args[0].value)
+        return method_of(call) == "apply_gradients" or self._gradients.is_gradient(arguments[0].value)
 
-    def _step(self, source: cst.Call, apply: cst.Call, calls: Sequence[cst.Call]) -> TapeStep:
+    def _step(self, source: ast.Call, apply: ast.Call, calls: Sequence[ast.Call]) -> TapeStep:
         self._check_surroundings(calls)
         if method_of(source) != "gradient":
             raise UnsureError(GRAPH)
@@ -117,7 +117,7 @@ class TapeSteps:
         loss, variables = self._arguments(source)
         self._check_optimizer(source, apply)
         values = [loss, *(bound.value for bound in self._module.binding(loss).bounds)]
-        if any(isinstance(value, cst.List | cst.Tuple | cst.Dict | cst.ListComp) for value in values):
+        if any(isinstance(value, ast.List | ast.Tuple | ast.Dict | ast.ListComp) for value in values):
             raise UnsureError(
                 "gradient() gets a list, tuple or dict of losses, but backward() accepts one loss. Inside the `with` "
                 "block of the tape, write total_loss = tf.add_n(losses). Then pass total_loss to gradient()."
@@ -133,7 +133,7 @@ class TapeSteps:
             )
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
-    def _check_surroundings(self, calls: Sequence[cst.Call]) -> None:
+    def _check_surroundings(self, calls: Sequence[ast.Call]) -> None:
         if any(method_of(call) in SCALED for call in calls):
             raise UnsureError(
                 "The loss is scaled. In PyTorch, call scaler.unscale_(optimizer) of torch.amp.GradScaler before the "
@@ -156,31 +156,30 @@ class TapeSteps:
                 "clip, call hvd.allreduce_(parameter.grad) for each parameter."
             )
         tapes = [call for call in calls if method_of(call) == "GradientTape"]
-        flags = [each.value for tape in tapes for each in tape.args if keyword_of(each) in ("", "persistent")]
+        flags = [each.value for tape in tapes for each in arguments_of(tape) if each.keyword in ("", "persistent")]
         if any(self._module.code(flag) != "False" for flag in flags):
             raise UnsureError(PERSISTENT)
 
-    def _statements(self, source: cst.Call, apply: cst.Call) -> tuple[cst.BaseSmallStatement, cst.Expr]:
-        first, last = self._module.small_statement(source), self._module.small_statement(apply)
+    def _statements(self, source: ast.Call, apply: ast.Call) -> tuple[ast.stmt, ast.Expr]:
+        first, last = self._module.simple_statement(source), self._module.simple_statement(apply)
         if first is None or last is None or not all(map(self._module.has_own_line, (first, last))):
             raise UnsureError(
                 "gradient() or apply_gradients() shares a line or an expression with other code. Write each call in a "
                 "statement on a line of its own, as in gradients = tape.gradient(loss, variables)."
             )
-        if not isinstance(last, cst.Expr) or last.value is not apply:
+        if not isinstance(last, ast.Expr) or last.value is not apply:
             raise UnsureError(
                 "The result of apply_gradients() is used. Remove the code that uses the result, because step() returns "
                 "None."
             )
-        lines = [self._module.parents[statement] for statement in (first, last)]
-        if self._module.parents[lines[0]] is not self._module.parents[lines[1]]:
+        if self._module.block(first) != self._module.block(last):
             raise UnsureError(
                 "gradient() and apply_gradients() are in different blocks. If both calls run equally often, write "
                 "both calls in one block, with the same indentation. Otherwise, port this step by hand."
             )
         return first, last
 
-    def _arguments(self, source: cst.Call) -> tuple[cst.BaseExpression, str]:
+    def _arguments(self, source: ast.Call) -> tuple[ast.expr, str]:
         arguments = Arguments(source, ("target", "sources"))
         if not arguments.unknown and len(arguments.passed) < 2:
             raise UnsureError("gradient() has no variables. Pass the loss and the variables.")
@@ -191,13 +190,14 @@ class TapeSteps:
                 "by hand. Pass the value of output_gradients= to backward() as gradient=."
             )
         variables = arguments.passed["sources"].value
-        if isinstance(variables, cst.Dict):
+        if isinstance(variables, ast.Dict):
             raise UnsureError("gradient() gets the variables as a dict. Pass a list, such as list(variables.values()).")
         return arguments.passed["target"].value, self._module.code(variables)
 
-    def _check_apply(self, apply: cst.Call) -> None:
-        has_other = any(argument.star or keyword_of(argument) not in ("", "grads_and_vars") for argument in apply.args)
-        if has_other or len(apply.args) > (1 if method_of(apply) == "apply_gradients" else 2):
+    def _check_apply(self, apply: ast.Call) -> None:
+        arguments = arguments_of(apply)
+        has_other = any(each.star or each.keyword not in ("", "grads_and_vars") for each in arguments)
+        if has_other or len(arguments) > (1 if method_of(apply) == "apply_gradients" else 2):
             accepted = "zip(gradients, variables)" if method_of(apply) == "apply_gradients" else "gradients, variables"
             raise UnsureError(
                 f"unified-clip port rewrites {method_of(apply)}() only in the form {method_of(apply)}({accepted}). "
@@ -205,7 +205,7 @@ class TapeSteps:
                 "write the step in PyTorch by hand."
             )
 
-    def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
+    def _check_optimizer(self, source: ast.Call, apply: ast.Call) -> None:
         if not isinstance(owner_of(apply), Target):
             raise UnsureError("The optimizer is not a variable here. Assign the optimizer first: optimizer = ...")
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)
@@ -215,10 +215,9 @@ class TapeSteps:
                 "The optimizer is assigned after the call of gradient(). Assign the optimizer before that call."
             )
 
-    def _check_list(self, source: cst.Call) -> None:
+    def _check_list(self, source: ast.Call) -> None:
         for read in self._module.assigned(source).reads:
-            outer = self._module.parents[read]
-            if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
+            if isinstance(self._module.parents[read], ast.List):
                 raise UnsureError(
                     "The file puts the result of gradient() into a list, as if the result were a single gradient. "
                     "Write this step in PyTorch by hand: call loss.backward(), and clip [variable.grad]."

@@ -13,7 +13,7 @@ from ....config.formats.python_source import Source
 from ....errors import ConfigError
 from ....port.catalog import ClipFunction
 from ....port.ported_clip import Meaning
-from ....port.source import unused_result
+from ....source import unused_result
 from .. import clipped_parameters
 
 RUN_TIME = "The threshold, {code}, is only known at run time."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
-from typing import TypeGuard
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Protocol, TypeGuard
 
-from ...config.formats.python_source import FUNCTIONS, Source
-from ...errors import ConfigError
-from ..catalog import FRAMEWORKS
+from ..errors import ConfigError
+from .frameworks import FRAMEWORKS
+from .tree import FUNCTIONS
 
 UNUSED = (
     "No code uses the result of this call, so the call clips nothing. To train as before, remove the call. To clip, "
@@ -28,6 +28,24 @@ WRITTEN = "_written_file"
 
 CONTAINERS = ("dict", "list", "tuple", "zip")
 PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript)
+
+
+class Source(Protocol):
+    """A parsed file: of `unified_clip.source`, or of `config check`."""
+
+    @property
+    def parents(self) -> Mapping[ast.AST, ast.AST]: ...
+
+    @property
+    def nodes(self) -> Sequence[ast.AST]: ...
+
+    @property
+    def calls(self) -> Sequence[ast.Call]: ...
+
+    @property
+    def packages(self) -> Set[str]: ...
+
+    def dotted(self, node: ast.AST) -> str: ...
 
 
 def check(source: Source, call: ast.Call) -> None:
@@ -75,16 +93,27 @@ def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
 
 
 def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
-    for scope in source.around(node):
+    for scope in _around(source, node):
         if not isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
             continue
         declared = [inner for inner in ast.walk(scope) if isinstance(inner, ast.Global | ast.Nonlocal)]
         declarations = [inner for inner in declared if name in inner.names]
         if any(isinstance(inner, ast.Global) for inner in declarations):
             return None
-        if not any(source.function(inner) is scope for inner in declarations):
+        functions = [next(filter(is_function, _around(source, inner)), None) for inner in declarations]
+        if not any(function is scope for function in functions):
             return scope
     return None
+
+
+def _around(source: Source, node: ast.AST) -> Iterator[ast.AST]:
+    while node in source.parents:
+        node = source.parents[node]
+        yield node
+
+
+def is_function(node: ast.AST) -> bool:
+    return isinstance(node, FUNCTIONS)
 
 
 def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]:
@@ -122,9 +151,9 @@ def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
 
 
 def _is_read(source: Source, scope: ast.AST, statement: ast.stmt, name: str) -> bool:
-    loops = {outer for outer in source.around(statement) if isinstance(outer, ast.For | ast.While)}
+    loops = {outer for outer in _around(source, statement) if isinstance(outer, ast.For | ast.While)}
     for node in _reads(scope, name):
-        around = list(source.around(node))
+        around = list(_around(source, node))
         is_inner = next(outer for outer in around if isinstance(outer, FUNCTIONS)) is not scope
         if is_inner or node.lineno > (statement.end_lineno or 0) or loops.intersection(around):
             return True

@@ -1,1 +1,0 @@
-"""Read and edit Python source: syntax tree, names, and flow of gradients."""
