@@ -68,6 +68,8 @@ class Context:
             keys = list(table) if pattern[index] == ANY else [str(table.get("type"))]
         elif isinstance(table, list) and pattern[index] == ANY:
             keys = range(len(table))
+        if pattern[index] == ANY and rest:  # entries of other types have no keys
+            keys = [key for key in keys if isinstance(table[key], dict | list)]  # type: ignore[index]
         return [path for key in keys for path in self.expand((*outer, key, *rest))]
 
     def found(self, test: Test) -> Iterator[Path]:

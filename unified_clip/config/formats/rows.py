@@ -126,7 +126,12 @@ def _sections(layout: Layout, context: Context) -> list[Path]:
         raise document.wrong(outer, _said(layout.empty, {}))
     if len(found) > 1 and layout.single:
         raise document.wrong(found[1], layout.single.format(other=_dotted(found[0])))
-    return found or [layout.at[0]]
+    in_lists: list[Path] = [path for path in layout.at if ANY in path and _is_list(document, path[: path.index(ANY)])]
+    return found or in_lists[:1] or [layout.at[0]]
+
+
+def _is_list(document: Document, path: Path) -> bool:
+    return document.shows(*path) and isinstance(document.get(*path), list)
 
 
 class _Reading:
