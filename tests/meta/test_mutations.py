@@ -76,8 +76,8 @@ MUTATIONS = {
         "contract/test_nonfinite.py", "changes_nothing",
     ),
     "each gradient written before the next one is prepared": Mutation(
-        "_core/writers.py", "        self._writes += writes\n        if path.on_host",
-        "        make_all(writes)\n        if path.on_host",
+        "_core/writers.py", "        self._writes += change.writes()\n        if change.path.on_host",
+        "        make_all(change.writes())\n        if change.path.on_host",
         "contract/test_failing_operations.py", "leaves_all_gradients_unchanged", "torch", "framework",
     ),
     "the host path taken although a derivative is wanted, on PyTorch": Mutation(
