@@ -83,3 +83,8 @@ def test_a_declared_key_that_no_file_has_is_a_finding(check: Check) -> None:
 def test_an_entry_that_says_nothing_about_a_clip_is_rejected(check: Check, entry: str) -> None:
     with pytest.raises(ConfigError, match=r"check|TOML"):
         check(FILES, CLIP_CONFIG + KEY.format("norm").replace('rule = "norm"', entry))
+
+
+def test_a_file_that_cannot_be_read_is_unknown(check: Check) -> None:
+    finding = only_finding(check({"a.yaml": "optim: {\n", "ok.yaml": FILES["a.yaml"].format(1.0)}, CONFIG))
+    assert (finding.kind, finding.path) == ("unknown", "a.yaml")

@@ -67,6 +67,13 @@ def test_an_option_of_a_helper_in_another_file_is_read_there(check: Check) -> No
     assert check({**files, "lib.py": helper.format("1.0")}).findings == []
 
 
+def test_an_argument_of_a_trainer_has_the_default_of_its_option(check: Check) -> None:
+    text = script(PARSER, PARSED).partition("import torch")[0] + "import lightning\n\n"
+    source = f"{text}lightning.Trainer(gradient_clip_val=args.max_grad_norm)\n"
+    assert check({"a.py": source.format("1.0")}).findings == []
+    assert only_finding(check({"a.py": source.format("5.0")})).kind == "drift"
+
+
 UNKNOWN = {
     "no default": script(PARSER.replace(", default={}", ""), PARSED),
     "a default of 0": script(PARSER.replace("{}", "0.0"), PARSED),

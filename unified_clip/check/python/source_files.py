@@ -271,12 +271,10 @@ def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
 
 
 def _node(project: Project, use: ClipUse, code: str) -> ast.expr | None:
-    """Return the expression with this code in the call that begins at the place of a clip."""
-    module = project.module(use.path)
-    calls = [
-        node for node in module.nodes if isinstance(node, ast.Call) and module.position(node) == (use.line, use.column)
-    ]
-    inner = (each for call in calls for each in ast.walk(call) if isinstance(each, ast.expr))
+    """Return the expression with this code in the call at the place of a clip."""
+    calls = (node for node in project.module(use.path).nodes if isinstance(node, ast.Call))
+    at_place = (call for call in calls if engine_of_clip.is_at(call, use.line, use.column))
+    inner = (each for call in at_place for each in ast.walk(call) if isinstance(each, ast.expr))
     return next((each for each in inner if ast.unparse(each) == code), None)
 
 

@@ -84,7 +84,10 @@ def read(path: Path, config: ClipConfig, root: Path) -> list[ClipUse]:
     declared = [(index, key) for index, key in enumerate(keys) if patterns.matches(key.path, path, root)]
     if not declared:
         return []
-    found = list(_settings(path))
+    try:
+        found = list(_settings(path))
+    except ConfigError as error:
+        return [ClipUse(path, 1, 1, "file with a declared key", why_unknown=str(error), is_declared=True)]
     named = [(index, key, setting) for index, key in declared for setting in found if matches(key, setting.path)]
     return [_use(path, setting, key, index, config) for index, key, setting in named]
 
