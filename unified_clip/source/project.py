@@ -49,6 +49,9 @@ class Project:
         self._modules: dict[str, Module | UnreadableSourceError | FileError] = {}
         self._calls: dict[str, list[Call]] = {}
         self._reached: dict[Module, set[Module]] = {}
+        self._stores: dict[tuple[str, Module], list[tuple[Module, ast.Attribute]]] = {}
+        self._passed_on: dict[ast.AST, Call | None] = {}
+        self._definitions: dict[tuple[Module, ast.AST], Definition | None] = {}
 
     def module(self, path: Path) -> Module:
         """Return a parsed file. Raise UnreadableSourceError or FileError if it cannot be read."""
@@ -98,8 +101,13 @@ class Project:
     def mentioning_option(self, name: str, first: Module) -> Iterator[Module]:
         yield from dict.fromkeys([*self.mentioning(name, first), *self.mentioning(name.replace("_", "-"), first)])
 
-    def stores_of(self, name: str, first: Module) -> Iterator[tuple[Module, ast.Attribute]]:
-        """Yield the attributes of this name that code sets."""
+    def stores_of(self, name: str, first: Module) -> Sequence[tuple[Module, ast.Attribute]]:
+        """Return the attributes of this name that code sets."""
+        if (name, first) not in self._stores:
+            self._stores[name, first] = list(self._find_stores(name, first))
+        return self._stores[name, first]
+
+    def _find_stores(self, name: str, first: Module) -> Iterator[tuple[Module, ast.Attribute]]:
         pattern = re.compile(rf"\.{re.escape(name)}\s*(=(?!=)|[-+*/]=|:|,)".encode())
         paths = [path for path, text in self._texts.values() if pattern.search(text)]
         modules = [module for path in paths if (module := self._readable(path)) is not None]
@@ -154,6 +162,13 @@ class Project:
 
     def definition(self, module: Module, node: ast.AST, depth: int = 0) -> Definition | None:
         """Return the function, class or assigned variable that a name stands for. Follow imports and aliases."""
+        if depth:
+            return self._find_definition(module, node, depth)
+        if (module, node) not in self._definitions:
+            self._definitions[module, node] = self._find_definition(module, node, depth)
+        return self._definitions[module, node]
+
+    def _find_definition(self, module: Module, node: ast.AST, depth: int) -> Definition | None:
         if depth > MAX_ALIASES or not isinstance(node, Target):
             return None
         assignments = module.scope(node).find(node.id) if isinstance(node, ast.Name) else []
@@ -225,6 +240,11 @@ class Project:
 
     def passed_on(self, definition: Definition) -> Call | None:
         """Return a call that passes a function on, so that other code may call it."""
+        if definition.node not in self._passed_on:
+            self._passed_on[definition.node] = self._find_passed_on(definition)
+        return self._passed_on[definition.node]
+
+    def _find_passed_on(self, definition: Definition) -> Call | None:
         for module in self.mentioning(definition.name, definition.module):
             for call in module.calls:
                 for argument in arguments_of(call):

@@ -15,6 +15,9 @@ from .project import Call, Definition, Project, bound_argument, parameters_of
 from .scopes import Assignment
 from .tree import DEFINITIONS, Function, Target, is_name, keywords_of, last_name, text_of
 
+MAX_EVALUATED = 1000
+"""The number of expressions to evaluate for one value. Functions that call each other could need millions."""
+
 
 class Origin(NamedTuple):
     """A place that a value comes from. Only a constant certainly keeps its value when the program runs."""
@@ -52,9 +55,6 @@ class Value:
     def how(self) -> str:
         return self.why_unknown or ", ".join(dict.fromkeys(map(str, self.origins))) or "constant"
 
-    def of_kind(self, kind: str) -> list[Origin]:
-        return [origin for origin in self.origins if origin.kind == kind]
-
 
 class _UnknownError(Exception):
     """The message is a sentence that says why a value is unknown."""
@@ -64,7 +64,7 @@ def value_of(project: Project, module: Module, node: ast.expr) -> Value:
     """Return the value of an expression at its place in a module."""
     evaluation = _Evaluation(project)
     try:
-        return Value(evaluation.value(module, node), tuple(evaluation.origins))
+        return Value(evaluation.value(module, node), tuple(dict.fromkeys(evaluation.origins)))
     except _UnknownError as error:
         return Value(why_unknown=str(error))
 
@@ -74,9 +74,13 @@ class _Evaluation:
         self._project = project
         self._objects = SettingsObjects(project)
         self._in_progress: list[ast.AST] = []
+        self._evaluated = 0
         self.origins: list[Origin] = []
 
     def value(self, module: Module, node: ast.expr) -> Any:
+        self._evaluated += 1
+        if self._evaluated > MAX_EVALUATED:
+            raise _UnknownError("Too many calls may pass this value.")
         if node in self._in_progress or len(self._in_progress) > MAX_STEPS:
             raise _UnknownError(f"The value of {ast.unparse(node)} depends on itself.")
         self._in_progress.append(node)
@@ -141,6 +145,9 @@ class _Evaluation:
             value = elements[index] if index is not None and index < len(elements) else None
         if value is None:
             raise _UnknownError(f"{name} gets its value in a loop, a call or a definition.")
+        reads = [module.parents[read] for each in definition.assignments for read in each.reads]
+        if isinstance(value, ast.List) and any(isinstance(read, ast.Attribute | ast.Subscript) for read in reads):
+            raise _UnknownError(f"{name} is a list that code may change.")
         if any(is_name(call.func, "exec") for call in module.calls):
             raise _UnknownError(f"The file calls exec, which may change {name}.")
         if module.scopes.top.names.get(name) == list(definition.assignments):
