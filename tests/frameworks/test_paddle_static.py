@@ -16,6 +16,7 @@ from support.paddle_programs import program, tensor
 from support.tiers import quick
 
 import unified_clip.paddle as uc
+from unified_clip import ClipConfig
 from unified_clip._backends.paddle import dense
 
 INPUT = np.array([[3.0, -0.0, -4.0], [0.3, 0.4, -0.0], [0.0, 0.0, 0.0], [1e-5, -2.0, 1e4]], np.float32)
@@ -298,6 +299,17 @@ def test_a_graph_of_to_static_computes_what_the_device_path_does(monkeypatch: py
 
     got = [result.numpy().tobytes() for result in function(tensor(INPUT), tensor(0.75))]
     assert got == on_the_device_path("float32", monkeypatch)
+
+
+@pytest.mark.parametrize("clip", [lambda c, x: c([x])[0], lambda c, x: c.pairs([(None, x)])[0][1]])
+def test_a_graph_of_to_static_has_the_clip_of_a_configuration(clip: Callable[..., paddle.Tensor]) -> None:
+    clipper = ClipConfig(rule="norm", threshold=1.0, family="paddle").clipper()
+
+    def function(t: paddle.Tensor) -> paddle.Tensor:
+        return clip(clipper, t)
+
+    got = paddle.jit.to_static(function, full_graph=True)(tensor(INPUT))
+    assert np.array_equal(got.numpy(), uc.clip_by_norm(tensor(INPUT), 1.0).numpy())
 
 
 def test_to_static_leaves_its_graph_for_the_host_path_by_default() -> None:

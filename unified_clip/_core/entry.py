@@ -41,6 +41,17 @@ break_graph: Callable[[str], None] = break_nothing
 """Makes the compiler end its graph before an unsupported operation."""
 
 
+_public: list[Callable[..., object]] = []
+_marks: list[Callable[[Callable[..., object]], object]] = []
+
+
+def mark_public(mark: Callable[[Callable[..., object]], object]) -> None:
+    """Call `mark` with each function that `public` returns, also later, for a compiler that translates source."""
+    _marks.append(mark)
+    for call in _public:
+        mark(call)
+
+
 def public(body: Callable[P, R]) -> Callable[P, R]:
     """Return a function that passes its arguments to `run`."""
 
@@ -50,6 +61,9 @@ def public(body: Callable[P, R]) -> Callable[P, R]:
 
     del call.__wrapped__  # compilers would unwrap it, and call the body
     call.__signature__ = inspect.signature(body)  # type: ignore[attr-defined]
+    _public.append(call)
+    for mark in _marks:
+        mark(call)
     return call
 
 

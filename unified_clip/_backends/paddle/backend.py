@@ -383,13 +383,16 @@ def _collector() -> Any | None:
 
 
 def _run_as_written() -> None:
-    """Stop `paddle.jit.to_static` from translating `entry.run`. Paddle cannot translate functions passed as arguments.
+    """Stop `paddle.jit.to_static` from translating `entry.run` and the functions that only call it.
+
+    Paddle cannot translate functions passed as arguments, nor functions whose name differs from that in their source.
 
     By default, `to_static` breaks its graph at the clip, so the clip runs eagerly. With `full_graph=True`, Paddle
     traces the clip.
     """
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(releases.force_dynamic(function))
+    entry.mark_public(paddle.jit.not_to_static)
     package = str(FilePath(__file__).parents[2]) + os.sep
     with suppress(AttributeError):  # this private setting keeps the translator out of the package
         paddle.framework.core.eval_frame_skip_file_prefix((package,))

@@ -52,6 +52,11 @@ def computed_once(scalar: Scalar) -> Scalar:
     return scalar * factor / factor
 
 
+def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
+    long = sum(map(count_elements, tensors)) > PIECE
+    return long and coef.shape.rank == 0 and not tf.executing_eagerly() and not is_for_xla()
+
+
 def split_long(tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(tensors) if is_for_xla() else [piece for tensor in tensors for piece in split_one(tensor)]
 

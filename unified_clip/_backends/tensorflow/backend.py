@@ -35,6 +35,7 @@ from .arithmetic import (
     join_short,
     magnitude,
     max_abs,
+    pays_to_branch,
     powers,
     product,
     real_parts,
@@ -264,7 +265,13 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         coef = computed_once(coef)
         unchanged = coef >= 1.0
         joined, split = join_short(tensors)
-        return split([tf.where(unchanged, tensor, product(tensor, coef)) for tensor in joined])
+
+        def scaled() -> list[Tensor]:
+            return [product(tensor, coef) for tensor in joined]
+
+        if pays_to_branch(joined, coef):  # without a clip, the gradients are read once less
+            return split(tf.cond(unchanged, lambda: [tf.identity(tensor) for tensor in joined], scaled))
+        return split([tf.where(unchanged, *both) for both in zip(joined, scaled(), strict=True)])
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         ordered = tf.reduce_all(low <= high)
