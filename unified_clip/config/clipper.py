@@ -106,16 +106,22 @@ class Clipper:
         self._arguments["all_names"] = names
         self._selection.declare(names)
 
-    @entry.public
+    # Not by `entry.public`: until this package has seen a tensor of Paddle, Paddle translates the source of methods.
+
     def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
+        return entry.run(Clipper._call, self, grads, step, parameters)
+
+    def _call(self, grads: Any, step: Any, parameters: Any) -> Any:
         return self._clip_container(grads, step, parameters)[0]
 
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
-    @entry.public
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
         """Return the clipped gradients and the outcome as tensors that a compiled graph can return."""
+        return entry.run(Clipper._traced, self, grads, step, states, parameters)
+
+    def _traced(self, grads: Any, step: Any, states: Sequence[Tensor], parameters: Any) -> Traced:
         backend, grads = self._resolve(grads)
         given = self._adaptive.from_packed(states, backend)
         result, outcome = self._clip_container(grads, step, parameters, given)
@@ -146,8 +152,10 @@ class Clipper:
         results, outcome = self._clip_leaves(backend, leaves, step, states, differentiable=True)
         return tree.rebuild(results), outcome
 
-    @entry.public
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
+        return entry.run(Clipper._clip_, self, parameters, step)
+
+    def _clip_(self, parameters: Any, step: Any) -> Tensor:
         backend, parameters = self._resolve(parameters)
         step, parameters = resolve_step(backend, step, self._step), listed(parameters)
         gradients, writer, ranges = self._collect(backend, parameters, step)
@@ -159,8 +167,10 @@ class Clipper:
         writer.finish()
         return outcome.norm
 
-    @entry.public
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
+        return entry.run(Clipper._pairs, self, params_grads, step)
+
+    def _pairs(self, params_grads: Iterable[Any], step: Any) -> param_grads.ParamGrads:
         backend, params_grads = self._resolve(params_grads)
         leaves, indices = param_grads.read_pairs(backend, params_grads)
         results, _ = self._clip_leaves(backend, leaves, resolve_step(backend, step, self._step), differentiable=False)

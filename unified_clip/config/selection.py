@@ -40,7 +40,9 @@ class ParameterSelection:
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
         """Return the `Leaf` of each gradient to clip, in the order of `Settings.parts`."""
-        gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
+        # A gradient without its parameter is its own. In Paddle's graphs, `need_clip` of each such value is False.
+        kept = [leaf for leaf in leaves if leaf.tensor is not None]
+        gradients = [leaf for leaf in kept if leaf.parameter is leaf.tensor or wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
         if self._uses_names and gradients and not self._checked:
             self._check([self.name(leaf) or "" for leaf in leaves])
