@@ -122,10 +122,10 @@ class Dispatcher:
 
 def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
     """Return a name such as "clip_grad_norm_" or "ClipConfig.clip_"."""
-    kind, method = getattr(args[0], "recorded_as", None) if args else None, body.__name__
+    kind, method = getattr(args[0], "recorded_as", None) if args else None, body.__name__.removeprefix("_")
     if kind is None:
         return method
-    return kind if method == "__call__" else f"{kind}.{method}"
+    return kind if method.strip("_") == "call" else f"{kind}.{method}"
 
 
 DISPATCHER = Dispatcher()

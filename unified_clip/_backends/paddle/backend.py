@@ -383,12 +383,9 @@ def _collector() -> Any | None:
 
 
 def _run_as_written() -> None:
-    """Stop `paddle.jit.to_static` from translating `entry.run` and the functions that only call it.
+    """Stop `paddle.jit.to_static` from translating this package. It cannot translate functions passed as arguments.
 
-    Paddle cannot translate functions passed as arguments, nor functions whose name differs from that in their source.
-
-    By default, `to_static` breaks its graph at the clip, so the clip runs eagerly. With `full_graph=True`, Paddle
-    traces the clip.
+    By default, `to_static` breaks its graph at a clip, which then runs eagerly. `full_graph=True` traces the clip.
     """
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(releases.force_dynamic(function))
