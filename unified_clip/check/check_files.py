@@ -168,7 +168,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     uses = _with_rules(source_files.read(sources, advance, configurations, root=root), rules, root)
     uses = _without_hydra(uses, sources, file_uses)
     kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
-    file_uses.uses = command_lines.passed(kept + uses, sources)
+    file_uses.uses = command_lines.passed(kept + uses, sources, files)
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
     return file_uses

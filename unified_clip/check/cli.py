@@ -51,14 +51,15 @@ def add_parser(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from . import output
+    from . import files_to_check, output
     from .rules import accepted
 
     outcome = "No report was written."
     try:
         report = _checked(options)
         if options.accept:
-            file = accepted.write(options.clip, [*report.accepted, *report.findings])
+            files = files_to_check.files(options.paths, options.clip)
+            file = accepted.write(options.clip, [*report.accepted, *report.findings], files)
             report = _checked(options)
             report.notes.append(f"{file} lists {counted(len(report.accepted), 'clip')} of unknown effect.")
         text = output.WRITERS[options.format](report)

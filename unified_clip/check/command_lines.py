@@ -301,14 +301,24 @@ def _of_trainer(path: Path, setting: CommandLineSetting, trainer: Format) -> Cli
     return ClipUse(path, setting.line, 1, title, config)
 
 
-def passed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> list[ClipUse]:
+def passed(uses: Sequence[ClipUse], sources: Sequence[Path], files: Sequence[Path]) -> list[ClipUse]:
     """Return all clips. For a threshold on a command line, take the clip rule from the script that reads the threshold.
 
     If the command line names no script, take the scripts that other lines of the file name.
     """
     readers = [use for use in uses if use.package and use.option]
     names = {path.name for path in sources}
+    uses = [*uses, *_of_readers(files, {use.option for use in readers})]
     return [_as_read(use, readers, names) if use.option and not use.package else use for use in uses]
+
+
+def _of_readers(files: Sequence[Path], options: Set[str]) -> Iterator[ClipUse]:
+    """Yield the options that clips of checked scripts read, and whose names show no clip, as --clip or --gn."""
+    for path in filter(is_shell, files) if options else ():
+        for setting in settings(without_unused_arrays(atomic_files.read_text(path, errors="replace"))):
+            is_read = setting.name.replace("-", "_") in options and not setting.is_override
+            if is_read and isinstance(setting.value, float) and not is_clip(setting):
+                yield use(path, setting)
 
 
 def _as_read(use: ClipUse, readers: Sequence[ClipUse], checked: Set[str]) -> ClipUse:

@@ -104,7 +104,7 @@ class FoundClip:
 def number_of(module: Module, node: ast.expr | None) -> float | None:
     """Return a number that the code fixes, or None. The default of an option is not fixed."""
     value = value_of(Project(), module, node) if node is not None else Value(why_unknown="There is no code.")
-    is_constant = all(origin.kind == "constant" for origin in value.origins)
+    is_constant = all(origin.kind == "constant" and origin.module is module for origin in value.origins)
     try:
         return float(value.value) if is_constant and is_number(value.value) else None
     except OverflowError:

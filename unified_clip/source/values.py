@@ -138,6 +138,8 @@ class _Evaluation:
             raise _UnknownError(f"{name} has several values, in lines {lines}.")
         if isinstance(definition.node, ast.arg):
             return self._parameter(module, definition.node)
+        if module.scope(definition.node) is module.scopes.top:  # other files may set it, as in `module.CLIP = 2.0`
+            self._check_stores(module, name)
         bound = module.bound_value(definition.node)
         value = bound.value if not isinstance(bound.node, ast.withitem) else None
         for index in bound.path:

@@ -52,6 +52,13 @@ def test_another_value_is_a_new_finding_and_a_note_about_the_old_one(run: Run) -
     assert "note" not in run()[1]
 
 
+def test_entries_of_files_that_are_not_checked_stay(run: Run) -> None:
+    Path("sub").mkdir()
+    Path("sub/b.py").write_text(RUN_TIME)
+    assert cli.main(["config", "check", "clip.toml", "sub", "--accept"]) == 0
+    assert run()[0] == 0
+
+
 def test_a_clip_that_differs_is_not_accepted(run: Run) -> None:
     Path("ds.json").write_text(DEEPSPEED % "5.0")
     assert run("--accept")[0] == 1

@@ -88,3 +88,40 @@ def test_an_entry_that_says_nothing_about_a_clip_is_rejected(check: Check, entry
 def test_a_file_that_cannot_be_read_is_unknown(check: Check) -> None:
     finding = only_finding(check({"a.yaml": "optim: {\n", "ok.yaml": FILES["a.yaml"].format(1.0)}, CONFIG))
     assert (finding.kind, finding.path) == ("unknown", "a.yaml")
+
+
+OTHERS = {
+    "another team": ("teamB/train.py", READERS["attribute"]),
+    "a second setting": ("a.yaml", "optim:\n  grad_clip: 1.0\nmax_grad_norm: 20.0\n"),
+    "a call on the same line": (
+        "a.py",
+        f"optim.grad_clip = 1.0; {READERS['attribute'].replace('optim.grad_clip', 'other')}",
+    ),
+    "a dotted key": ("a.yaml", "optim.grad_clip: 20.0\n"),
+    "a list": ("a.yaml", "optim:\n  grad_clip: [20.0, 1.0]\n"),
+    "a command in a list": ("a.yaml", "args: [--optim.grad-clip, '20.0']\n"),
+    "a product": ("a.gin", "optim.grad_clip = 1.0 * 20\n"),
+    "a changed value": ("a.py", "config.optim.grad_clip = 1.0\nconfig.optim.grad_clip *= 20\n"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_declared_key_hides_no_other_clip(check: Check, other: str) -> None:
+    name, text = OTHERS[other]
+    config = CONFIG.replace('path = "*"', 'path = "teamA/*"') if "/" in name else CONFIG
+    text = text.replace("import torch\n\n", "") if other == "a call on the same line" else text
+    files = {"teamA/x.yaml" if "/" in name else "x.yaml": FILES["a.yaml"].format(1.0), name: text}
+    files = {key: f"import torch\n{value}" if key == "a.py" else value for key, value in files.items()}
+    assert {each.path for each in check(files, config).findings} == {name}
+
+
+@pytest.mark.parametrize("comment", ["# was lr, optim.grad_clip: 20.0\n", "; optim.grad_clip = 20.0\n"])
+def test_a_comment_is_no_setting(check: Check, comment: str) -> None:
+    assert check({"a.gin": comment + FILES["a.gin"].format(1.0)}, CONFIG).findings == []
+
+
+@pytest.mark.parametrize("value", ["none", '"None"', "false"])
+def test_a_word_of_off_is_no_clip(check: Check, value: str) -> None:
+    word = value.strip('"')
+    report = check({"a.yaml": FILES["a.yaml"].format(value)}, f'{CONFIG}off = ["{word}"]\n')
+    assert [(each.kind, each.differences[0].found) for each in report.findings] == [("drift", "none")]

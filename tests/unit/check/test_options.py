@@ -74,6 +74,19 @@ def test_an_argument_of_a_trainer_has_the_default_of_its_option(check: Check) ->
     assert only_finding(check({"a.py": source.format("5.0")})).kind == "drift"
 
 
+@pytest.mark.parametrize("option", ["clip", "gn", "max-grad"])
+def test_a_command_line_sets_an_option_whose_name_shows_no_clip(check: Check, option: str) -> None:
+    source = script(PARSER.replace("max-grad-norm", option), PARSED, f"args.{option.replace('-', '_')}").format("1.0")
+    assert only_finding(check({"a.py": source, "run.sh": f"python a.py --{option} 20.0\n"})).path == "run.sh"
+    assert check({"run.sh": f"python a.py --{option} 1.0\n"}).findings == []
+
+
+def test_a_constant_that_another_file_sets_is_no_constant(check: Check) -> None:
+    files = {"cons.py": "LIMIT = 1.0\n", "a.py": f"import cons\n{CLIP.format('cons.LIMIT')}"}
+    assert check(files).findings == []
+    assert "unknown" in {each.kind for each in check({"b.py": "import cons\n\ncons.LIMIT = 20.0\n"}).findings}
+
+
 UNKNOWN = {
     "no default": script(PARSER.replace(", default={}", ""), PARSED),
     "a default of 0": script(PARSER.replace("{}", "0.0"), PARSED),

@@ -37,7 +37,7 @@ class Accepted:
     """Counts the accepted clips that a check has not found yet."""
 
     def __init__(self, file: Path, left: Counter[tuple[str, str]]) -> None:
-        self.file, self._left = file, left
+        self.file, self.listed, self._left = file, Counter(left), left
 
     def takes(self, finding: Finding) -> bool:
         """Return whether the file lists this finding. Each entry accepts as many clips as its count."""
@@ -77,10 +77,15 @@ def read(clip: Path) -> Accepted:
     return Accepted(file, Counter({(each.path, each.clip): each.count for each in entries}))
 
 
-def write(clip: Path, findings: Sequence[Finding]) -> Path:
-    """Write all findings of unknown effect to the file of accepted clips."""
+def write(clip: Path, findings: Sequence[Finding], files: Sequence[Path]) -> Path:
+    """Write all findings of unknown effect to the file of accepted clips. Entries of files not in `files` stay."""
     file = file_of(clip)
+    root = file.resolve().parent
+    checked = {patterns.relative(each, root) for each in files}
     counts = Counter(_key(finding, file) for finding in findings if finding.kind == "unknown")
+    counts |= {
+        key: count for key, count in read(clip).listed.items() if key[0] not in checked and (root / key[0]).exists()
+    }
     entries = [{"path": path, "clip": text, "count": count} for (path, text), count in sorted(counts.items())]
     atomic_files.write(file, HEAD + documents.dump({"accepted": entries}, "toml"))
     return file

@@ -27,9 +27,11 @@ ANY = "*"
 """In a declared key, this part matches any part."""
 
 LINE = re.compile(
-    r"""(?:^[ \t]*(?:export[ \t]+)?|[{;,][ \t]*)["']?([\w.-]+)["']?[ \t]*[:=][ \t]*["']?([^\s"',;#{}]+)""", re.MULTILINE
+    r"""(?:^[ \t]*(?:export[ \t]+)?|[{,][ \t]*)["']?([\w.-]+)["']?[ \t]*[:=][ \t]*([^,;{}\n]+)""", re.MULTILINE
 )
 """Matches a setting in a file of another kind, such as `gradient_clipping_by_norm: 10.0` or `train.grad_clip = 1.0`."""
+
+COMMENT = re.compile(r"(^|\s)(#|;|//).*$", re.MULTILINE)
 
 WORDS = {"null": None, "none": None, "~": None, "false": False, "true": True}
 
@@ -60,22 +62,30 @@ def add(found: FoundClips, files: Sequence[Path], config: ClipConfig, root: Path
     """
     keys = config.check.key if config.check else []
     uses = [use for path in files for use in read(path, config, root)] if keys else []
-    places = {(use.path, use.line) for use in uses}
-    names = {key.key.rpartition(".")[2].replace("-", "_") for key in keys} if uses else set()
-    names |= {use.clip.partition(" = ")[0] for use in found.uses if use.is_setting}
+    declared = {(use.path, use.line, _last(use)) for use in uses}
+    settings = [*uses, *(use for use in found.uses if use.is_setting)]
     kept = []
     for use in found.uses:
-        of_file = [key for key in keys if patterns.matches(key.path, use.path, root)]
-        numbers = [each.name.split(".") for each in use.values if is_number(each.value)]
-        is_listed = bool(numbers) and all(any(matches(key, name) for key in of_file) for name in numbers)
-        is_listed |= use.clip == "file" and any(use.path == each.path for each in uses)
+        in_file = {_last(each) for each in uses if each.path == use.path}
+        numbers = [each.name.rpartition(".")[2].replace("-", "_") for each in use.values if is_number(each.value)]
+        is_listed = bool(numbers) and in_file.issuperset(numbers)
+        is_listed |= use.clip == "file" and bool(in_file)
+        is_listed |= not numbers and (use.path, use.line, _last(use)) in declared
+        read_names = {use.attribute, use.option}
         rule = use.rule_of_any_threshold
-        if rule is not None and {use.attribute, use.option} & names:
+        places = (each.path for each in settings if rule is not None and _last(each) in read_names)
+        if rule is not None and any(patterns.is_near(place, use.path, root) for place in places):
             use = replace(use, config=ClipConfig(**{**rule.data(), "threshold": config.threshold}), why_unknown="")
         is_elsewhere = use.config is not None and not use.is_setting
-        if is_elsewhere or not (is_listed or (use.path, use.line) in places):
+        is_double = use.is_setting and (use.path, use.line, _last(use)) in declared
+        if is_elsewhere or not (is_listed or is_double):
             kept.append(use)
     found.uses = kept + uses
+
+
+def _last(use: ClipUse) -> str:
+    """Return the last name of a setting, such as "grad_clip" for "optim.grad-clip = 1.0"."""
+    return re.split(r"[.\[\]'\"]+", use.clip.partition(" = ")[0].rstrip("]'\""))[-1].replace("-", "_")
 
 
 def read(path: Path, config: ClipConfig, root: Path) -> list[ClipUse]:
@@ -120,8 +130,8 @@ def _use(path: Path, setting: Setting, key: DeclaredKey, index: int, config: Cli
 
 
 def _equal(value: Any, off: Any) -> bool:
-    off = WORDS.get(off.lower(), off) if isinstance(off, str) else off
-    return value == off and isinstance(value, bool) == isinstance(off, bool)
+    value, off = (WORDS.get(each.lower(), each) if isinstance(each, str) else each for each in (value, off))
+    return bool(value == off) and isinstance(value, bool) == isinstance(off, bool)
 
 
 def _settings(path: Path) -> Iterator[Setting]:
@@ -132,15 +142,22 @@ def _settings(path: Path) -> Iterator[Setting]:
     elif kind := DOCUMENT_KINDS.get(suffix):
         document = documents.parse(documents.read_text(path), kind, path.name)
         yield from _in_document(document, document.data)
+        for keys, text in command_lines.texts(document.data):
+            yield from _in_commands(text, document.line(keys) or 1)
     elif command_lines.is_shell(path):
-        for each in command_lines.settings(atomic_files.read_text(path, errors="replace")):
-            value = each.value
-            is_known = not (isinstance(value, str) and value.startswith(command_lines.RUN_TIME))
-            yield Setting(tuple(each.name.split(".")), each.line, 1, value, "" if is_known else str(value))
+        yield from _in_commands(atomic_files.read_text(path, errors="replace"))
     else:
-        text = atomic_files.read_text(path, errors="replace")
+        text = COMMENT.sub("", atomic_files.read_text(path, errors="replace"))
         for match in LINE.finditer(text):
-            yield Setting(tuple(match[1].split(".")), text.count("\n", 0, match.start(1)) + 1, 1, _value(match[2]))
+            value = _value(match[2].strip().strip("\"'"))
+            yield Setting(tuple(match[1].split(".")), text.count("\n", 0, match.start(1)) + 1, 1, value)
+
+
+def _in_commands(text: str, line: int | None = None) -> Iterator[Setting]:
+    for each in command_lines.settings(text):
+        is_known = not (isinstance(each.value, str) and each.value.startswith(command_lines.RUN_TIME))
+        place = each.line if line is None else line
+        yield Setting(tuple(each.name.split(".")), place, 1, each.value, "" if is_known else str(each.value))
 
 
 def _value(text: str) -> Any:
@@ -149,14 +166,16 @@ def _value(text: str) -> Any:
     return WORDS.get(text.lower(), text)
 
 
-def _in_document(document: Document, data: Any, path: tuple[Key, ...] = ()) -> Iterator[Setting]:
+def _in_document(document: Document, data: Any, keys: tuple[Key, ...] = ()) -> Iterator[Setting]:
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
-        inner = (*path, key)
-        if isinstance(value, dict | list):
+        inner = (*keys, key)
+        is_list_of_values = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
+        if isinstance(value, dict) or (isinstance(value, list) and not is_list_of_values):
             yield from _in_document(document, value, inner)
         elif isinstance(key, str):
-            yield Setting(tuple(str(each) for each in inner), document.line(inner) or 1, 1, value)
+            names = tuple(name for each in inner for name in str(each).split("."))
+            yield Setting(names, document.line(inner) or 1, 1, value)
 
 
 def _in_python(source: Source) -> Iterator[Setting]:
@@ -194,6 +213,9 @@ def named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast
                 names = tuple(re.findall(r"\w+", ast.unparse(target)))
                 path = names if len(names) > 1 else (*path, *names)
                 yield target, path, value
+            case ast.AugAssign(target=target, op=op, value=value):
+                names = tuple(re.findall(r"\w+", ast.unparse(target)))
+                yield target, names if len(names) > 1 else (*path, *names), ast.BinOp(target, op, value)
             case ast.keyword(arg=str(name), value=value):
                 path = (*path, name)
                 yield value, path, value
