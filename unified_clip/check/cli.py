@@ -51,16 +51,16 @@ def add_parser(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from . import files_to_check, output
+    from . import output
     from .rules import accepted
 
     outcome = "No report was written."
     try:
-        report = _checked(options)
+        files = _files(options)
+        report = _checked(options, files)
         if options.accept:
-            files = files_to_check.files(options.paths, options.clip)
             file = accepted.write(options.clip, [*report.accepted, *report.findings], files)
-            report = _checked(options)
+            report = _checked(options, files)
             report.notes.append(f"{file} lists {counted(len(report.accepted), 'clip')} of unknown effect.")
         text = output.WRITERS[options.format](report)
         if options.out:
@@ -74,9 +74,8 @@ def run(options: argparse.Namespace) -> int:
     return DIFFERENT if report.findings else SUCCESS
 
 
-def _checked(options: argparse.Namespace) -> CheckReport:
-    from .._command.progress import progress
-    from . import check_files, files_to_check
+def _files(options: argparse.Namespace) -> list[Path]:
+    from . import files_to_check
 
     rules = _loaded(options.clip, options.paths).check
     declared = [key.path for key in rules.key] if rules else []
@@ -85,9 +84,16 @@ def _checked(options: argparse.Namespace) -> CheckReport:
     if options.out and os.path.realpath(options.out) in read and not files_to_check.is_report(options.out):
         problem = f"--out is {options.out}, which is one of the files that the check reads. Pass another file to --out."
         raise UsageError(problem, "UC205")
-    with progress({"files": len(paths)}) as advance:
+    return paths
+
+
+def _checked(options: argparse.Namespace, files: Sequence[Path]) -> CheckReport:
+    from .._command.progress import progress
+    from . import check_files
+
+    with progress({"files": len(files)}) as advance:
         done = partial(advance, "files")
-        return check_files.check(options.clip, options.paths, paths, done, nearest=options.nearest)
+        return check_files.check(options.clip, options.paths, files, done, nearest=options.nearest)
 
 
 def _loaded(clip: Path, paths: Sequence[Path]) -> ClipConfig:

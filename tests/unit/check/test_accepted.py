@@ -59,6 +59,16 @@ def test_entries_of_files_that_are_not_checked_stay(run: Run) -> None:
     assert run()[0] == 0
 
 
+def test_an_entry_of_a_file_that_only_a_declared_key_names_goes_with_its_clip(run: Run) -> None:
+    key = '\n[[check.key]]\npath = "*.gin"\nkey = "grad_clip"\nrule = "global_norm"\n'
+    Path("clip.toml").write_text(CLIP_CONFIG + key)
+    Path("a.gin").write_text("grad_clip = @schedule()\n")
+    assert run("--accept")[0] == 0
+    Path("a.gin").write_text("grad_clip = 1.0\n")
+    assert run("--accept")[0] == 0
+    assert "a.gin" not in Path("clip.accepted.toml").read_text()
+
+
 def test_a_clip_that_differs_is_not_accepted(run: Run) -> None:
     Path("ds.json").write_text(DEEPSPEED % "5.0")
     assert run("--accept")[0] == 1

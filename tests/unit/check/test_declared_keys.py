@@ -125,3 +125,8 @@ def test_a_word_of_off_is_no_clip(check: Check, value: str) -> None:
     word = value.strip('"')
     report = check({"a.yaml": FILES["a.yaml"].format(value)}, f'{CONFIG}off = ["{word}"]\n')
     assert [(each.kind, each.differences[0].found) for each in report.findings] == [("drift", "none")]
+
+
+@pytest.mark.parametrize("name", ["attribute.py", "a.yaml", "a.json"])
+def test_a_number_that_no_float_can_hold_is_unknown(check: Check, name: str) -> None:
+    assert results(check, name, 10**399) == ["unknown"]

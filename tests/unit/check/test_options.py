@@ -87,6 +87,14 @@ def test_a_constant_that_another_file_sets_is_no_constant(check: Check) -> None:
     assert "unknown" in {each.kind for each in check({"b.py": "import cons\n\ncons.LIMIT = 20.0\n"}).findings}
 
 
+def test_a_default_is_compared_beside_a_line_that_replaces_it(check: Check) -> None:
+    other = {"b.py": "def prepare(args):\n    args.max_grad_norm = 1.0\n"}
+    source = script(PARSER, PARSED)
+    assert check({"a.py": source.format("1.0"), **other}).findings == []
+    finding = only_finding(check({"a.py": source.format("5.0"), **other}))
+    assert (finding.kind, finding.line) == ("drift", 4)
+
+
 UNKNOWN = {
     "no default": script(PARSER.replace(", default={}", ""), PARSED),
     "a default of 0": script(PARSER.replace("{}", "0.0"), PARSED),

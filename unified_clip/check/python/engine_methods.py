@@ -110,10 +110,6 @@ def of_call(source: Source, call: ast.Call | None) -> Engine | None:
     return next((engine for engine in engines if _is_object_of(source, function.value, engine)), None)
 
 
-def is_accelerator(source: Source, node: ast.expr) -> bool:
-    return _is_object_of(source, node, ENGINES[0])
-
-
 def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
     text = ast.unparse(node)
     if ALGORITHM in engine.methods.get("clip_gradients", ()):

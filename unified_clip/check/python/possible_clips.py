@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import math
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ...errors import ConfigError
 from ..clip_use import ClipUse, inner_values
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
 from ..notebooks.cells import source_of
-from ..rules.declared_keys import is_dict, named_values
+from ..rules.declared_keys import is_dict, named_values, options
 from ..trainer_files import has_number
 from . import setting_readers
 
@@ -41,20 +41,27 @@ def read(path: Path, near: Sequence[Path], clips: Sequence[ClipUse], *, is_known
     """
     if (source := source_of(path)) is None:
         return  # `source_files` reports files that name a clip and are not Python
-    named = sorted(named_values(source.nodes[0]), key=lambda each: (each[0].lineno, each[0].col_offset))
+    of_options = {id(each[0]) for each in options(source)}
+    values_of_file = [*named_values(source.nodes[0]), *options(source)]
+    named = sorted(values_of_file, key=lambda each: (each[0].lineno, each[0].col_offset))
     others = []
     for node, names, code in named:
         name, table = names[-1], names[-2] if len(names) > 1 else ""
         value: Any = _value(code)
         is_assigned = isinstance(getattr(node, "ctx", None), ast.Store) and MAY_BE_CLIP.search(name)
-        may_be_clip = is_assigned or _is_named_like_clip(path, table, name, 1.0)
+        is_option = id(node) in of_options
+        may_be_clip = is_assigned or is_option or _is_named_like_clip(path, table, name, 1.0)
         rule = setting_readers.clip_rule(name, clips, near) if may_be_clip else None
         with contextlib.suppress(ConfigError):
             value = source.constant(code) if rule else value
-        if rule is not None and is_number(value) and 0 < value < math.inf:
+        if rule is not None and is_number(value) and 0 < value <= sys.float_info.max:
             config = ClipConfig(**{**rule.data(), "threshold": float(value)})
             yield _use(path, node, name, value, config=config, is_setting=True)
-        elif has_number(value) and (rule or (not is_known and _is_named_like_clip(path, table, name, value))):
+        elif (
+            has_number(value)
+            and not is_option
+            and (rule or (not is_known and _is_named_like_clip(path, table, name, value)))
+        ):
             others.append((node, name, value))
     values = tuple(leaf for _, name, value in others for leaf in inner_values(value, name))
     are_read = [setting_readers.is_read(source, node, name, near) for node, name, _ in others]

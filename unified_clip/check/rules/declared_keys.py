@@ -125,7 +125,7 @@ def _use(path: Path, setting: Setting, key: DeclaredKey, index: int, config: Cli
     try:
         own = ClipConfig(rule=key.rule, threshold=float(setting.value), **settings)
         return ClipUse(*place, clip, own, is_declared=True)
-    except ConfigError as error:
+    except (ConfigError, OverflowError) as error:
         return ClipUse(*place, clip, why_unknown=str(error), is_declared=True)
 
 
@@ -179,7 +179,7 @@ def _in_document(document: Document, data: Any, keys: tuple[Key, ...] = ()) -> I
 
 
 def _in_python(source: Source) -> Iterator[Setting]:
-    for node, path, code in [*named_values(source.nodes[0]), *_options(source)]:
+    for node, path, code in [*named_values(source.nodes[0]), *options(source)]:
         try:
             yield Setting(path, node.lineno, node.col_offset + 1, source.constant(code))
         except ConfigError:
@@ -187,7 +187,7 @@ def _in_python(source: Source) -> Iterator[Setting]:
                 yield Setting(path, node.lineno, node.col_offset + 1, None, ast.unparse(code))
 
 
-def _options(source: Source) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
+def options(source: Source) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
     """Yield the defaults of command line options, such as `add_argument("--clip", default=0.25)`."""
     for call in source.calls:
         names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
@@ -196,7 +196,7 @@ def _options(source: Source) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.ex
         default = passed.get("default", second)
         if last_name(call.func) in OPTIONS and default is not None:
             for name in names:
-                yield call, (name.lstrip("-"),), default
+                yield call, (name.lstrip("-").replace("-", "_"),), default
 
 
 def named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:

@@ -62,10 +62,6 @@ def last_name(node: ast.AST) -> str:
     return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
-def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
-    return node.end_lineno or node.lineno, node.end_col_offset or 0
-
-
 def runs_unknown_code(call: ast.Call) -> bool:
     """Return whether a call runs unknown code, as in `exec(open("config.py").read())`."""
     match call:

@@ -26,10 +26,6 @@ ATTACH = (
 )
 STEPS_ELSEWHERE = f"The training steps of this optimizer are not in this file. {ATTACH}"
 OTHER_CLIP = "Another clip in this step cannot be rewritten. Port both clips by hand."
-NO_PARAMETERS = (
-    "This call clips a gradient with respect to {}, not the gradients of parameters. In PyTorch, compute this gradient "
-    "with torch.autograd.grad, and clip the result."
-)
 SEVERAL_LISTS = (
     "This optimizer updates different variables in different steps, but PyTorch's optimizer updates all its "
     "parameters. Port both steps by hand, with an optimizer for each list of variables."

@@ -33,10 +33,6 @@ NO_FILE = (
     "not set gradient_clipping, max_grad_norm is ignored. Correct the path, or add the clip to check.ignore with a "
     "reason."
 )
-TOO_LATE = (
-    "Creating TrainingArguments passes max_grad_norm to DeepSpeed's settings, so this later line has no effect. Pass "
-    "max_grad_norm to TrainingArguments."
-)
 AUTO = (
     'With "auto", max_grad_norm of TrainingArguments sets the threshold, but this file has no TrainingArguments. '
     'In that case, Accelerate clips at 1.0. If you do not use Accelerate, DeepSpeed rejects "auto". Write the '
@@ -82,12 +78,6 @@ def _problem_of(source: Source, path: Path, node: ast.expr, config: ClipConfig) 
     except ConfigError as error:
         return str(error), isinstance(data, dict) and "gradient_clipping" in data
     return "", False
-
-
-def has_settings(arguments: ast.expr) -> bool:
-    """Return whether a call such as TrainingArguments(deepspeed="ds.json") passes settings of DeepSpeed."""
-    passed = arguments.keywords if isinstance(arguments, ast.Call) else []
-    return any(each.arg == KEY and ast.unparse(each.value) != "None" for each in passed)
 
 
 def is_left_to_trainer(source: Source) -> bool:
