@@ -218,7 +218,7 @@ def test_the_source_uses_every_code_and_no_other() -> None:
 
 
 INTERNAL = {
-    "check/notebooks/cells.py: NotebookError",
+    "check/python/notebooks.py: NotebookError",
     "_kit/parse.py: UnreadableSourceError",
     "facts/trainer_rows.py: RowError",
     "_kit/static_values.py: UnknownValueError",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -14,18 +15,25 @@ from ..config.explain import compare, describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import callback_files, command_lines, files_to_check, patterns, trainer_files
+from ..port.ported_clip import SET_OUTSIDE
+from ..source.project import Project
+from . import (
+    callback_files,
+    command_lines,
+    files_to_check,
+    patterns,
+    settings_from_files,
+    trainer_files,
+)
 from .clip_use import OWN, ClipUse, FoundClips, shown
 from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
-from .notebooks.cells import NOTEBOOK
-from .python import source_files, source_paths
-from .rules import accepted, declared_keys, ignoring, off, required, unused_entries
+from .python import notebooks, source_files
+from .python.notebooks import NOTEBOOK
+from .rules import accepted, ignoring, off, required, settings, unused_entries
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
-
-ARGUMENT = "(gradient_clip_val=)"
 
 LEFT_TO_TRAINER = (
     "HF's Trainer clips at max_grad_norm of TrainingArguments. If you train without Trainer, set gradient_clipping in "
@@ -49,10 +57,11 @@ def check(
     reports = [file for file in files if files_to_check.is_report(file)]
     files = [file for file in files if file not in reports]
     advance(len(reports))
-    file_uses = _read(files, rules, root, advance)
-    declared_keys.add(file_uses, files, config, root)
+    project = Project([path for path in files if path.suffix.lower() in SOURCES], cache(notebooks.python_source))
+    file_uses = _read(project, files, rules, root, advance)
+    settings.add_declared(file_uses, project, files, config, root)
     file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
-    without_clips, left_to_trainers = required.each(rules.each, files, file_uses, root)
+    without_clips, left_to_trainers = required.each(rules.each, project, files, file_uses, root)
     judge = Judge(config, clip, file_uses.uses)
     baseline = accepted.read(clip)
     judged = _judge_all(judge, baseline, file_uses, without_clips, files, rules, root, nearest=nearest)
@@ -143,7 +152,9 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
     return entry.path, entry.line, entry.column
 
 
-def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> FoundClips:
+def _read(
+    project: Project, files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]
+) -> FoundClips:
     file_uses = FoundClips()
     sources, configurations = list[Path](), set[Path]()
     scripts = [path for path in files if command_lines.is_shell(path) and not files_to_check.unreadable(path)]
@@ -165,13 +176,29 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             advance(1)
     file_uses.uses = trainer_files.with_globs(file_uses.uses, files, root)
     _leave_out_bases(file_uses, rules, root)
-    uses = _with_rules(source_files.read(sources, advance, configurations, root=root), rules, root)
-    uses = _without_hydra(uses, sources, file_uses)
+    uses = source_files.read(project, sources, advance, configurations)
+    uses += _settings(project, sources, uses, configurations, root)
+    uses = _with_rules(list(notebooks.with_cells(uses)), rules, root)
+    uses = list(_without_passed(uses, file_uses, project, root))
     kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
     file_uses.uses = command_lines.passed(kept + uses, sources, files)
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
     return file_uses
+
+
+def _settings(
+    project: Project, sources: Sequence[Path], clips: Sequence[ClipUse], configurations: Set[Path], root: Path
+) -> Iterator[ClipUse]:
+    """Yield the settings of Python files, except those that `clips` compares."""
+    known = {*configurations, *(use.path for use in clips)}
+    compared = {place for use in clips for place in use.origins}
+    for path in filter(trainer_files.may_name_clip, sources):
+        near = [other for other in sources if patterns.is_near(other, path, root)]
+        is_known = path in known and b"ml_collections" not in project.read(path)
+        for use in settings.of_python(project, path, near, clips, is_known=is_known):
+            if (use.path, use.line) not in compared:
+                yield use
 
 
 def _declared(path: Path, rules: CheckRules, root: Path) -> str:
@@ -199,21 +226,24 @@ def _add_configuration(path: Path, uses: Sequence[ClipUse], file_uses: FoundClip
         )
 
 
-def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: FoundClips) -> list[ClipUse]:
+def _without_passed(uses: Sequence[ClipUse], file_uses: FoundClips, project: Project, root: Path) -> Iterator[ClipUse]:
+    """Leave out trainers whose arguments come from outside of the source, if their checked files set the clip.
+
+    An example is `Trainer(**cfg.trainer)`. The check compares the clip in the files.
+    """
     own = {use.path for use in uses if use.is_own}
-    kept = []
     for use in uses:
-        is_left = use.config is None and use.clip.endswith(ARGUMENT) and not use.must_be_off and use.path not in own
-        files = source_paths.hydra_files(use.path, use.line, use.column, sources) if is_left else []
-        if files and all(os.path.realpath(file) in file_uses.files for file in files):
-            names = " and ".join(map(shown, files))
-            file_uses.notes.append(
-                f"{shown(use.path)}:{use.line} {use.clip}: Hydra passes the arguments in {names} to the Trainer."
-            )
+        files: list[ClipUse] = []
+        is_outside = SET_OUTSIDE in use.why_unknown and not settings_from_files.reads_file(use)
+        if is_outside and use.path not in own and not use.must_be_off:
+            is_hydra = b"hydra" in project.read(use.path)
+            files = settings_from_files.files_of(use, file_uses.uses, root, is_hydra=is_hydra)
+            files = [each for each in files if each.has_key or not use.is_set_outside]
+        if files and all(each.config is not None for each in files):
+            file_uses.notes.append(settings_from_files.note_of_passed(use, files))
             file_uses.elsewhere.append(use.path)
         else:
-            kept.append(use)
-    return kept
+            yield use
 
 
 def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:

@@ -48,6 +48,15 @@ WRITTEN = re.compile(
 MAY_BE_CLIP = re.compile(r"(?i)clip|grad|max[\W_]*norm")
 """Matches the name of every clip setting. Lines without a match are skipped to save time."""
 
+CLIP_NAMES = [
+    re.compile(pattern)  # single patterns with fixed case are ten times as fast as one large pattern
+    for pattern in (
+        rb"clip\w{0,12}(grad|norm)", rb"Clip\w{0,12}(Grad|Norm)", rb"CLIP\w{0,12}(GRAD|NORM)", rb"grad\w{0,20}[cC]lip",
+        rb"GRAD\w{0,20}CLIP", rb"max[-_]?[gG]rad", rb"MAX_GRAD",
+        rb"clip[-_]?(?:by[-_]?)?value[\"']?\s*[:=]",  # only as a key: tf.clip_by_value(image, 0, 1) clips no gradient
+    )
+]  # fmt: skip
+
 MODE = re.compile(r"(?i)(grad(ient)?s?)?[-_]?clip(ping)?[-_]?(mode|type|method|algorithm|rule|by)")
 MODES = ("norm", "global_norm", "value", "agc", "adaptive")
 """The values of an option such as --clip-mode, which sets the rule of a clip and not its threshold."""
@@ -131,6 +140,10 @@ class TrainerCommand(NamedTuple):
     option: str
     has_file: bool
     """Whether the command passes a configuration file, which can set the threshold."""
+
+
+def text_names_clip(text: bytes) -> bool:
+    return any(pattern.search(text) for pattern in CLIP_NAMES)
 
 
 def is_shell(path: Path) -> bool:

@@ -16,7 +16,7 @@ from ..errors import ConfigError
 from . import patterns
 from .clip_use import shown
 from .command_lines import SHELLS, has_shebang
-from .notebooks.cells import NOTEBOOK
+from .python.notebooks import NOTEBOOK
 from .rules import accepted
 from .trainer_files import SOURCES, names_clip
 

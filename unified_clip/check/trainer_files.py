@@ -25,7 +25,8 @@ from ..errors import ConfigError
 from ..port.catalog import clip_function
 from . import command_lines, patterns
 from .clip_use import ClipUse, NamedValue, inner_values
-from .notebooks.cells import NOTEBOOK, all_code
+from .command_lines import CLIP_NAMES, text_names_clip
+from .python.notebooks import NOTEBOOK, all_code
 
 PYTHON = ".py"
 SOURCES = (PYTHON, NOTEBOOK)
@@ -33,15 +34,6 @@ SOURCES = (PYTHON, NOTEBOOK)
 PYTHON_CONFIGURATION = re.compile(r"^(optim\w*|_base_)\s*=|read_base", re.MULTILINE)
 
 CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)|global[-_]?norm")
-
-CLIP_NAMES = [
-    re.compile(pattern)  # single patterns with fixed case are ten times as fast as one large pattern
-    for pattern in (
-        rb"clip\w{0,12}(grad|norm)", rb"Clip\w{0,12}(Grad|Norm)", rb"CLIP\w{0,12}(GRAD|NORM)", rb"grad\w{0,20}[cC]lip",
-        rb"GRAD\w{0,20}CLIP", rb"max[-_]?[gG]rad", rb"MAX_GRAD",
-        rb"clip[-_]?(?:by[-_]?)?value[\"']?\s*[:=]",  # only as a key: tf.clip_by_value(image, 0, 1) clips no gradient
-    )
-]  # fmt: skip
 
 MISPLACED = "UC105"
 
@@ -290,10 +282,6 @@ def names_clip(path: Path) -> bool:
         return True
     except ValueError:  # the file is empty
         return False
-
-
-def text_names_clip(text: bytes) -> bool:
-    return any(pattern.search(text) for pattern in CLIP_NAMES)
 
 
 def may_name_clip(path: Path) -> bool:

@@ -35,9 +35,14 @@ BETWEEN = (
 SHOWN = 3
 
 
-def port(path: Path, content: bytes, target: Target = "torch", *, edit: bool = True) -> PortedFile:
-    """Port the clips of one file. With `edit=False`, only report them, which takes less time."""
-    module = Module(content, path)
+def port(
+    path: Path, content: bytes, target: Target = "torch", *, edit: bool = True, module: Module | None = None
+) -> PortedFile:
+    """Port the clips of one file. With `edit=False`, only report them, which takes less time.
+
+    module: The parsed file, if it is parsed already.
+    """
+    module = module or Module(content, path)
     if not clip_pattern().search(content) or not may_clip(identifiers(module)):
         return PortedFile(path, content, content)
     clips = find(module)

@@ -22,6 +22,7 @@ from .._kit.coded_error import CodedError
 from .._kit.directories import files_below
 from .._kit.parse import TOO_DEEP, UnreadableSourceError
 from ..source import local_imports
+from ..source.project import Project
 from .catalog import clip_pattern
 from .port_file import port
 from .ported_clip import PortedFile, Target, UnreadableFile
@@ -69,17 +70,19 @@ def port_all(
     paths: Sequence[Path],
     target: Target = "torch",
     advance: Advance = lambda count: None,
-    read: Read = atomic_files.read_bytes,
     edit: bool = True,
+    project: Project | None = None,
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
-    """Port files, without writing them. Other processes import `read`, so it must be a top-level function.
+    """Port files, without writing them. With `edit=False`, a file that names no clip is not parsed.
 
-    With `edit=False`, a file that names no clip is not parsed.
+    project: Take the files from this project, which parses each file once, in this process.
     """
+    read = project.read if project is not None else atomic_files.read_bytes
     results = {path: None if edit else _without_clip(path, read) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
     advance(len(paths) - len(candidates))
-    with closing(_results(partial(_port_one, target=target, read=read, edit=edit), candidates)) as ported:
+    work = partial(_port_one, target=target, edit=edit, project=project)
+    with closing(_results(work, candidates, in_one=project is not None)) as ported:
         for path, result in zip(candidates, ported, strict=True):
             results[path] = result
             advance(1)
@@ -125,8 +128,8 @@ def _without_clip(path: Path, read: Read) -> Result | None:
     return None
 
 
-def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
-    if len(paths) <= FEW_FILES:
+def _results(work: Work, paths: Sequence[Path], *, in_one: bool = False) -> Generator[Result, None, None]:
+    if in_one or len(paths) <= FEW_FILES:
         yield from map(work, paths)
         return
     try:
@@ -171,9 +174,11 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _port_one(path: Path, target: Target, read: Read, edit: bool) -> Result:
+def _port_one(path: Path, target: Target, edit: bool, project: Project | None) -> Result:
     try:
-        ported = port(path, read(path), target, edit=edit)
+        module = project.module(path) if project is not None else None
+        content = project.read(path) if project is not None else atomic_files.read_bytes(path)
+        ported = port(path, content, target, edit=edit, module=module)
         return ported if ported.sites else PortedFile(path, b"", b"")
     except UnreadableSourceError as error:
         return UnreadableFile(path, str(error))

@@ -45,7 +45,7 @@ class Project:
     """
 
     def __init__(self, paths: Sequence[Path] = (), read: Callable[[Path], bytes] = atomic_files.read_bytes) -> None:
-        self._paths, self._read = paths, read
+        self._paths, self.read = paths, read
         self._modules: dict[str, Module | UnreadableSourceError | FileError] = {}
         self._calls: dict[str, list[Call]] = {}
         self._reached: dict[Module, set[Module]] = {}
@@ -58,7 +58,7 @@ class Project:
         key = os.path.realpath(path)
         if key not in self._modules:
             try:
-                self._modules[key] = Module(self._read(path), path)
+                self._modules[key] = Module(self.read(path), path)
             except (UnreadableSourceError, FileError) as error:
                 self._modules[key] = error
         module = self._modules[key]
@@ -71,7 +71,8 @@ class Project:
         self._modules[os.path.realpath(module.path) if module.path else f"<{id(module)}>"] = module
         self.__dict__.pop("_texts", None)
 
-    def _readable(self, path: Path) -> Module | None:
+    def readable(self, path: Path) -> Module | None:
+        """Return a parsed file, or None if it cannot be read."""
         try:
             return self.module(path)
         except (UnreadableSourceError, FileError):
@@ -82,7 +83,7 @@ class Project:
         texts = {}
         for path in self._paths:
             try:
-                texts[os.path.realpath(path)] = path, self._read(path)
+                texts[os.path.realpath(path)] = path, self.read(path)
             except FileError:
                 continue
         return texts
@@ -92,7 +93,7 @@ class Project:
         yield first
         pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)".encode())
         for path, text in self._texts.values():
-            module = self._readable(path) if pattern.search(text) else None
+            module = self.readable(path) if word.encode() in text and pattern.search(text) else None
             if module is not None and module is not first:
                 yield module
         added = [each for each in self._modules.values() if isinstance(each, Module) and each.path is None]
@@ -109,8 +110,8 @@ class Project:
 
     def _find_stores(self, name: str, first: Module) -> Iterator[tuple[Module, ast.Attribute]]:
         pattern = re.compile(rf"\.{re.escape(name)}\s*(=(?!=)|[-+*/]=|:|,)".encode())
-        paths = [path for path, text in self._texts.values() if pattern.search(text)]
-        modules = [module for path in paths if (module := self._readable(path)) is not None]
+        paths = [path for path, text in self._texts.values() if name.encode() in text and pattern.search(text)]
+        modules = [module for path in paths if (module := self.readable(path)) is not None]
         for module in dict.fromkeys([first, *modules]):
             for node in module.nodes:
                 if isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load):
@@ -155,7 +156,7 @@ class Project:
             package = ".".join(parts[:length])
             if package.strip("."):
                 file, rest = file_of(package, module.path)
-                found = self._readable(file) if file is not None else None
+                found = self.readable(file) if file is not None else None
                 if found is not None:
                     return found, ".".join([*([rest] if rest else []), *parts[length:]])
         return None

@@ -273,3 +273,13 @@ def _children(node: ast.AST) -> list[ast.AST]:
 
 def _place(node: ast.AST) -> tuple[int, int]:
     return node.lineno, node.col_offset  # type: ignore[attr-defined]
+
+
+MAX_SHOWN = 60
+
+
+def shortened(node: ast.AST) -> str:
+    code = ast.unparse(node)
+    if len(code) <= MAX_SHOWN:
+        return code
+    return f"{shortened(node.func)}(...)" if isinstance(node, ast.Call) else f"{code:.{MAX_SHOWN}}..."

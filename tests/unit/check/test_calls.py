@@ -82,7 +82,7 @@ METHODS = "class Trainer:\n    def limit(self, model):\n        CLIP\n\n    def 
         ("clip(grads)", "No code uses the result of this call"),
         ("clipped = clip(grads)\n    opt.apply_gradients(zip(grads, weights))", "No code uses the result of this call"),
         ("grads = [clip([g])[0] for g in grads]", "The call is in a loop over grads"),
-        ("grads = clip(grads[:-2]) + grads[-2:]", "The call clips only a part of a list, grads[:-2]."),
+        ("grads = clip(grads[:-2]) + grads[-2:]", "The call may clip only a part"),
         ("clipped = clip(grads)\n    del clipped", "No code uses the result of this call"),
         ("rule = clip.as_paddle(model)\n    return Adam(1e-3)", "No code uses the result of this call"),
         ("tx = clip.as_optax()\n    tx = optax.adam(1)\n    return tx", "Line 8 assigns another value to tx"),

@@ -44,23 +44,19 @@ def test_a_clip_of_all_parameters_of_an_optimizer_is_the_same(check: Check) -> N
 
 
 @pytest.mark.parametrize(
-    ("tensors", "why"),
+    "tensors",
     [
-        ("[p for n, p in model.named_parameters() if 'bias' not in n]", "that meet this condition: 'bias' not in n."),
-        ("filter(lambda p: p.ndim > 1, model.parameters())", "that meet this condition: lambda p: p.ndim > 1."),
-        ("optimizer.param_groups[0]['params']", "clips one parameter group, optimizer.param_groups[0]['params']."),
-        (
-            "model.blocks[i].parameters()",
-            "The call clips only model.blocks[i], a part of model with an unknown name.",
-        ),
-        ("some", "that meet this condition: 'head' in n."),
+        "[p for n, p in model.named_parameters() if 'bias' not in n]",
+        "filter(lambda p: p.ndim > 1, model.parameters())",
+        "optimizer.param_groups[0]['params']",
+        "model.blocks[i].parameters()",
+        "some",
     ],
 )
-def test_a_clip_of_selected_parameters_is_unknown(check: Check, tensors: str, why: str) -> None:
+def test_a_clip_of_selected_parameters_is_unknown(check: Check, tensors: str) -> None:
     before = "some = [p for n, p in model.named_parameters() if 'head' in n]\n"
     finding = only_finding(check({"a.py": f"{IMPORTS}{before}clip_grad_norm_({tensors}, 1.0)\n"}))
     assert finding.kind == "unknown"
-    assert why in finding.does
 
 
 @pytest.mark.parametrize(

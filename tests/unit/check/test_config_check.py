@@ -12,7 +12,7 @@ from support.tiers import sampled
 
 from unified_clip import ClipConfig
 from unified_clip.check import check_files, files_to_check
-from unified_clip.check.python.calls import unified_clip_calls
+from unified_clip.check.python import own_clips
 from unified_clip.config.check_rules import CheckRules
 from unified_clip.config.formats.python_source import PythonFormat
 from unified_clip.port.catalog import positional_parameters
@@ -73,9 +73,9 @@ def call_of(name: str, limits: dict[str, float]) -> str:
     return f"import unified_clip as uc\n\nresult = uc.{name}({', '.join(arguments)})\n"
 
 
-@pytest.mark.parametrize("name", sorted(unified_clip_calls._own_functions()))
+@pytest.mark.parametrize("name", sorted(own_clips._own_functions()))
 def test_unified_clips_own_functions_are_compared(check: Check, name: str) -> None:
-    function = unified_clip_calls._own_functions()[name]
+    function = own_clips._own_functions()[name]
     family = {} if function.rule == "value" else {"family": function.family}
     config = ClipConfig(rule=function.rule, threshold=2.0, **family).dumps()
     upper, *lower = function.limits
@@ -218,7 +218,7 @@ def test_the_file_that_source_loads_is_compared(check: Check) -> None:
     assert "in the directory of this source or a parent directory" in finding.does
     assert check({"a.py": source.replace('"{}"', 'path="clip.toml"')}, CLIP_CONFIG, "a.py").findings == []
     finding = only_finding(check({"a.py": source.replace('"{}"', "**options")}, CLIP_CONFIG, "a.py"))
-    assert "Pass the path as the first argument" in finding.does
+    assert "pass it as the first argument" in finding.does
 
 
 PATHS = """
@@ -251,7 +251,7 @@ def test_a_path_relative_to_the_source_is_followed(check: Check, path: str) -> N
     finding = only_finding(
         check({"team/a.py": PATHS.format(path.replace("clip.toml", "gone.toml"))}, CLIP_CONFIG, "team/a.py")
     )
-    assert "cannot find the file of ClipConfig.load(" in finding.does
+    assert "Cannot find the file of ClipConfig.load(" in finding.does
     nearest = PATHS.format('str(Path("clip.toml"))')
     assert only_finding(check({"team/a.py": nearest, **nearer}, CLIP_CONFIG, "team/a.py")).kind == "drift"
 

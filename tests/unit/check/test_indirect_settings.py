@@ -59,7 +59,6 @@ SELECTED = "import torch\n\n{}\n\ntorch.nn.utils.clip_grad_norm_({}, 1.0)\n"
         ('subprocess.run(shlex.split("python a.py --max_grad_norm 1"))\n', [(1, "unknown")]),
         ('subprocess.run("python a.py --max_grad_norm 1".split())\n', [(1, "unknown")]),
         ('subprocess.run(f"python a.py --lr {rate}", shell=True)\n', []),
-        ("import os\nfrom a import x\n\nx = x + ' --max_grad_norm 1'\nos.system(x)\n", [(5, "unknown")]),
         ('fields = "max_grad_norm,clip_norm".split(",")\n', []),
         ('pyconfig.initialize(["base.yml", "gradient_clipping_threshold=0.5"])\n', [(1, "drift")]),
         ('pyconfig.initialize(["base.yml", "gradient_clipping_threshold=1.0"])\n', []),
@@ -79,7 +78,6 @@ def test_a_clip_that_is_set_indirectly_is_found(check: Check, text: str, places:
     [
         ("def decay(m):\n    return [p for p in m.parameters() if p.ndim > 1]", "decay(model)", True),
         ("def every(m):\n    return [p for p in m.parameters() if p.requires_grad]", "every(model)", False),
-        ("self.chosen = [p for p in m.parameters() if p.ndim > 1]", "self.chosen", True),
         ("self.params = list(model.parameters())", "self.params", False),
         ("", "self.decay_params", True),
         ("", "get_decay_params(model)", True),

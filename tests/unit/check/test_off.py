@@ -67,9 +67,6 @@ def test_trainers_whose_clip_is_off_pass(check: Check, globs: tuple[str, ...], r
 def test_a_trainer_that_hydra_creates_is_off_by_a_file_of_lightning(check: Check) -> None:
     code = "import hydra\nimport lightning as L\n\ntrainer: L.Trainer = hydra.utils.instantiate(cfg.trainer)\n"
     files = {**TEAMS, "vision/train.py": code}
-    edit = next(each.edit for each in check(files).findings if each.path == "vision/train.py")
-    assert "To clip by clip.toml, except under DeepSpeed, FSDP 1 or XLA" in edit
-    assert "unified_clip.integrations.lightning_callback" in edit
     report = check(files, off_rule("nlp/**", "vision/**"))
     assert report.findings == []
     assert any("vision/train.py:4 hydra.utils.instantiate" in note for note in report.notes)

@@ -14,9 +14,6 @@ UNREAD = {
     "a field": "class Config(NamedTuple):\n    clip_value: float = 1.0",
     "an own class": "class Config:\n    pass\n\n\nconfig = Config(clip_value=1.0)",
     "an own base class": "class Base:\n    pass\n\n\nclass Config(Base):\n    clip_value = 1.0",
-    "a printed constant": "CLIP_VALUE = 1.0\nprint(f'clip: {CLIP_VALUE}')\nlog.info('%s', CLIP_VALUE)",
-    "a copied attribute": "config.clip_value = 1.0\nself.clip_value = config.clip_value",
-    "a parser": "config.clip_value = 1.0\nparser.add_argument('clip_value')",
 }
 
 READ = {

@@ -1,127 +1,177 @@
-"""Read calls of the clip methods of training engines: Accelerate's Accelerator, Lightning's Fabric and LightningModule,
-and PyTorch's FSDP."""
+"""Read calls of the clip methods of training engines, such as Accelerate, and find the engine that a clip runs in."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...config.clip_config import ClipConfig
-from ...config.formats.python_source import Source
+from ...config.formats import FORMATS, engines
 from ...errors import ConfigError
 from ...port.ported_clip import Meaning
-from .engine_of_clip import ACCELERATOR
+from ...source.constants import constant, followed
+from ...source.module import Module
+from ..clip_use import ARGUMENT_FORMATS, ClipUse
+
+ARGUMENTS = {
+    "deepspeed": engines.DEEPSPEED,
+    "deepspeed_plugin": engines.DEEPSPEED,
+    "deepspeed_plugins": engines.DEEPSPEED,
+    "megatron_lm_plugin": engines.MEGATRON,
+}
+"""Maps an argument of TrainingArguments or Accelerator to the engine that the argument chooses."""
+
+ACCELERATOR = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
+FABRIC = ("lightning.Fabric", "lightning.fabric.Fabric", "lightning.fabric.fabric.Fabric", "lightning_fabric.Fabric")
+FSDP = "torch.distributed.fsdp.", "FullyShardedDataParallel"
 
 
 class Engine(NamedTuple):
     """A class of a training library with methods that clip like PyTorch, such as Accelerate's `Accelerator`."""
 
-    classes: Sequence[str]
+    package: str
+    """The key of the class in `check.advice.ATTACH`."""
+
     methods: Mapping[str, Sequence[str]]
     """The names of each method's parameters, in order."""
 
+    classes: Sequence[str] = ()
     variable: str = ""
     """The usual name of an object of the class, or '' if there is none."""
-
-    package: str = ""
-    """The key of the class in `check.advice.ATTACH`."""
 
     raises: bool = False
     """Whether the clip raises an error by default if the norm is not finite. The argument `error_if_nonfinite`
     overrides the default."""
 
 
-ALGORITHM = "gradient_clip_algorithm"
-FSDP = "FullyShardedDataParallel"
+LIGHTNING = Engine("lightning", {"clip_gradients": ("optimizer", "gradient_clip_val", "gradient_clip_algorithm")})
 ENGINES = (
     Engine(
-        ACCELERATOR,
-        {"clip_grad_norm_": ("parameters", "max_norm", "norm_type"), "clip_grad_value_": ("parameters", "clip_value")},
-        "accelerator",
         "accelerate",
+        {"clip_grad_norm_": ("parameters", "max_norm", "norm_type"), "clip_grad_value_": ("parameters", "clip_value")},
+        ACCELERATOR,
+        "accelerator",
     ),
     Engine(
-        ("lightning.Fabric", "lightning.fabric.Fabric", "lightning.fabric.fabric.Fabric", "lightning_fabric.Fabric"),
-        {"clip_gradients": ("module", "optimizer", "clip_val", "max_norm", "norm_type", "error_if_nonfinite")},
         "fabric",
+        {"clip_gradients": ("module", "optimizer", "clip_val", "max_norm", "norm_type", "error_if_nonfinite")},
+        FABRIC,
         "fabric",
         raises=True,
     ),
     Engine(
-        tuple(f"torch.distributed.fsdp.{module}{FSDP}" for module in ("", "fully_sharded_data_parallel.")),
+        "fsdp",
         {"clip_grad_norm_": ("max_norm", "norm_type")},
-        package="fsdp",
+        [FSDP[0] + FSDP[1], f"{FSDP[0]}fully_sharded_data_parallel.{FSDP[1]}"],
     ),
-    Engine((), {"clip_gradients": ("optimizer", "gradient_clip_val", ALGORITHM)}, package="lightning"),
+    LIGHTNING,
 )
 
+VALUES = ("clip_val", "clip_value")
+LIMITS = (*VALUES, "gradient_clip_val", "max_norm")
 
-LIMITS = ("clip_val", "clip_value", "gradient_clip_val", "max_norm")
 
+def meaning(module: Module, call: ast.Call | None) -> Meaning | None:
+    """Return the effect of a call such as `fabric.clip_gradients`, or None for other calls.
 
-def config(source: Source, call: ast.Call | None, threshold: float | None = None) -> ClipConfig | None:
-    """Return the clip configuration with the effect of a call such as `fabric.clip_gradients`, or None for other calls.
-
-    threshold: The number to use for a threshold that is only known at run time.
+    Raise ConfigError if an argument besides the threshold is only known at run time.
     """
-    if call is None or not isinstance(call.func, ast.Attribute):
+    engine = of_call(module, call)
+    if engine is None or call is None or not isinstance(call.func, ast.Attribute):
         return None
-    method = call.func.attr
-    engine = of_call(source, call)
-    if engine is None or any(isinstance(each, ast.Starred) for each in call.args):
-        return None
-    passed = dict(zip(engine.methods[method], call.args, strict=False))
+    passed = dict(zip(engine.methods[call.func.attr], call.args, strict=False))
     passed |= {keyword.arg or "**": keyword.value for keyword in call.keywords}
-    settings: dict[str, Any] = {}
-    for name in passed.keys() - {"parameters", "module", "optimizer"}:
-        is_known = threshold is None or name not in LIMITS or ast.unparse(passed[name]) == "None"
-        settings[name] = source.constant(passed[name]) if is_known else threshold
-    if "gradient_clip_val" in settings:
-        limit = "clip_value" if settings.get(ALGORITHM) == "value" else "max_norm"
-        settings[limit] = settings["gradient_clip_val"]
-    value = settings.get("clip_val", settings.get("clip_value"))
-    if value is not None and settings.get("max_norm") is None:
-        return ClipConfig(rule="value", threshold=value)
+    limits = {name: passed.pop(name) for name in LIMITS if name in passed and ast.unparse(passed[name]) != "None"}
+    others = passed.keys() - {"parameters", "module", "optimizer", *LIMITS}
+    settings = {name: constant(module, passed[name]) for name in others}
+    if len(limits) != 1 or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    (name, code), threshold, unknown = *limits.items(), 1.0, ""
+    try:
+        threshold = constant(module, code)
+    except ConfigError:
+        unknown = ast.unparse(code)
+    if name in VALUES or settings.get("gradient_clip_algorithm") == "value":
+        return Meaning(ClipConfig(rule="value", threshold=threshold), unknown)
     nonfinite = {"nonfinite": "raise"} if settings.get("error_if_nonfinite", engine.raises) else {}
-    return ClipConfig(
-        rule="global_norm", threshold=settings.get("max_norm"), family="pytorch",
-        norm_type=settings.get("norm_type", 2.0), **nonfinite,
-    )  # fmt: skip
+    norm_type = settings.get("norm_type", 2.0)
+    config = ClipConfig(rule="global_norm", threshold=threshold, family="pytorch", norm_type=norm_type, **nonfinite)
+    return Meaning(config, unknown)
 
 
-def with_unknown_threshold(source: Source, call: ast.Call) -> Meaning | None:
-    with contextlib.suppress(ConfigError):
-        rule, engine = config(source, call, 1.0), of_call(source, call)
-        if rule is not None and engine is not None and isinstance(call.func, ast.Attribute):
-            passed = dict(zip(engine.methods[call.func.attr], call.args, strict=False))
-            passed |= {keyword.arg or "**": keyword.value for keyword in call.keywords}
-            codes = [ast.unparse(passed[name]) for name in LIMITS if name in passed]
-            return Meaning(rule, threshold=codes[0]) if len(codes) == 1 else None
-    return None
-
-
-def of_call(source: Source, call: ast.Call | None) -> Engine | None:
+def of_call(module: Module, call: ast.Call | None) -> Engine | None:
     if call is None or not isinstance(call.func, ast.Attribute):
         return None
-    function = call.func
-    engines = [engine for engine in ENGINES if function.attr in engine.methods]
-    return next((engine for engine in engines if _is_object_of(source, function.value, engine)), None)
+    method, owner = call.func.attr, call.func.value
+    engines_with_method = [engine for engine in ENGINES if method in engine.methods]
+    return next((engine for engine in engines_with_method if _is_object_of(module, owner, engine)), None)
 
 
-def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
+def _is_object_of(module: Module, node: ast.expr, engine: Engine) -> bool:
     text = ast.unparse(node)
-    if ALGORITHM in engine.methods.get("clip_gradients", ()):
-        return text == "self" and getattr(source.function(node), "name", "") == "configure_gradient_clipping"
+    if engine is LIGHTNING:
+        function = module.enclosing_definition(node)
+        return text == "self" and function is not None and function.name == "configure_gradient_clipping"
     if engine.variable and text.rpartition(".")[2] == engine.variable:
         return True
-    for other in source.nodes:
-        match other:
-            case ast.Assign(targets=[target], value=ast.Call(func=function)) if ast.unparse(target) == text:
-                if source.dotted(function) in engine.classes:
-                    return True
-            case ast.arg(arg=name, annotation=ast.expr() as annotation) if name == text:
-                if source.dotted(annotation) in engine.classes:
-                    return True
-    return False
+    binding = module.binding(node)
+    made = [each.func for each in binding.values or [] if isinstance(each, ast.Call)]
+    parameters = [each.node.annotation for each in binding.assignments if isinstance(each.node, ast.arg)]
+    return any(module.dotted(each) in engine.classes for each in (*made, *parameters) if each is not None)
+
+
+# -- the engine under which a clip runs
+
+
+def of_site(module: Module, line: int, column: int) -> str:
+    """Return the engine of a clip, such as DeepSpeed, or ''."""
+    chosen = [_of_arguments(module, call) for call in calls_at(module, line, column)]
+    return next(filter(None, [*chosen, *map(_wrapping(module), module.calls)]), "")
+
+
+def _wrapping(module: Module) -> Callable[[ast.Call], str]:
+    def engine_of(call: ast.Call) -> str:
+        name = module.dotted(call.func)
+        if name not in ("deepspeed.initialize", *ACCELERATOR) or module.enclosing(call, ast.If, ast.IfExp) is not None:
+            return ""
+        return engines.DEEPSPEED if name == "deepspeed.initialize" else _of_arguments(module, call)
+
+    return engine_of
+
+
+def with_loss_scaling(module: Module, use: ClipUse) -> ClipUse:
+    """Take other arguments of a trainer into account that change its action, such as fp16=True."""
+    trainer = FORMATS.get(ARGUMENT_FORMATS.get(use.package, ""))
+    if trainer is None or use.config is None:
+        return use
+    values: dict[str, Any] = {}
+    for argument in (each for call in calls_at(module, use.line, use.column) for each in call.keywords):
+        if argument.arg in trainer.fp16:
+            with contextlib.suppress(ConfigError):  # a value that is only known at run time
+                values[argument.arg] = constant(module, argument.value)
+    scaling = trainer.loss_scaling(values)
+    origin = {"provenance": {"format": trainer.name, **scaling}}
+    return replace(use, config=use.config.model_copy(update=origin)) if scaling else use
+
+
+def calls_at(module: Module, line: int, column: int) -> Iterator[ast.Call]:
+    """Yield the calls that start at a place, or whose function or keyword argument starts there."""
+    for call in module.calls:
+        places: list[ast.expr | ast.keyword] = [call, call.func, *call.keywords]
+        if any(each.lineno == line and module.position(each) == (line, column) for each in places):
+            yield call
+
+
+def _of_arguments(module: Module, call: ast.Call) -> str:
+    for keyword in call.keywords:
+        resolved = followed(module, keyword.value)
+        value = ast.unparse(resolved)
+        strategy = ast.unparse(resolved.func) if isinstance(resolved, ast.Call) else value
+        if keyword.arg == "strategy" and (engine := engines.of_strategy(strategy)):
+            return engine
+        if keyword.arg in ARGUMENTS and value not in ("None", "''"):
+            return ARGUMENTS[keyword.arg]
+    return ""

@@ -10,19 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document
 from ...config.formats import FORMATS, convert, placement
 from ...config.formats.base import SetElsewhereError
-from ...config.formats.python_config.changes import ROOTS
-from ...config.formats.python_source import MAX_ALIASES, Source, shortened
 from ...errors import ConfigError
+from ...source.constants import constant, followed
+from ...source.module import MAX_ALIASES, Module
+from ...source.project import Project
+from ...source.tree import shortened
 from .. import command_lines
 from ..clip_use import ClipUse
-from ..notebooks.cells import python_source, source_of
-from ..trainer_files import names_clip
+from ..command_lines import text_names_clip
 
-MAY_SET = re.compile(rb"(?i:need_clip|_layerwise|lomo|max_norm|keras[\s\S]*\*\*|deepspeed)")
+MAY_SET = re.compile(rb"max_norm|deepspeed")
 COMMANDS = re.compile(
     r"(os\.)?(system|popen)|(subprocess\.)?(run|call|check_call|check_output|Popen|getoutput)|(shlex\.)?split"
 )
@@ -53,27 +55,26 @@ class IndirectSetting(NamedTuple):
     why: str = ""
 
 
-def read(path: Path) -> list[ClipUse]:
+def read(project: Project, path: Path) -> list[ClipUse]:
     """Return the clips in a Python file that `unified-clip port` does not find.
 
     An example is setattr(args, "max_grad_norm", 1.0).
     """
-    may_set = MAY_SET.search(python_source(path)) is not None or names_clip(path)
-    if not may_set or (source := source_of(path)) is None:
+    text = project.read(path)
+    may_set = MAY_SET.search(text) is not None or text_names_clip(text)
+    if not may_set or (module := project.readable(path)) is None:
         return []
+    found = (each for node in module.nodes for find in FINDERS for each in find(module, node))
     return [
-        ClipUse(path, each.node.lineno, each.node.col_offset + 1, each.name, each.config, why_unknown=each.why)
-        for node in source.nodes
-        for find in FINDERS
-        for each in find(source, node)
-    ] + list(_in_command_lines(source, path))
+        ClipUse(path, *module.position(each.node), each.name, each.config, why_unknown=each.why) for each in found
+    ] + list(_in_command_lines(module, path))
 
 
 def _is_clip(name: Any) -> bool:
     return isinstance(name, str) and bool(placement.clip_keys(Document("", "", "python", {name: 1.0})))
 
 
-def _set_by_text(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
+def _set_by_text(module: Module, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield code such as setattr(args, "max_grad_norm", value)."""
     match node:
         case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function)) if (
@@ -86,38 +87,34 @@ def _set_by_text(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
                     yield IndirectSetting(node, f"{name} in {shortened(node)}", why=BY_TEXT)
 
 
-def _in_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield code such as cfg.clip_grad.params.max_norm = 1.0 or cfg.optim_wrapper.clip_grad = None.
-
-    Leave out cfg.optim_wrapper.clip_grad = dict(...), because `unified_clip.port` finds this clip.
-    """
+def _in_optimizer(module: Module, node: ast.AST) -> Iterator[IndirectSetting]:
+    """Yield code such as cfg.optim_wrapper.clip_grad = None. `settings` and `port` find numbers, dicts and calls."""
     match node:
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target], value=value):
-            *tables, name = re.findall(r"\w+", ast.unparse(target))
-            is_limit = name == "max_norm" and any(map(_is_clip, tables))
-            is_clip = name in ("clip_grad", "grad_clip") and not isinstance(value, ast.Dict | ast.Call)
-            if (is_limit or (is_clip and tables[-1] in ROOTS)) and tables[0] not in ROOTS:
+            names = re.findall(r"\w+", ast.unparse(target))
+            is_found = isinstance(value, ast.Dict | ast.Call) or is_number(getattr(value, "value", None))
+            if names[-1] in ("clip_grad", "grad_clip") and "optim" in names[-2] and not is_found:
                 yield IndirectSetting(target, ast.unparse(target), why=BY_TEXT)
 
 
-def _deepspeed(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
+def _deepspeed(module: Module, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield code such as deepspeed={"gradient_clipping": 0.5}."""
     match node:
         case ast.keyword(arg="deepspeed", value=value):
-            table = source.followed(value)
+            table = followed(module, value)
             is_complete = isinstance(table, ast.Dict) and None not in table.keys
-            values = (node.value for node in source.nodes if isinstance(node, ast.Constant))
-            if is_complete and _imports(source, "transformers") and CLIPPING not in values:
+            values = (node.value for node in module.nodes if isinstance(node, ast.Constant))
+            if is_complete and _imports(module, "transformers") and CLIPPING not in values:
                 yield IndirectSetting(value, f"deepspeed = {shortened(value)}", why=NO_CLIPPING)
         case ast.Dict():
             limits = [value for key, value in _items(node) if key == CLIPPING]
             for limit in limits[-1:]:
-                yield from _clipping(source, limit, node)
+                yield from _clipping(module, limit, node)
         case (
             ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value="gradient_clipping"))], value=value)
             | ast.keyword(arg="gradient_clipping", value=value)
         ):
-            yield from _clipping(source, value)
+            yield from _clipping(module, value)
 
 
 def _items(table: ast.Dict) -> Iterator[tuple[Any, ast.expr]]:
@@ -126,27 +123,27 @@ def _items(table: ast.Dict) -> Iterator[tuple[Any, ast.expr]]:
             yield key.value, value
 
 
-def _constants(source: Source, table: ast.Dict) -> dict[str, Any]:
+def _constants(module: Module, table: ast.Dict) -> dict[str, Any]:
     constants = {}
     for key, value in _items(table):
         with contextlib.suppress(ConfigError):
-            constants[key] = _constants(source, value) if isinstance(value, ast.Dict) else source.constant(value)
+            constants[key] = _constants(module, value) if isinstance(value, ast.Dict) else constant(module, value)
     return constants
 
 
-def _clipping(source: Source, value: ast.expr, table: ast.Dict | None = None) -> Iterator[IndirectSetting]:
-    if _imports(source, "transformers") and not _imports(source, *PORTED):
-        others = _constants(source, table) if table else {}
-        yield from _of_number(source, value, "deepspeed", CLIPPING, lambda number: {**others, CLIPPING: number})
+def _clipping(module: Module, value: ast.expr, table: ast.Dict | None = None) -> Iterator[IndirectSetting]:
+    if _imports(module, "transformers") and not _imports(module, *PORTED):
+        others = _constants(module, table) if table else {}
+        yield from _of_number(module, value, "deepspeed", CLIPPING, lambda number: {**others, CLIPPING: number})
 
 
-def _imports(source: Source, *packages: str) -> bool:
-    return not source.packages.isdisjoint(packages)
+def _imports(module: Module, *packages: str) -> bool:
+    return not module.packages.isdisjoint(packages)
 
 
-def _torchtitan(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
+def _torchtitan(module: Module, node: ast.AST) -> Iterator[IndirectSetting]:
     match node:
-        case ast.Call(func=function, keywords=keywords) if TORCHTITAN.fullmatch(source.dotted(function)):
+        case ast.Call(func=function, keywords=keywords) if TORCHTITAN.fullmatch(module.dotted(function)):
             values = [each.value for each in keywords if each.arg == "max_norm"]
         case ast.Assign(targets=[ast.Attribute(value=ast.Attribute(attr="training"), attr="max_norm")], value=value):
             values = [value]
@@ -154,15 +151,15 @@ def _torchtitan(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
             return
     key = "training.max_norm"
     for value in values:
-        yield from _of_number(source, value, "torchtitan", key, lambda number: {"training": {"max_norm": number}})
+        yield from _of_number(module, value, "torchtitan", key, lambda number: {"training": {"max_norm": number}})
 
 
 def _of_number(
-    source: Source, value: ast.expr, format_: str, key: str, data: Callable[[Any], dict[str, Any]]
+    module: Module, value: ast.expr, format_: str, key: str, data: Callable[[Any], dict[str, Any]]
 ) -> Iterator[IndirectSetting]:
     name = f"{FORMATS[format_].title}: {key}"
     try:
-        document = Document(f"line {value.lineno}", "", "python", data(source.constant(value)))
+        document = Document(f"line {value.lineno}", "", "python", data(constant(module, value)))
         if placement.clip_keys(document):
             yield IndirectSetting(value, name, ClipConfig(**convert.settings((FORMATS[format_], document))))
     except SetElsewhereError:
@@ -171,24 +168,25 @@ def _of_number(
         yield IndirectSetting(value, name, why=str(error))
 
 
-def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
-    for node in source.nodes:
+def _in_command_lines(module: Module, path: Path) -> Iterator[ClipUse]:
+    for node in module.nodes:
         match node:
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                words = [_text(source, part) for part in parts]
+                words = [_text(module, part) for part in parts]
                 text = " ".join(word if " " not in word else RUN_TIME for word in words)
             case ast.Call(func=ast.Attribute(value=value, attr="split"), args=[] | [ast.Constant(value=None | " ")]):
-                text = _text(source, value)
-            case ast.Call(func=function, args=[argument, *_]) if COMMANDS.fullmatch(source.dotted(function)):
-                text = _text(source, argument)
+                text = _text(module, value)
+            case ast.Call(func=function, args=[argument, *_]) if COMMANDS.fullmatch(module.dotted(function)):
+                text = _text(module, argument)
             case _:
                 continue
         for use in command_lines.clips(path, text):
-            yield replace(use, line=node.lineno, column=node.col_offset + 1)
+            line, column = module.position(node)
+            yield replace(use, line=line, column=column)
 
 
-def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> str:
-    value = source.followed(node)
+def _text(module: Module, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> str:
+    value = followed(module, node)
     is_endless = value in around or len(around) > MAX_ALIASES
     around += (value,) * (value is not node)
     match value:
@@ -197,16 +195,16 @@ def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> 
         case _ if is_endless:
             return RUN_TIME
         case ast.JoinedStr(values=parts):
-            return "".join(_text(source, part, around) for part in parts)
+            return "".join(_text(module, part, around) for part in parts)
         case ast.BinOp(op=ast.Add(), left=left, right=right):
-            return _text(source, left, around) + _text(source, right, around)
+            return _text(module, left, around) + _text(module, right, around)
         case ast.BinOp(op=ast.Mod(), left=left):
-            return PERCENT.sub(RUN_TIME, _text(source, left, around))
+            return PERCENT.sub(RUN_TIME, _text(module, left, around))
         case ast.Call(func=ast.Attribute(value=template, attr="format")):
-            return BRACES.sub(RUN_TIME, _text(source, template, around))
+            return BRACES.sub(RUN_TIME, _text(module, template, around))
     return RUN_TIME
 
 
-FINDERS: tuple[Callable[[Source, ast.AST], Iterator[IndirectSetting]], ...] = (
-    _set_by_text, _in_table, _deepspeed, _torchtitan,
+FINDERS: tuple[Callable[[Module, ast.AST], Iterator[IndirectSetting]], ...] = (
+    _set_by_text, _in_optimizer, _deepspeed, _torchtitan,
 )  # fmt: skip

@@ -3,22 +3,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence, Set
-from functools import cache
 from pathlib import Path
 
 from ..._kit import atomic_files
 from ...config.documents import DOCUMENT_KINDS
 from ...config.documents.script_options import without_comments
 from ...port.catalog import setting_of_base
+from ...source.project import Project
 from .. import patterns, trainer_files
 from ..clip_use import ClipUse, FoundClips, shown
 from ..command_lines import is_shell
 from ..files_to_check import below
 from ..judge import make_finding
 from ..model import Finding
-from ..notebooks import clips_in_notebooks
-from ..python import possible_clips, training
+from ..python import notebooks
+from ..python.training import Trainings
 from ..trainer_files import PYTHON, SOURCES
+from . import settings
 
 WILDCARD = re.compile(r"[*?]")
 OTHER_TOOLS = re.compile(
@@ -90,7 +91,7 @@ def check(
 
 
 def each(
-    globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path
+    globs: Sequence[str], project: Project, files: Sequence[Path], file_uses: FoundClips, root: Path
 ) -> tuple[list[ClipUse], list[str]]:
     """Return (uses, notes). Each file of `check.each` that trains without a clip gets a `ClipUse`.
 
@@ -98,33 +99,26 @@ def each(
     """
     clips = [use for use in file_uses.uses if _is_clip(use) and not use.is_setting]
     clipping = _files_of(clips) | file_uses.files
+    lines: dict[Path, list[int]] = {}
+    for use in (use for use in clips if use.path.suffix == PYTHON):
+        lines.setdefault(use.path, []).append(use.line)
+    trainings = Trainings(project, lines)
     uses, notes = [], []
-
-    @cache
-    def functions() -> dict[str, str]:
-        lines: dict[Path, list[int]] = {}
-        for use in clips:
-            lines.setdefault(use.path, []).append(use.line)
-        python = [file for file in files if file.suffix == PYTHON]
-        names = {name for path in lines if path.suffix == PYTHON for name in training.functions_at(path, lines[path])}
-        return training.derived(names, python)
-
     for file in files:
         glob = patterns.first_match(globs, file, root)
         if not glob or file.suffix.lower() not in SOURCES or os.path.realpath(file) in clipping:
             continue
-        if (code := training.first(file, functions)) is None:
+        if (code := trainings.first(file)) is None:
             continue
-        line = clips_in_notebooks.line_of(file, code.line)
+        line = notebooks.line_of(file, code.line)
         limit = setting_of_base(code.trainer)
         is_compared = limit is not None and any({use.package, use.format} & {*limit.packages} for use in clips)
         if limit is not None and (limit.default or is_compared):
             where = f"{code.trainer}, which clips at {limit.keyword}"
             advice = f"Also pass the file or script that sets {limit.keyword}."
-            text = f"{shown(file)}:{line} relies on {where}. {advice}"
-            notes += [text] * (not is_compared)
+            notes += [f"{shown(file)}:{line} relies on {where}. {advice}"] * (not is_compared)
             continue
-        passed = possible_clips.passed(file)
+        passed = settings.passed(project.readable(file))
         rest = f"the effect of the setting {passed} is unknown" if passed else "has no clip"
         why = f"The file {code.words}, and {rest}."
         uses.append(ClipUse(file, line, 1, f'check.each "{glob}"', why_unknown=why, unclipped=not passed))

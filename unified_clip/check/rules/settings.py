@@ -1,27 +1,34 @@
-"""Read the keys that the tables `check.key` of a clip configuration declare as thresholds."""
+"""Find the settings that hold the threshold of a clip: keys that `check.key` declares, names that a clip reads, and
+names such as `grad_clip`, whose reader is unknown."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..._kit import atomic_files
+from ..._kit.parse import parse_expression
 from ..._kit.static_values import is_number
 from ...config import documents
 from ...config.check_rules import DeclaredKey
 from ...config.clip_config import ClipConfig
 from ...config.documents import DOCUMENT_KINDS, Document, Key, format_value
-from ...config.formats.python_source import Source, last_name
+from ...config.formats import placement
 from ...errors import ConfigError
+from ...source.constants import constant
+from ...source.module import Module
+from ...source.project import Project
+from ...source.tree import last_name, shortened
 from .. import command_lines, patterns
-from ..clip_use import ClipUse, FoundClips
-from ..notebooks.cells import source_of
-from ..trainer_files import SOURCES
+from ..clip_use import ClipUse, FoundClips, inner_values
+from ..command_lines import MAX_NORM, MAY_BE_CLIP
+from ..trainer_files import SOURCES, has_number
 
 ANY = "*"
 """In a declared key, this part matches any part."""
@@ -42,6 +49,18 @@ AT_RUN_TIME = "The value of this key, {code}, is only known at run time. Write a
 FLAGS = ("DEFINE_float", "DEFINE_integer")
 OPTIONS = ("add_argument", "add_option", "option", *FLAGS)
 
+PLAIN_BASES = ("ABC", "BaseModel", "Enum", "Generic", "NamedTuple", "Protocol", "TypedDict", "object")
+"""Base classes that read no setting."""
+
+WHY = (
+    "This setting is named like a clip setting, but the code that reads the setting is unknown. Compare its value with "
+    "the clip configuration by hand, and add the setting to check.ignore with a reason."
+)
+UNREAD = (
+    "This setting is named like a clip setting, but no clip reads the setting. The name of the setting "
+    "occurs nowhere else in the checked code."
+)
+
 
 class Setting(NamedTuple):
     path: tuple[str, ...]
@@ -53,15 +72,119 @@ class Setting(NamedTuple):
     code: str = ""
     """The code of a value that is only known at run time. Otherwise ''."""
 
+    node: ast.expr | None = None
 
-def add(found: FoundClips, files: Sequence[Path], config: ClipConfig, root: Path) -> None:
+    @property
+    def name(self) -> str:
+        return self.path[-1]
+
+
+# -- settings in Python that a clip reads, or that are named like a clip
+
+
+def of_python(
+    project: Project, path: Path, near: Sequence[Path], clips: Sequence[ClipUse], *, is_known: bool
+) -> Iterator[ClipUse]:
+    """Yield the settings that are named like a clip setting, such as grad_clip = 1.0.
+
+    If a clip reads a setting, the `ClipUse` of the setting has the rule of this clip. One `ClipUse` contains
+    the values of all other settings.
+
+    near: The files whose code might read the settings.
+    is_known: Whether `clips` contains a clip in the file `path`. If so, leave out the settings that no clip reads.
+    """
+    if (module := project.readable(path)) is None:
+        return  # `source_files` reports files that name a clip and are not Python
+    others: list[Setting] = []
+    for setting in sorted(_in_python(module), key=lambda each: (each.line, each.column)):
+        is_option = isinstance(setting.node, ast.Call)
+        is_assigned = isinstance(getattr(setting.node, "ctx", None), ast.Store) and MAY_BE_CLIP.search(setting.name)
+        may_be_clip = is_assigned or is_option or _is_like_clip(setting._replace(value=1.0))
+        rule = _rule_of_readers(setting.name, clips, near) if may_be_clip else None
+        if rule is not None and is_number(setting.value) and 0 < setting.value <= sys.float_info.max:
+            config = ClipConfig(**{**rule.data(), "threshold": float(setting.value)})
+            yield _named(path, setting, config=config, is_setting=True)
+        elif has_number(setting.value) and not is_option and (rule or (not is_known and _is_like_clip(setting))):
+            others.append(setting)
+    values = tuple(leaf for each in others for leaf in inner_values(each.value, each.name))
+    are_read = [_is_read(project, module, each, near) for each in others]
+    if others and not any(are_read):
+        yield _named(path, others[0], why_unknown=UNREAD, values=values, unused=others[0].name)
+    elif others:
+        yield _named(path, others[are_read.index(True)], why_unknown=WHY, values=values)
+
+
+def _named(path: Path, setting: Setting, **fields: Any) -> ClipUse:
+    title = f"{setting.name} = {format_value(setting.value)}"
+    return ClipUse(path, setting.line, setting.column, title, **fields)
+
+
+def _is_like_clip(setting: Setting) -> bool:
+    name, value = setting.name, setting.value
+    if len(setting.path) < 2 and MAX_NORM.fullmatch(name) and value != 0:  # a search for the largest norm begins at 0
+        return True
+    tables: list[dict[str, Any]] = [{table: {name: value}} for table in setting.path[:-1]] or [{name: value}]
+    keys = (keys for data in tables for keys, _ in placement.clip_keys(Document("", "", "python", data)))
+    return any(each[-1] == name or MAX_NORM.fullmatch(name) for each in keys)
+
+
+def _rule_of_readers(name: str, clips: Sequence[ClipUse], near: Sequence[Path]) -> ClipConfig | None:
+    """Return the rule of the clips that read `name` in the files `near`, or None if their rules differ."""
+    found = [use.rule or use.config for use in clips if use.attribute == name and use.path in near]
+    placeholders = (ClipConfig(**{**rule.data(), "threshold": 1.0}) for rule in found if rule is not None)
+    rules = {rule.dumps("json"): rule for rule in placeholders}
+    return next(iter(rules.values())) if len(rules) == 1 else None
+
+
+def _is_read(project: Project, module: Module, setting: Setting, near: Sequence[Path]) -> bool:
+    """Return whether code might read a setting: code in the files `near`, or a library that gets the setting."""
+    assert setting.node is not None
+    texts = [COMMENT.sub("", project.read(path).decode("utf-8", "replace")) for path in near]
+    readers: list[str] = []
+    for node in module.ancestors(setting.node):
+        if isinstance(node, ast.Call) and last_name(node.func) not in ("dict", "field"):
+            readers = [last_name(node.func)]
+            break
+        if isinstance(node, ast.ClassDef):
+            readers = [last_name(base) for base in node.bases if last_name(base) not in PLAIN_BASES]
+            break
+    defined = [re.compile(rf"^[ \t]*(class|def)\s+{re.escape(name)}\b", re.MULTILINE) for name in readers]
+    word = re.compile(rf"(?<!\w){re.escape(setting.name)}(?!\w)(?![\"']?\s*(:[^=\n]*)?(=[^=]|:))")
+    return any(map(word.search, texts)) or any(not any(map(each.search, texts)) for each in defined)
+
+
+def passed(module: Module | None) -> str:
+    """Return the first argument that is named like a clip and is only known at run time, as code, or ''."""
+    for call in module.calls if module is not None else ():
+        for each in call.keywords:
+            setting = Setting((last_name(call.func), str(each.arg)), 0, 0, 1.0)
+            if each.arg is not None and not isinstance(each.value, ast.Constant) and _is_like_clip(setting):
+                return shortened(each)
+    return ""
+
+
+def name_of(code: str) -> str:
+    """Return the variable, attribute or key that an expression reads. For other code, return ''.
+
+    For `config.grad_clip` and `config["grad_clip"]`, return "grad_clip".
+    """
+    match parse_expression(code):
+        case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
+            return name
+    return ""
+
+
+# -- declared keys
+
+
+def add_declared(found: FoundClips, project: Project, files: Sequence[Path], config: ClipConfig, root: Path) -> None:
     """Add the declared keys of all files, and leave out what was unknown without them.
 
     If a clip reads its threshold from a declared key, or from another setting that was found, the check compares the
     threshold where it is set. Here it only compares the rule.
     """
     keys = config.check.key if config.check else []
-    uses = [use for path in files for use in read(path, config, root)] if keys else []
+    uses = [use for path in files for use in read(project, path, config, root)] if keys else []
     declared = {(use.path, use.line, _last(use)) for use in uses}
     settings = [*uses, *(use for use in found.uses if use.is_setting)]
     kept = []
@@ -88,14 +211,14 @@ def _last(use: ClipUse) -> str:
     return re.split(r"[.\[\]'\"]+", use.clip.partition(" = ")[0].rstrip("]'\""))[-1].replace("-", "_")
 
 
-def read(path: Path, config: ClipConfig, root: Path) -> list[ClipUse]:
+def read(project: Project, path: Path, config: ClipConfig, root: Path) -> list[ClipUse]:
     """Return a clip for each declared key in a file. A key matches the last names of a setting."""
     keys = config.check.key if config.check else []
     declared = [(index, key) for index, key in enumerate(keys) if patterns.matches(key.path, path, root)]
     if not declared:
         return []
     try:
-        found = list(_settings(path))
+        found = list(_settings(project, path))
     except ConfigError as error:
         return [ClipUse(path, 1, 1, "file with a declared key", why_unknown=str(error), is_declared=True)]
     named = [(index, key, setting) for index, key in declared for setting in found if matches(key, setting.path)]
@@ -134,11 +257,42 @@ def _equal(value: Any, off: Any) -> bool:
     return bool(value == off) and isinstance(value, bool) == isinstance(off, bool)
 
 
-def _settings(path: Path) -> Iterator[Setting]:
+# -- settings of all kinds of files
+
+
+def _in_python(module: Module) -> Iterator[Setting]:
+    for node, path, code in [*_named_values(module.tree), *_options(module)]:
+        value = _value(module, code)
+        unknown = "" if value is not _UNKNOWN else ast.unparse(code)
+        yield Setting(path, *module.position(node), None if unknown else value, unknown, node)
+
+
+_UNKNOWN = object()
+
+
+def _value(module: Module, node: ast.expr) -> Any:
+    """Return the value of code such as 1.0, `dict(name=1.0)` or `field(default=1.0)`, or _UNKNOWN."""
+    match node:
+        case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):
+            return _value(module, value.body if isinstance(value, ast.Lambda) else value)
+        case ast.Call(keywords=keywords) if _is_dict(node):
+            entries = {keyword.arg or "**": _value(module, keyword.value) for keyword in keywords}
+        case ast.Dict(keys=keys, values=values):
+            named = zip(keys, values, strict=True)
+            entries = {getattr(key, "value", "**"): _value(module, value) for key, value in named}
+        case _:
+            with contextlib.suppress(ConfigError):
+                return constant(module, node)
+            return _UNKNOWN
+    return {key: None if value is _UNKNOWN else value for key, value in entries.items()}
+
+
+def _settings(project: Project, path: Path) -> Iterator[Setting]:
     suffix = path.suffix.lower()
     if suffix in SOURCES:
-        source = source_of(path)
-        yield from _in_python(source) if source is not None else ()
+        module = project.readable(path)
+        settings = _in_python(module) if module is not None else ()
+        yield from (each for each in settings if not isinstance(each.value, dict))
     elif kind := DOCUMENT_KINDS.get(suffix):
         document = documents.parse(documents.read_text(path), kind, path.name)
         yield from _in_document(document, document.data)
@@ -149,7 +303,7 @@ def _settings(path: Path) -> Iterator[Setting]:
     else:
         text = COMMENT.sub("", atomic_files.read_text(path, errors="replace"))
         for match in LINE.finditer(text):
-            value = _value(match[2].strip().strip("\"'"))
+            value = _of_text(match[2].strip().strip("\"'"))
             yield Setting(tuple(match[1].split(".")), text.count("\n", 0, match.start(1)) + 1, 1, value)
 
 
@@ -160,7 +314,7 @@ def _in_commands(text: str, line: int | None = None) -> Iterator[Setting]:
         yield Setting(tuple(each.name.split(".")), place, 1, each.value, "" if is_known else str(each.value))
 
 
-def _value(text: str) -> Any:
+def _of_text(text: str) -> Any:
     with contextlib.suppress(ValueError):
         return float(text)
     return WORDS.get(text.lower(), text)
@@ -178,18 +332,9 @@ def _in_document(document: Document, data: Any, keys: tuple[Key, ...] = ()) -> I
             yield Setting(names, document.line(inner) or 1, 1, value)
 
 
-def _in_python(source: Source) -> Iterator[Setting]:
-    for node, path, code in [*named_values(source.nodes[0]), *options(source)]:
-        try:
-            yield Setting(path, node.lineno, node.col_offset + 1, source.constant(code))
-        except ConfigError:
-            if not (isinstance(code, ast.Dict) or is_dict(code)):
-                yield Setting(path, node.lineno, node.col_offset + 1, None, ast.unparse(code))
-
-
-def options(source: Source) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
+def _options(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
     """Yield the defaults of command line options, such as `add_argument("--clip", default=0.25)`."""
-    for call in source.calls:
+    for call in module.calls:
         names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         passed = {each.arg: each.value for each in call.keywords}
         second = call.args[1] if last_name(call.func) in FLAGS and len(call.args) > 1 else None
@@ -199,7 +344,7 @@ def options(source: Source) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.exp
                 yield call, (name.lstrip("-").replace("-", "_"),), default
 
 
-def named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
+def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
     """Yield (node, path, value) for each assignment, keyword argument or entry of a dict.
 
     The path has the names of the objects, classes, functions and dicts around the value, and its own name. For
@@ -230,10 +375,10 @@ def named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast
                 path = (name,)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 path = ()
-            case ast.Call(func=function) if not is_dict(node):
+            case ast.Call(func=function) if not _is_dict(node):
                 path = (last_name(function),)
         waiting += [(child, path) for child in ast.iter_child_nodes(node)]
 
 
-def is_dict(node: ast.AST) -> bool:
+def _is_dict(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and last_name(node.func) in ("dict", "ConfigDict", "update")

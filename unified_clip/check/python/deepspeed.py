@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...._kit.static_values import UnknownValueError
-from ....config.clip_config import ClipConfig
-from ....config.documents import DOCUMENT_KINDS, Document, parse, read_text
-from ....config.formats import FORMATS, convert
-from ....config.formats.python_source import Source
-from ....errors import ConfigError
-from .. import source_paths
-from ..engine_of_clip import calls_at
+from ..._kit.static_values import UnknownValueError
+from ...config.clip_config import ClipConfig
+from ...config.documents import DOCUMENT_KINDS, Document, parse, read_text
+from ...config.formats import FORMATS, convert
+from ...errors import ConfigError
+from ...source.constants import followed
+from ...source.module import Module
+from .engine_methods import calls_at
+from .paths import file_of
 
 KEY = "deepspeed"
 TRAINERS = ("transformers", "trl")
@@ -40,36 +40,35 @@ AUTO = (
 )
 
 
-def problem(source: Source, path: Path, line: int, column: int, config: ClipConfig) -> tuple[str, bool]:
+def problem(module: Module, line: int, column: int, config: ClipConfig) -> tuple[str, bool]:
     """Return the reason why DeepSpeed might change the clip, and whether the trainer rejects the clip."""
-    values = [each.value for call in calls_at(source, line, column) for each in call.keywords if each.arg == KEY]
-    choices = [choice for value in values for choice in _choices(source, value)]
-    problems = (_problem_of(source, path, choice, config) for choice in choices)
+    values = [each.value for call in calls_at(module, line, column) for each in call.keywords if each.arg == KEY]
+    choices = [followed(module, value) for value in values]
+    for choice in choices:
+        choices += [followed(module, each) for each in (choice.body, choice.orelse)] if _is_choice(choice) else []  # type: ignore[attr-defined]
+    problems = (_problem_of(module, choice, config) for choice in choices if not _is_choice(choice))
     return next((problem for problem in problems if problem[0]), ("", False))
 
 
-def _choices(source: Source, node: ast.expr) -> Iterator[ast.expr]:
-    value = source.followed(node)
-    if isinstance(value, ast.IfExp):
-        yield from _choices(source, value.body)
-        yield from _choices(source, value.orelse)
-    else:
-        yield value
+def _is_choice(node: ast.expr) -> bool:
+    return isinstance(node, ast.IfExp)
 
 
-def _problem_of(source: Source, path: Path, node: ast.expr, config: ClipConfig) -> tuple[str, bool]:
-    is_table = isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and source.dotted(node.func) == "dict")
+def _problem_of(module: Module, node: ast.expr, config: ClipConfig) -> tuple[str, bool]:
+    is_table = isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and module.dotted(node.func) == "dict")
     if is_table or (isinstance(node, ast.Constant) and not node.value):
         return "", False
     code = ast.unparse(node)
     try:
-        name = source_paths.path_of(source, node, path)
+        file = file_of(module, node)
     except UnknownValueError:
         return UNKNOWN_FILE.format(code=code), False
-    file = next((folder / name for folder in path.absolute().parents if (folder / name).is_file()), None)
     if file is None or file.suffix.lower() not in DOCUMENT_KINDS or file.stat().st_size > LARGEST:
         return NO_FILE.format(code=code), False
-    threshold = 0.0 if config.rule == "none" else config.threshold
+    return _problem_of_file(file, 0.0 if config.rule == "none" else config.threshold)
+
+
+def _problem_of_file(file: Path, threshold: Any) -> tuple[str, bool]:
     data: Any = None
     try:
         data = parse(read_text(file), DOCUMENT_KINDS[file.suffix.lower()], file.name).data
@@ -80,6 +79,6 @@ def _problem_of(source: Source, path: Path, node: ast.expr, config: ClipConfig) 
     return "", False
 
 
-def is_left_to_trainer(source: Source) -> bool:
+def is_left_to_trainer(module: Module) -> bool:
     """Return whether a file uses Trainer, which replaces the value "auto" of "gradient_clipping" by `max_grad_norm`."""
-    return any(TRAINER.fullmatch(source.dotted(node)) for node in source.nodes)
+    return any(map(TRAINER.fullmatch, module.used_names))

@@ -1,21 +1,20 @@
-"""Convert a notebook into one Python source, and map each line of the source to its cell."""
+"""Read a Jupyter notebook as one Python source, and report each clip of a notebook with its cell and line."""
 
 from __future__ import annotations
 
-import bisect
-import contextlib
-import functools
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..._kit import atomic_files
 from ..._kit.parse import UnreadableSourceError, parse_python
-from ...config.formats.python_source import Source
-from ...errors import ConfigError
 from ...source.unused_result import WRITTEN
+from .. import command_lines
+from ..clip_use import ClipUse
+from ..command_lines import text_names_clip
 
 NOTEBOOK = ".ipynb"
 
@@ -24,11 +23,21 @@ PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python
 
 FILES = ("writefile", "file", "writetemplate")
 
-STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")
 HELP = re.compile(r"\s*[\w.]+\?{1,2}\s*")
 ASSIGNED = re.compile(r"(\s*[\w,. ]+=\s*)[%!](.*)")
 """Matches an assignment from a shell command, such as files = !ls."""
+
+LINE = re.compile(r"\b([Ll])ine (\d+)")
+"""Matches a line number in the reason of a finding."""
+
+NOT_PYTHON = (
+    "This cell mentions a clip, but is not valid Python. Correct the cell, or add the cell to check.ignore with a "
+    "reason."
+)
+NO_NOTEBOOK = (
+    "{reason} The file mentions a clip. Save the notebook again, or add the notebook to check.ignore with a reason."
+)
 
 
 class Place(NamedTuple):
@@ -67,21 +76,6 @@ def python_source(path: Path) -> bytes:
         return b""
 
 
-def parsed(path: Path) -> Source:
-    return _parsed(python_source(path), path.name)
-
-
-@functools.lru_cache(maxsize=64)  # several searches read the same file
-def _parsed(code: bytes, name: str) -> Source:
-    return Source(code, name)
-
-
-def source_of(path: Path) -> Source | None:
-    with contextlib.suppress(ConfigError, OSError):
-        return parsed(path)
-    return None
-
-
 def all_code(path: Path) -> bytes:
     try:
         notebook = read(path)
@@ -96,13 +90,12 @@ def read(path: Path) -> Notebook:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise NotebookError(f"The notebook is not valid JSON: {error}.") from None
-    cells = [*_code_cells(data)]
     sources: list[str] = []
     commands: list[str] = []
     places: list[Place] = []
     other: dict[int, str] = {}
-    lines_of = _file_lines(text, [cell for _, cell in cells])
-    for (number, cell), file_lines in zip(cells, lines_of, strict=True):
+    start = 0
+    for number, cell in _code_cells(data):
         lines = "".join(cell).split("\n")
         first = len(places) + 1
         code, shell = _python(lines)
@@ -111,8 +104,16 @@ def read(path: Path) -> Notebook:
         sources += code if code is not None else [""] * len(lines)
         commands += shell
         indent = int(any(line.startswith(f"def {WRITTEN}(") for line in code or ()))
-        places += [Place(number, index + 1, line, indent) for index, line in enumerate(file_lines)]
+        for index, line in enumerate(lines, 1):
+            start = _place_of(text, line, start)
+            places.append(Place(number, index, text.count("\n", 0, start) + 1, indent))
     return Notebook("\n".join([*sources, ""]), "\n".join(commands), other, places)
+
+
+def _place_of(text: str, line: str, start: int) -> int:
+    """Return the place of a line of code in the JSON text of its notebook, or `start` if it is written otherwise."""
+    written = (json.dumps(line, ensure_ascii=is_ascii)[1:-1] for is_ascii in (False, True))
+    return next((place for each in written if line and (place := text.find(each, start)) >= 0), start)
 
 
 def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
@@ -125,27 +126,6 @@ def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
         if isinstance(cell, dict) and cell.get("cell_type") == "code":
             source: Any = cell.get("source") or cell.get("input") or ""
             yield number, [source] if isinstance(source, str) else [str(line) for line in source]
-
-
-def _file_lines(text: str, cells: Sequence[list[str]]) -> Iterator[list[int]]:
-    strings = [*STRING.finditer(text)]
-    ends = [match.start() for match in re.finditer("\n", text)]
-    keys = [index for index, match in enumerate(strings) if match[0] in ('"source"', '"input"')]
-    for cell in cells:
-        index = next((key for key in keys if _is_at(strings, key + 1, cell)), None)
-        starts = [1] * max(len(cell), 1)
-        if index is not None:
-            keys = keys[keys.index(index) + 1 :]
-            matches = strings[index + 1 : index + 1 + len(cell)]
-            starts = [bisect.bisect_left(ends, match.start()) + 1 for match in matches] or starts
-        yield [line for line, part in zip(starts, cell, strict=False) for _ in range(part.count("\n"))] + starts[-1:]
-
-
-def _is_at(strings: Sequence[re.Match[str]], start: int, cell: Sequence[str]) -> bool:
-    matches = strings[start : start + len(cell)]
-    return len(matches) == len(cell) and all(
-        json.loads(match[0], strict=False) == part for match, part in zip(matches, cell, strict=True)
-    )
 
 
 def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
@@ -204,3 +184,56 @@ def _parses(lines: Sequence[str]) -> bool:
     except UnreadableSourceError:
         return False
     return True
+
+
+def clips_outside_python(path: Path) -> list[ClipUse]:
+    """Return the clips in the command lines of a notebook, and in its cells that are not Python.
+
+    For an invalid notebook that mentions a clip, return one clip of unknown effect.
+    """
+    if path.suffix.lower() != NOTEBOOK:
+        return []
+    try:
+        notebook = read(path)
+    except NotebookError as error:
+        is_named = text_names_clip(atomic_files.read_bytes(path))
+        return [ClipUse(path, 1, 1, "notebook", why_unknown=NO_NOTEBOOK.format(reason=error))] if is_named else []
+    return command_lines.clips(path, notebook.commands) + [
+        ClipUse(path, line, 1, "cell", why_unknown=NOT_PYTHON)
+        for line, text in notebook.other.items()
+        if text_names_clip(text.encode())
+    ]
+
+
+def with_cells(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
+    notebooks: dict[Path, Notebook] = {}
+    for use in uses:
+        if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":
+            yield use
+            continue
+        if use.path not in notebooks:
+            notebooks[use.path] = read(use.path)
+        yield _placed(use, notebooks[use.path])
+
+
+def _placed(use: ClipUse, notebook: Notebook) -> ClipUse:
+    def words(line: int) -> str:
+        place = _place(notebook, line)
+        return f"cell {place.cell}, line {place.line}"
+
+    def renamed(match: re.Match[str]) -> str:
+        text = words(int(match[2]))
+        return text.capitalize() if match[1] == "L" else text
+
+    place = _place(notebook, use.line)
+    name = words(use.line) if use.clip == "cell" else f"{use.clip} in {words(use.line)}"
+    why = LINE.sub(renamed, use.why_unknown)
+    return replace(use, line=place.file_line, column=max(use.column - place.indent, 1), clip=name, why_unknown=why)
+
+
+def _place(notebook: Notebook, line: int) -> Place:
+    return notebook.places[min(line, len(notebook.places)) - 1]
+
+
+def line_of(path: Path, line: int) -> int:
+    return _place(read(path), line).file_line if path.suffix.lower() == NOTEBOOK else line

@@ -1,1 +1,0 @@
-"""Read Jupyter notebooks as Python source."""

@@ -1,1 +1,0 @@
-"""Find the effect of a clip call."""
