@@ -79,12 +79,6 @@ def test_the_engine_of_a_strategy_is_that_of_its_name_or_class(strategy: object,
     assert engines.of_strategy(strategy) == engine
 
 
-def test_the_arguments_of_a_strategy_choose_no_engine(check: Check) -> None:
-    source = "import lightning as L\nfrom lightning.pytorch.strategies import DDPStrategy as D\n"
-    call = "L.Trainer(strategy=D(process_group_backend='no_deepspeed'), gradient_clip_val=0.5)\n"
-    assert "except under DeepSpeed, FSDP 1 or XLA" in only_finding(check({"a.py": source + call}, EXCLUDE)).edit
-
-
 def test_the_same_settings_without_such_an_engine_may_be_replaced_by_code(check: Check) -> None:
     files = {"l.yaml": LIGHTNING.format("ddp", 0.5), "a.py": IMPORTS + "L.Trainer(gradient_clip_val=0.5)\n"}
     for finding in check(files, EXCLUDE).findings:
@@ -114,20 +108,6 @@ def test_a_method_of_an_engine_is_replaced_by_the_code_for_that_engine(check: Ch
     assert "clip_(accelerator, clip, model.named_parameters())" in finding_for(findings, "a.py").edit
     assert "clip.attach_to(optimizer, model), in place of fabric.clip_gradients" in finding_for(findings, "f.py").edit
     assert "clip.clipper(process_group=model.process_group, ownership='distinct')" in finding_for(findings, "s.py").edit
-
-
-def test_an_edit_that_needs_another_file_names_it(check: Check) -> None:
-    findings = check({"hf.json": HF, "ds.json": DEEPSPEED % 0.5}).findings
-    assert finding_for(findings, "hf.json").edit.splitlines()[-1].endswith('"gradient_clipping": "auto".')
-    auto = '{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}'
-    done = {"hf.json": HF.replace("0.5", "1.0"), "ds.json": auto}
-    assert check(done).findings == []
-
-
-def test_a_file_whose_training_code_cannot_clip_is_not_advised_to_be_off(check: Check) -> None:
-    own = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\ngradients = clip(gradients)\n"
-    files = {"train.py": own, "ds.json": DEEPSPEED % 0}
-    assert "check.off" not in only_finding(check(files)).edit
 
 
 PLACES = {
@@ -179,28 +159,3 @@ def test_accelerate_that_leaves_the_clip_to_the_trainer_is_no_drift(check: Check
     assert any("HF's Trainer clips at max_grad_norm of TrainingArguments" in note for note in report.notes)
     report = check(files, CLIP_CONFIG)
     assert [each.path for each in report.findings] == ["args.json"]
-
-
-def test_accelerate_with_another_number_than_the_trainer_is_a_drift(check: Check) -> None:
-    files = {"acc.yaml": ACCELERATE.format("gradient_clipping: 0.5"), "args.json": ARGUMENTS.replace("0.5", "1.0")}
-    assert only_finding(check(files)).path == "acc.yaml"
-
-
-def test_accelerate_alone_clips_at_its_default(check: Check) -> None:
-    files = {"acc.yaml": ACCELERATE.format("gradient_clipping: auto")}
-    assert only_finding(check(files, CLIP_CONFIG.replace("1.0", "0.5"))).path == "acc.yaml"
-
-
-@pytest.mark.parametrize(("code", "by_default"), [
-    ("from megatron.core.optimizer import OptimizerConfig\nOptimizerConfig(lr=1e-4{})\n", ["same"]),
-    ("from colossalai.booster.plugin import HybridParallelPlugin\nHybridParallelPlugin(tp_size=1{})\n", []),
-])  # fmt: skip
-def test_the_optimizer_of_an_engine_clips_by_the_global_norm(check: Check, code: str, by_default: list[str]) -> None:
-    name = "clip_grad" if "megatron" in code else "max_norm"
-    assert [each.result for each in check({"a.py": code.format("")}).clips] == by_default
-    assert check({"a.py": code.format(f", {name}=1.0")}).clips[0].result == "same"
-    finding = only_finding(check({"a.py": code.format(f", {name}=0.3")}))
-    assert [(each.about, each.found) for each in finding.differences] == [("threshold", "0.3")]
-    assert only_finding(check({"a.py": code.format(f", {name}=0.0")})).differences[0].about == "rule"
-    layer = code.format(f", {name}=1.0") + "torch.nn.Embedding(9, 9, max_norm=0.3)\n"
-    assert check({"a.py": layer}).findings == []

@@ -34,15 +34,6 @@ def test_a_default_is_missing_where_the_key_is_required(
     assert check({f"sft/{name}": text}, CLIP_CONFIG + EXPLICIT + IGNORE.format("sft/*")).findings == []
 
 
-def test_a_passed_argument_is_explicit(check: Check) -> None:
-    assert check({"sft/a.py": HF.format(", max_grad_norm=1.0")}, CLIP_CONFIG + EXPLICIT).findings == []
-
-
-def test_a_default_that_differs_is_a_drift(check: Check) -> None:
-    config = CLIP_CONFIG.replace("1.0", "2.0") + EXPLICIT
-    assert only_finding(check({"sft/a.yml": AXOLOTL}, config)).kind == "drift"
-
-
 def test_a_success_names_the_default(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
     check({"sft/a.yml": AXOLOTL, "b.py": HF.format("")})
     assert cli.main(["config", "check", "clip.toml", "."]) == 0
@@ -81,14 +72,6 @@ def test_a_pattern_for_no_file_is_a_finding(check: Check, name: str) -> None:
     assert (finding.kind, finding.clip, finding.line) == ("unused", f'check.{name} "gone/**"', 7)
 
 
-def test_a_key_of_torchtune_in_a_table_that_the_recipe_does_not_read_is_unknown(check: Check) -> None:
-    nested = "model:\n  _component_: torchtune.models.x\ntraining:\n  clip_grad_norm: 1.0\n"
-    (finding,) = check({"8B_full.yaml": nested}).findings
-    assert (finding.kind, finding.line) == ("unknown", 4)
-    assert "torchtune does not read this key here. Move the key to clip_grad_norm." in finding.does
-    assert check({"8B_full.yaml": f"{nested}  optimizer: {{lr: 1.0}}\n"}).findings == []
-
-
 @pytest.mark.parametrize("pattern", ["own/a.yaml", "own/*.yaml", "**"])
 def test_a_file_of_a_pattern_has_to_show_a_clip_key(check: Check, pattern: str) -> None:
     clip = f'{CLIP_CONFIG}\n[check]\nexplicit = ["{pattern}"]\n'
@@ -101,14 +84,6 @@ def test_a_file_of_a_pattern_has_to_show_a_clip_key(check: Check, pattern: str) 
     assert [each.path for each in report.ignored] == ["own/a.yaml"]
     clip = f'{CLIP_CONFIG}\n[check]\nexplicit = ["sft/a.yml"]\n'
     assert check({}, clip).findings == []
-
-
-def test_a_file_of_two_patterns_is_one_finding(check: Check) -> None:
-    clip = f'{CLIP_CONFIG}\n[check]\nexplicit = ["**", "own/*.yaml"]\n'
-    assert (
-        only_finding(check({"own/a.yaml": "lr: 0.1\n", "a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}, clip)).kind
-        == "unknown"
-    )
 
 
 @pytest.mark.parametrize(

@@ -110,11 +110,6 @@ def test_suffixes_in_upper_case_are_read(check: Check, name: str, clip: str) -> 
     assert only_finding(check({name: texts.get(name, "python train.py --max_grad_norm 2.0\n")})).clip == clip
 
 
-def test_a_clip_in_a_list_has_the_place_of_its_entry(check: Check) -> None:
-    finding = only_finding(check({"sweep.json": '[{"lr": 1},\n {"grad_clip": 2.0}]'}))
-    assert (finding.line, finding.clip) == (2, "entry 2, grad_clip = 2.0")
-
-
 BOTH = '{"zero_optimization": {"stage": 2}, %s"output_dir": "o", "eval_strategy": "no", "max_grad_norm": 1.0}'
 
 
@@ -153,14 +148,6 @@ def test_source_that_is_not_valid_and_names_a_clip_is_unknown(check: Check, text
     assert finding.does.startswith(why)
 
 
-def test_calls_in_a_trainers_python_file_are_compared_too(check: Check) -> None:
-    trainer = "optim_wrapper = dict(type='OptimWrapper', clip_grad=dict(max_norm=1.0))\n"
-    assert check({"a.py": trainer}).findings == []
-    assert check({"a.py": trainer.replace("dict(max_norm=1.0)", "{'max_norm': 1.0}")}).findings == []
-    finding = only_finding(check({"a.py": trainer + TORCH % "5.0"}))
-    assert (finding.line, finding.clip) == (4, "torch.nn.utils.clip_grad_norm_")
-
-
 @pytest.mark.parametrize("target", ["self.json", "gone.json"])
 def test_a_link_that_cannot_be_read_is_unknown(check: Check, tmp_path: Path, target: str) -> None:
     (tmp_path / "self.json").symlink_to(target)
@@ -169,25 +156,11 @@ def test_a_link_that_cannot_be_read_is_unknown(check: Check, tmp_path: Path, tar
     assert only_finding(report).does.startswith("The file is not read. The reason: ")
 
 
-def test_options_with_hyphens_are_read(check: Check) -> None:
-    assert only_finding(check({"run.sh": "python train.py --max-grad-norm 0.5\n"})).kind == "unknown"
-
-
 def test_a_file_in_utf_16_is_unknown(check: Check, tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(DEEPSPEED % 2.0, encoding="utf-16")
     finding = only_finding(check({"a.py": TORCH % "1.0"}))
     assert (finding.kind, finding.path) == ("unknown", "ds.json")
     assert "not UTF-8" in finding.does
-
-
-def test_options_in_shell_scripts_are_read(check: Check) -> None:
-    megatron = "torchrun pretrain_gpt.py --micro-batch-size 2 --train-iters 100 --clip-grad {}\n"
-    assert check({"pretrain.sh": megatron.format(1.0)}).findings == []
-    finding = only_finding(check({"pretrain.sh": "#!/bin/sh\n" + megatron.format(0.5)}))
-    assert (finding.kind, finding.line) == ("drift", 2)
-    finding = only_finding(check({"pretrain.sh": "echo\npython train.py --lr 0.1 \\\n  --max_grad_norm=0.5\n"}))
-    assert (finding.kind, finding.line, finding.clip) == ("unknown", 3, "max_grad_norm = 0.5")
-    assert finding.does.startswith("The command passes this option to train.py, which is not checked.")
 
 
 DETECTRON2 = "SOLVER:\n  IMS_PER_BATCH: 16\n"

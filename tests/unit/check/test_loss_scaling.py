@@ -23,17 +23,6 @@ FP16 = {
     "Lightning's source": ("a.py", TRAINER.format("1.0", "'16-mixed'")),
     "DeepSpeed": ("a.json", json.dumps(DEEPSPEED | {"fp16": {"enabled": True}})),
 }
-OTHERS = {
-    "bf16": ("a.json", json.dumps(HF_JSON | {"bf16": True})),
-    "fp32": ("a.json", json.dumps(HF_JSON)),
-    "off": ("a.json", json.dumps(HF_JSON | {"fp16": False})),
-    "source": ("a.py", HF_PY.format("max_grad_norm=1.0, bf16=True")),
-    "unknown": ("a.py", HF_PY.format("max_grad_norm=1.0, fp16=half")),
-    "bf16-mixed": ("a.yaml", LIGHTNING.format("1.0", "bf16-mixed")),
-    "no loss scaler": ("a.yaml", LIGHTNING.format("1.0", "16-true")),
-    "Lightning's source": ("a.py", TRAINER.format("1.0", "'bf16-mixed'")),
-    "DeepSpeed": ("a.json", json.dumps(DEEPSPEED | {"bf16": {"enabled": True}})),
-}
 
 
 @pytest.mark.parametrize(("name", "text"), FP16.values(), ids=FP16)
@@ -48,20 +37,8 @@ def test_a_loss_scaler_skips_steps_as_the_configuration_does(check: Check, name:
     assert note.endswith("With clip.toml, these steps are clipped.")
 
 
-@pytest.mark.parametrize(("name", "text"), OTHERS.values(), ids=OTHERS)
-def test_without_a_loss_scaler_no_step_is_skipped(check: Check, name: str, text: str) -> None:
-    (difference,) = only_finding(check({name: text}, SKIP)).differences
-    assert difference.about == "the result if the norm is not finite"
-
-
 def test_the_edit_sets_only_what_differs_from_a_loss_scaler(check: Check) -> None:
     finding = only_finding(check({"a.yaml": LIGHTNING.format("5.0", "16-mixed")}, SKIP))
     assert [each.about for each in finding.differences] == ["threshold"]
     assert "  gradient_clip_val: 1.0\n" in finding.edit
     assert "nonfinite" not in finding.edit
-
-
-def test_clips_with_the_same_action_share_a_note(check: Check) -> None:
-    report = check({"a.yaml": LIGHTNING.format("1.0", "16-mixed"), "b.py": HF_PY.format("fp16=True")})
-    (note,) = report.notes
-    assert note.startswith("a.yaml:2 (and 1 more) Lightning: trainer.gradient_clip_val: With fp16, the loss scaler")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.config.check_files import CLIP_CONFIG, TORCH, Check, only_finding
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 from unified_clip import ClipConfig
-from unified_clip.check import check_files, files_to_check
 from unified_clip.check.model import CheckReport
 from unified_clip.config.formats import FORMATS, convert
 from unified_clip.config.formats.python_source import PythonFormat
@@ -64,18 +63,6 @@ def test_trainers_whose_clip_is_off_pass(check: Check, globs: tuple[str, ...], r
     ]
 
 
-def test_a_trainer_that_hydra_creates_is_off_by_a_file_of_lightning(check: Check) -> None:
-    code = "import hydra\nimport lightning as L\n\ntrainer: L.Trainer = hydra.utils.instantiate(cfg.trainer)\n"
-    files = {**TEAMS, "vision/train.py": code}
-    report = check(files, off_rule("nlp/**", "vision/**"))
-    assert report.findings == []
-    assert any("vision/train.py:4 hydra.utils.instantiate" in note for note in report.notes)
-    on = {**files, "vision/config.yaml": LIGHTNING.format("  gradient_clip_val: 1.0\n")}
-    assert {each.path for each in check(on, off_rule("nlp/**", "vision/**")).findings} == {
-        "vision/train.py", "vision/config.yaml",
-    }  # fmt: skip
-
-
 def test_without_the_rule_the_edit_names_it(check: Check) -> None:
     findings = check(TEAMS).findings
     assert {each.path for each in findings} == {*TEAMS}
@@ -85,48 +72,12 @@ def test_without_the_rule_the_edit_names_it(check: Check) -> None:
         assert finding.edit.startswith(f'{hint}"{finding.path}" to check.off in clip.toml.\n')
 
 
-def test_advice_fits_a_configuration_in_another_directory(check: Check) -> None:
-    files = {path: text.replace('"clip.toml"', '"shared/clip.toml"') for path, text in TEAMS.items()}
-    check({**files, "a.py": TORCH % "2.0"})
-    clip, paths = Path("shared/clip.toml"), [Path()]
-    clip.parent.mkdir()
-    pattern = "../nlp/args.json"
-    for rules, advised in (("", True), (f'[check]\noff = ["{pattern}"]\n', False)):
-        clip.write_text(CLIP_CONFIG + rules)
-        findings = check_files.check(clip, paths, files_to_check.files(paths, clip)).findings
-        edits = {each.path: each.edit for each in findings}
-        assert (f'Add "{pattern}" to check.off in clip.toml' in edits.get("nlp/args.json", "")) is advised
-        assert 'ClipConfig.load("shared/clip.toml")' in edits["a.py"]
-
-
-def test_the_edit_of_a_clip_that_the_command_line_sets_names_the_rule(check: Check) -> None:
-    own = 'from unified_clip import ClipConfig\n\nClipConfig.load("clip.toml").clip_(model.parameters())\n'
-    parser = "from transformers import HfArgumentParser, TrainingArguments\n\nHfArgumentParser(TrainingArguments)\n"
-    finding = only_finding(check({"own.py": own, "train.py": parser}))
-    assert (finding.kind, finding.path) == ("unknown", "train.py")
-    assert finding.edit.startswith("If own.py clips the gradients of this training, this clip has to be off.")
-
-
 def test_the_edit_names_the_nearest_code_that_clips(check: Check) -> None:
     own = 'from unified_clip import ClipConfig\n\nClipConfig.load("clip.toml").clip_(model.parameters())\n'
     files = {"a/speech/train.py": own, "a/nlp/args.json": ARGUMENTS.format(', "max_grad_norm": 0.0')}
     for others, path in (({}, "a/speech/train.py"), ({"a/nlp/train.py": own}, "a/nlp/train.py")):
         finding = only_finding(check({**files, **others}))
         assert finding.edit.startswith(f"If {path} clips the gradients of this training, this clip has to be off. Add")
-
-
-def test_the_edit_does_not_name_the_code_of_another_team(check: Check) -> None:
-    own = 'from unified_clip import ClipConfig\n\nClipConfig.load("clip.toml").clip_(model.parameters())\n'
-    files = {"speech/train.py": own, "nlp/args.json": ARGUMENTS.format(', "max_grad_norm": 0.0')}
-    edit = only_finding(check(files)).edit.splitlines()
-    assert edit[:3] == ["{", '  "max_grad_norm": 1.0', "}"]
-    assert edit[3:] == [
-        'Or, if your code clips these gradients with clip.toml, add "nlp/args.json" to check.off in clip.toml.'
-    ]
-
-
-def test_without_code_that_clips_the_edit_does_not_name_the_rule(check: Check) -> None:
-    assert "check.off" not in only_finding(check({"args.json": TEAMS["nlp/args.json"]})).edit
 
 
 @pytest.mark.parametrize(("path", "text", "line", "edit"), [
@@ -159,13 +110,6 @@ def test_a_file_that_is_not_understood_is_unknown(check: Check, path: str, text:
     assert why in finding.does
 
 
-def test_a_file_that_leaves_its_clip_to_another_is_unknown(check: Check) -> None:
-    file = '{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}\n'
-    finding = only_finding(check({**TEAMS, "ds.json": file}, off_rule(*TEAMS, "ds.json")))
-    assert (finding.kind, finding.path) == ("unknown", "ds.json")
-    assert "max_grad_norm of Hugging Face's TrainingArguments" in finding.does
-
-
 def test_a_command_line_parser_is_unknown_without_a_file_that_is_off(check: Check) -> None:
     files = {path: text for path, text in TEAMS.items() if path != "nlp/args.json"}
     finding = only_finding(check(files, off_rule("nlp/**", "vision/**")))
@@ -180,14 +124,6 @@ def test_python_without_a_trainer_is_unknown_if_the_pattern_matches_no_trainer(c
     finding = only_finding(check({"a/train.py": own}, off_rule("a/*")))
     assert (finding.kind, finding.path, finding.clip) == ("unknown", "a/train.py", 'check.off "a/*"')
     assert check({**TEAMS, "nlp/other.py": own}, off_rule("nlp/**", "vision/**")).findings == []
-
-
-def test_an_entry_of_ignore_accepts_a_file_without_a_trainer(check: Check) -> None:
-    entry = '[[check.ignore]]\npath = "vision/config.yaml"\nreason = "settings of the data"\n'
-    report = check({**TEAMS, "vision/config.yaml": "model: resnet\n"}, off_rule(*TEAMS) + entry)
-    assert [(each.path, each.clip) for each in report.ignored] == [
-        ("vision/config.yaml", 'check.off "vision/config.yaml"')
-    ]
 
 
 def test_the_default_of_off_is_missing_where_the_key_is_required(check: Check) -> None:
@@ -208,11 +144,6 @@ def test_a_trainer_that_is_off_is_no_clip_for_a_requirement(check: Check) -> Non
         Path(path).unlink()
     finding = only_finding(check({"args.json": TEAMS["nlp/args.json"]}, off_rule("args.json")))
     assert (finding.kind, finding.clip) == ("missing", "PATH .")
-
-
-def test_a_pattern_for_no_file_is_a_finding(check: Check) -> None:
-    finding = only_finding(check(TEAMS, off_rule("nlp/**", "vision/**", "gone/**")))
-    assert (finding.kind, finding.clip, finding.line) == ("unused", 'check.off "gone/**"', 6)
 
 
 WRITABLE = [name for name, each in FORMATS.items() if not isinstance(each, PythonFormat)]
@@ -247,25 +178,8 @@ def test_a_file_whose_engine_prevents_clipping_in_code_must_clip(check: Check, n
     assert check_switched_off(check, name, 'rule = "none"\n').findings == [], "the configuration itself is off"
 
 
-def test_the_edit_for_training_arguments_with_deepspeed_sets_the_threshold(check: Check) -> None:
-    code = HF + "TrainingArguments('out', max_grad_norm=0, deepspeed='nlp/ds.json')\n"
-    files = {**TEAMS, "nlp/train.py": code, "nlp/ds.json": '{"gradient_clipping": "auto"}\n'}
-    findings = check(files, off_rule("nlp/**", "vision/**")).findings
-    assert [(each.kind, each.path) for each in findings] == [("unknown", "nlp/ds.json"), ("drift", "nlp/train.py")]
-    assert all(each.edit.startswith("Remove this file from check.off in clip.toml.\n") for each in findings)
-    assert "Pass max_grad_norm=1.0 to TrainingArguments, and set" in findings[1].edit
-
-
 HYDRA = "_target_: lightning.pytorch.Trainer\nmax_epochs: 3\ngradient_clip_val: {}\n"
 PARTS = {f"conf/{name}.yaml": f"defaults: [default]\naccelerator: {name}\n" for name in ("cpu", "gpu", "tpu")}
-
-
-@pytest.mark.parametrize("value", ["null", "0.0"])
-def test_all_files_that_inherit_the_value_for_off_pass(check: Check, value: str) -> None:
-    files = {**PARTS, "conf/default.yaml": HYDRA.format(value), "train.py": CLI.replace(".parents[1]", ".parent")}
-    report = check(files, off_rule("conf/*.yaml", "train.py"))
-    assert report.findings == []
-    assert report.notes[0].endswith(": the source does not set this clip. The clip is off in conf/default.yaml.")
 
 
 def test_one_finding_covers_all_files_that_inherit_a_clip_that_is_on(check: Check) -> None:
