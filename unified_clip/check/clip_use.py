@@ -141,6 +141,9 @@ class ClipUse:
     users: tuple[Path, ...] = ()
     """The other checked files that import the clip's configuration."""
 
+    code: str = ""
+    """The code of a call in Python, or ''."""
+
     call: str = ""
     """The code of a call that clips, with THRESHOLD in place of the threshold."""
 

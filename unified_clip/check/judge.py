@@ -323,7 +323,8 @@ def make_finding(
     effect: str = "",
 ) -> Finding:
     return Finding(
-        kind=kind, path=shown(use.path), line=use.line, column=use.column, clip=use.clip, does=does, wanted=expected,
+        kind=kind, path=shown(use.path), line=use.line, column=use.column, clip=use.clip, code=use.code, does=does,
+        wanted=expected,
         differences=list(differences), effect=effect, edit=edit,
     )  # fmt: skip
 

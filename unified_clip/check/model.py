@@ -49,6 +49,9 @@ class Finding(ReportModel):
     """The code or key that clips: a function, an argument, or a trainer with its key. For "missing": the place that
     needs a clip, such as a path, a step or an optimizer. For "unused": the rule."""
 
+    code: str = ""
+    """The code of a call in Python source. Otherwise ''."""
+
     does: str
     """For "drift": the effect of the clip. For "missing", "unknown" and "unused": the reason for the finding."""
 

@@ -48,6 +48,8 @@ def test_another_value_is_a_new_finding_and_a_note_about_the_old_one(run: Run) -
     assert status == 1
     assert "a.yaml:2:1 unknown own.grad_clip = 4.0\n" in text
     assert "note: clip.accepted.toml lists 1 clip that is gone." in text
+    Path("a.py").write_text(TORCH % "args.clip * 2")
+    assert "a.py:3:1 unknown torch.nn.utils.clip_grad_norm_" in run()[1]
     assert run("--accept")[0] == 0
     assert "note" not in run()[1]
 

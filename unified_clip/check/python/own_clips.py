@@ -208,7 +208,7 @@ class _Variables:
         assert module.path is not None
         place = module.path, *module.position(call)
         self.calls.add(place)
-        use = ClipUse(*place, f"{OWN}.ClipConfig.{method}", package=OWN)
+        use = ClipUse(*place, f"{OWN}.ClipConfig.{method}", package=OWN, code=module.code(call))
         try:
             narrowed = effect.of_call(module, call, self._config, METHODS[method])
             self.clips += [replace(use, config=narrowed)] if narrowed != self._config else []
@@ -222,7 +222,9 @@ def _own(module: Module, name: str, node: ast.expr) -> ClipUse | None:
     assert module.path is not None
     last = name.rpartition(".")[2]
     package = name.partition(".")[0] if name.partition(".")[0] in FRAMEWORKS else OWN
-    use = partial(ClipUse, module.path, *module.position(node), f"{OWN}.{name}", package=package)
+    use = partial(
+        ClipUse, module.path, *module.position(node), f"{OWN}.{name}", package=package, code=module.code(call)
+    )
     if not isinstance(call, ast.Call) or call.func is not node:
         is_passed_on = not isinstance(call, ast.Attribute | ast.Compare | ast.Expr)
         return use(why_unknown=NOT_CALLED) if is_passed_on and last.islower() and last in _own_functions() else None

@@ -19,14 +19,14 @@ from ...config.documents import Document, format_value
 from ...config.formats.trainers.paddle import ARGUMENTS, PADDLE
 from ...config.schema import is_off
 from ...errors import ConfigError
-from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, ClipFunction, clip_function, settings
+from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, ClipFunction, clip_function, is_like_gradient, settings
 from ...port.port_files import port_all
 from ...port.ported_clip import SET_OUTSIDE, PortedClip, PortedFile, UnreadableFile
 from ...port.rules.function import MADE_OF_GRADIENT
 from ...source.constants import constant, followed
 from ...source.module import Module, is_of_self
 from ...source.project import Project
-from ...source.tree import FUNCTIONS
+from ...source.tree import FUNCTIONS, last_name
 from ...source.values import value_of
 from ..clip_use import MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, NamedValue
 from ..rules.settings import name_of
@@ -36,6 +36,8 @@ from .own_clips import NOT_CALLED
 MEASURES = ("get_total_norm", "global_norm")
 
 OFF = "argument.leave_off"
+
+SCALES = ("div_", "mul_")
 
 LINE = re.compile(r"^Line (\d+)")
 
@@ -120,7 +122,9 @@ def _native(
     package = method.package if method else _package(site.name)
     engine = engine_methods.of_site(module, site.line, site.column)
     assert module.path is not None
-    use = partial(ClipUse, module.path, site.line, site.column, site.name, package=package, engine=engine)
+    written = call or next(engine_methods.calls_at(module, site.line, site.column), None)
+    code = module.code(written) if written is not None else ""
+    use = partial(ClipUse, module.path, site.line, site.column, site.name, package=package, engine=engine, code=code)
     if site.verdict == "left":
         off = use(ClipConfig(rule="none"), is_replaced=is_replaced)
         return _under_deepspeed(module, off) if site.rule == OFF else None
@@ -129,7 +133,7 @@ def _native(
     if function is not None and function.kind == "program" and _passes_class(module, call):
         return None
     if site.meaning and math.inf in (site.meaning.config.max, -(site.meaning.config.min or 0)):
-        return use(why_unknown=ONE_BOUND)
+        return None if _scales_other(module, call) else use(why_unknown=ONE_BOUND)
     if site.reason == MADE_OF_GRADIENT:
         return use(why_unknown=MAY_BE_GRADIENT)
     meaning = site.meaning
@@ -148,6 +152,15 @@ def _native(
     kind = effect.kind_of(function) if function else "in place"
     why, rule = effect.of_unknown_threshold(module, call, meaning, kind)
     return _with_value(project, use(why_unknown=why, rule=rule), meaning.threshold)
+
+
+def _scales_other(module: Module, call: ast.Call | None) -> bool:
+    """Return whether a call is a factor of something else than gradients, as in Adafactor's `update.div_(factor)`."""
+    outer = module.parents.get(call) if call is not None else None
+    if not isinstance(outer, ast.Call) or not isinstance(outer.func, ast.Attribute):
+        return False
+    name = last_name(outer.func.value)
+    return outer.func.attr in SCALES and name != "" and name != "grad" and not is_like_gradient(name)
 
 
 def _with_settings(

@@ -18,12 +18,18 @@ from ..model import Finding
 HEAD = "# Clips of unknown effect, written by `unified-clip config check --accept`. All others are findings.\n\n"
 STALE = "{file} lists {count} that {are} gone. To remove {them}, type the command with --accept."
 
+Key = tuple[str, str, str]
+"""(path, clip, code)"""
+
 
 class Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     path: str
     clip: str
+    code: str = ""
+    """The code of the call, so that the entry does not accept another threshold."""
+
     count: int = Field(default=1, ge=1)
 
 
@@ -36,7 +42,7 @@ class AcceptedFile(BaseModel):
 class Accepted:
     """Counts the accepted clips that a check has not found yet."""
 
-    def __init__(self, file: Path, left: Counter[tuple[str, str]]) -> None:
+    def __init__(self, file: Path, left: Counter[Key]) -> None:
         self.file, self.listed, self._left = file, Counter(left), left
 
     def takes(self, finding: Finding) -> bool:
@@ -50,7 +56,7 @@ class Accepted:
         """Return a note about entries whose clip is gone, among the checked files."""
         root = self.file.resolve().parent
         checked = {patterns.relative(file, root) for file in files}
-        count = sum(count for (path, _), count in self._left.items() if path in checked or not (root / path).exists())
+        count = sum(count for (path, *_), count in self._left.items() if path in checked or not (root / path).exists())
         if not count:
             return []
         are, them = ("is", "it") if count == 1 else ("are", "them")
@@ -74,7 +80,7 @@ def read(clip: Path) -> Accepted:
         place = ".".join(map(str, error.errors()[0]["loc"]))
         problem = f"{file}: {place}: {error.errors()[0]['msg']}. Write the file by unified-clip config check --accept."
         raise ConfigError(problem) from None
-    return Accepted(file, Counter({(each.path, each.clip): each.count for each in entries}))
+    return Accepted(file, Counter({(each.path, each.clip, each.code): each.count for each in entries}))
 
 
 def write(clip: Path, findings: Sequence[Finding], files: Sequence[Path]) -> Path:
@@ -86,10 +92,13 @@ def write(clip: Path, findings: Sequence[Finding], files: Sequence[Path]) -> Pat
     counts |= {
         key: count for key, count in read(clip).listed.items() if key[0] not in checked and (root / key[0]).exists()
     }
-    entries = [{"path": path, "clip": text, "count": count} for (path, text), count in sorted(counts.items())]
+    entries = [
+        {"path": path, "clip": text, **({"code": code} if code else {}), "count": count}
+        for (path, text, code), count in sorted(counts.items())
+    ]
     atomic_files.write(file, HEAD + documents.dump({"accepted": entries}, "toml"))
     return file
 
 
-def _key(finding: Finding, file: Path) -> tuple[str, str]:
-    return patterns.relative(Path(finding.path), file.resolve().parent), finding.clip
+def _key(finding: Finding, file: Path) -> Key:
+    return patterns.relative(Path(finding.path), file.resolve().parent), finding.clip, finding.code
