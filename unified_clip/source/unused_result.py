@@ -23,9 +23,6 @@ REPLACED = (
     "Line {line} assigns another value to {name} before any code uses this clip, so this clip has no effect. Remove "
     "one of the two lines."
 )
-WRITTEN = "_written_file"
-"""`config check` puts the code of a `%%writefile` cell into a function of this name. No cell calls the function."""
-
 CONTAINERS = ("dict", "list", "tuple", "zip")
 PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript)
 
@@ -117,7 +114,7 @@ def is_function(node: ast.AST) -> bool:
 
 
 def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]:
-    return isinstance(scope, FUNCTIONS) and getattr(scope, "name", "") != WRITTEN
+    return isinstance(scope, FUNCTIONS)
 
 
 def _check_updates(source: Source, transformations: Sequence[ast.expr]) -> None:

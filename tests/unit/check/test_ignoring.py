@@ -105,8 +105,6 @@ def test_what_happens_if_a_norm_is_not_finite_can_be_the_choice_of_each_team(che
     [
         TORCH % "2.0, error_if_nonfinite=True",
         LOADED.format('.model_copy(update={"nonfinite": "skip", "threshold": 2.0})'),
-        LOADED.format('.model_copy(update={"nonfinite": "skip", name: 2.0})'),
-        LOADED.format('.model_copy(update={"nonfinite": "skip", **more})'),
         LOADED.format(".model_copy(update=settings)"),
     ],
 )

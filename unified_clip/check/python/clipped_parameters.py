@@ -12,7 +12,7 @@ from ...source.constants import followed
 from ...source.module import Module
 from ...source.tree import last_name, shortened
 from ..clip_use import ACCELERATE_CLIP, THRESHOLD
-from .optimizers import is_made
+from .training import is_made
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
 

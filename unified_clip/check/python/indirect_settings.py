@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +18,7 @@ from ...errors import ConfigError
 from ...source.constants import constant, followed
 from ...source.module import MAX_ALIASES, Module
 from ...source.project import Project
-from ...source.tree import shortened
+from ...source.tree import shortened, text_of
 from .. import command_lines
 from ..clip_use import ClipUse
 from ..command_lines import text_names_clip
@@ -93,73 +92,49 @@ def _in_optimizer(module: Module, node: ast.AST) -> Iterator[IndirectSetting]:
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target], value=value):
             names = re.findall(r"\w+", ast.unparse(target))
             is_found = isinstance(value, ast.Dict | ast.Call) or is_number(getattr(value, "value", None))
-            if names[-1] in ("clip_grad", "grad_clip") and "optim" in names[-2] and not is_found:
+            if names[-1] in ("clip_grad", "grad_clip") and "optim" in " ".join(names[-2:-1]) and not is_found:
                 yield IndirectSetting(target, ast.unparse(target), why=BY_TEXT)
 
 
-def _deepspeed(module: Module, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield code such as deepspeed={"gradient_clipping": 0.5}."""
+def _of_trainer(module: Module, node: ast.AST) -> Iterator[IndirectSetting]:
+    """Yield settings of DeepSpeed under Trainer, such as deepspeed={"gradient_clipping": 0.5}, and of torchtitan."""
     match node:
-        case ast.keyword(arg="deepspeed", value=value):
+        case ast.keyword(arg="deepspeed", value=value) if _is_left_to_trainer(module):
             table = followed(module, value)
             is_complete = isinstance(table, ast.Dict) and None not in table.keys
-            values = (node.value for node in module.nodes if isinstance(node, ast.Constant))
-            if is_complete and _imports(module, "transformers") and CLIPPING not in values:
+            if is_complete and not any(text_of(each) == CLIPPING for each in module.nodes):
                 yield IndirectSetting(value, f"deepspeed = {shortened(value)}", why=NO_CLIPPING)
-        case ast.Dict():
-            limits = [value for key, value in _items(node) if key == CLIPPING]
-            for limit in limits[-1:]:
-                yield from _clipping(module, limit, node)
+        case ast.Dict(keys=keys, values=values) if _is_left_to_trainer(module):
+            named = {text_of(key): value for key, value in zip(keys, values, strict=True)}
+            if CLIPPING in named:
+                others: dict[str, Any] = {key: {} for key in named if key}
+                yield from _of_number(module, named[CLIPPING], "deepspeed", others, CLIPPING)
         case (
             ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value="gradient_clipping"))], value=value)
             | ast.keyword(arg="gradient_clipping", value=value)
-        ):
-            yield from _clipping(module, value)
-
-
-def _items(table: ast.Dict) -> Iterator[tuple[Any, ast.expr]]:
-    for key, value in zip(table.keys, table.values, strict=True):
-        if isinstance(key, ast.Constant):
-            yield key.value, value
-
-
-def _constants(module: Module, table: ast.Dict) -> dict[str, Any]:
-    constants = {}
-    for key, value in _items(table):
-        with contextlib.suppress(ConfigError):
-            constants[key] = _constants(module, value) if isinstance(value, ast.Dict) else constant(module, value)
-    return constants
-
-
-def _clipping(module: Module, value: ast.expr, table: ast.Dict | None = None) -> Iterator[IndirectSetting]:
-    if _imports(module, "transformers") and not _imports(module, *PORTED):
-        others = _constants(module, table) if table else {}
-        yield from _of_number(module, value, "deepspeed", CLIPPING, lambda number: {**others, CLIPPING: number})
-
-
-def _imports(module: Module, *packages: str) -> bool:
-    return not module.packages.isdisjoint(packages)
-
-
-def _torchtitan(module: Module, node: ast.AST) -> Iterator[IndirectSetting]:
-    match node:
-        case ast.Call(func=function, keywords=keywords) if TORCHTITAN.fullmatch(module.dotted(function)):
-            values = [each.value for each in keywords if each.arg == "max_norm"]
+        ) if _is_left_to_trainer(module):
+            yield from _of_number(module, value, "deepspeed", {}, CLIPPING)
+        case ast.keyword(arg="max_norm", value=value):
+            call = module.parents[node]
+            if isinstance(call, ast.Call) and TORCHTITAN.fullmatch(module.dotted(call.func)):
+                yield from _of_number(module, value, "torchtitan", {}, "training", "max_norm")
         case ast.Assign(targets=[ast.Attribute(value=ast.Attribute(attr="training"), attr="max_norm")], value=value):
-            values = [value]
-        case _:
-            return
-    key = "training.max_norm"
-    for value in values:
-        yield from _of_number(module, value, "torchtitan", key, lambda number: {"training": {"max_norm": number}})
+            yield from _of_number(module, value, "torchtitan", {}, "training", "max_norm")
+
+
+def _is_left_to_trainer(module: Module) -> bool:
+    return "transformers" in module.packages and module.packages.isdisjoint(PORTED)
 
 
 def _of_number(
-    module: Module, value: ast.expr, format_: str, key: str, data: Callable[[Any], dict[str, Any]]
+    module: Module, value: ast.expr, format_: str, others: dict[str, Any], *keys: str
 ) -> Iterator[IndirectSetting]:
-    name = f"{FORMATS[format_].title}: {key}"
+    name = f"{FORMATS[format_].title}: {'.'.join(keys)}"
     try:
-        document = Document(f"line {value.lineno}", "", "python", data(constant(module, value)))
+        data: Any = constant(module, value)
+        for key in reversed(keys):
+            data = {key: data}
+        document = Document("", "", "python", {**others, **data})
         if placement.clip_keys(document):
             yield IndirectSetting(value, name, ClipConfig(**convert.settings((FORMATS[format_], document))))
     except SetElsewhereError:
@@ -206,5 +181,5 @@ def _text(module: Module, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> 
 
 
 FINDERS: tuple[Callable[[Module, ast.AST], Iterator[IndirectSetting]], ...] = (
-    _set_by_text, _in_optimizer, _deepspeed, _torchtitan,
+    _set_by_text, _in_optimizer, _of_trainer,
 )  # fmt: skip

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from ..._kit import atomic_files
 from ..._kit.parse import UnreadableSourceError, parse_python
-from ...source.unused_result import WRITTEN
 from .. import command_lines
 from ..clip_use import ClipUse
 from ..command_lines import text_names_clip
@@ -45,9 +44,6 @@ class Place(NamedTuple):
     line: int
     file_line: int
     """The line in the notebook file. Lines and cells are counted from 1."""
-
-    indent: int = 0
-    """The number of spaces that this module adds before the code of the line."""
 
 
 class Notebook(NamedTuple):
@@ -103,10 +99,9 @@ def read(path: Path) -> Notebook:
             other[first] = "\n".join(lines)
         sources += code if code is not None else [""] * len(lines)
         commands += shell
-        indent = int(any(line.startswith(f"def {WRITTEN}(") for line in code or ()))
         for index, line in enumerate(lines, 1):
             start = _place_of(text, line, start)
-            places.append(Place(number, index, text.count("\n", 0, start) + 1, indent))
+            places.append(Place(number, index, text.count("\n", 0, start) + 1))
     return Notebook("\n".join([*sources, ""]), "\n".join(commands), other, places)
 
 
@@ -140,18 +135,8 @@ def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
             is_shell = name in ("bash", "sh", "shell", "script", "cmd", "system", "!", "sx")
             return (empty, [*empty[: first + 1], *lines[first + 1 :]]) if is_shell else (None, empty)
         lines = [*lines[:first], "", *lines[first + 1 :]]
-        if name in FILES and _parses(written := _written(lines, first)):
-            return written, empty
     code, commands = _without_magics(lines)
     return (code, commands) if _parses(code) else (None, commands)
-
-
-def _written(lines: Sequence[str], first: int) -> list[str]:
-    """Put the code of a `%%writefile` cell into a function.
-
-    The line `def` replaces the line `%%writefile`, so that line numbers do not change.
-    """
-    return [*lines[:first], f"def {WRITTEN}():", *(f" {line}" if line else "" for line in lines[first + 1 :])]
 
 
 def _without_magics(lines: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -228,7 +213,7 @@ def _placed(use: ClipUse, notebook: Notebook) -> ClipUse:
     place = _place(notebook, use.line)
     name = words(use.line) if use.clip == "cell" else f"{use.clip} in {words(use.line)}"
     why = LINE.sub(renamed, use.why_unknown)
-    return replace(use, line=place.file_line, column=max(use.column - place.indent, 1), clip=name, why_unknown=why)
+    return replace(use, line=place.file_line, clip=name, why_unknown=why)
 
 
 def _place(notebook: Notebook, line: int) -> Place:

@@ -24,18 +24,13 @@ from .paths import file_of
 
 LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
 
-MAKERS = (
-    "model_construct", "model_validate", "model_validate_json", "model_validate_strings", "construct", "from_orm",
-    "parse_file", "parse_obj", "parse_raw", "validate",
-)  # fmt: skip
-"""Methods of pydantic models that create a `ClipConfig`."""
-
 METHODS = {
     "__call__": "functional", "as_optax": "class", "as_paddle": "class", "clip_": "in place", "pairs": "functional",
 }  # fmt: skip
 """The methods of a `ClipConfig` that clip, and what `effect.of_call` has to know about them."""
 
 COPIES = ("model_copy", "copy")
+"""Methods of pydantic models that return a copy, with other settings if they get arguments."""
 
 CHANGED = (
     "{code} may set or change settings of a clip configuration, so the effect of that configuration is unknown. Write "
@@ -126,21 +121,6 @@ def _uses(module: Module) -> Iterator[tuple[ast.expr | None, ClipUse]]:
             package, _, name = module.full_name(node).partition(".")
             if package == OWN and name and (use := _own(module, name, node)) is not None:
                 yield node, use
-    for call, name, why in _changed(module):
-        yield None, ClipUse(module.path, *module.position(call), f"{OWN}.{name}", why_unknown=why, package=OWN)
-
-
-def _changed(module: Module) -> Iterator[tuple[ast.Call, str, str]]:
-    """Yield (call, name, reason) for each call that copies an object with other settings of a `ClipConfig`."""
-    for call in module.calls:
-        is_replaced = module.dotted(call.func) == "copy.replace"
-        is_copied = isinstance(call.func, ast.Attribute) and call.func.attr in COPIES
-        names = [each.arg for each in call.keywords] if is_replaced else []
-        for update in (each.value for each in call.keywords if is_copied and each.arg in ("update", None)):
-            names += [getattr(key, "value", None) for key in update.keys] if isinstance(update, ast.Dict) else [None]
-        if any(name is None or name in ClipConfig.model_fields for name in names):
-            name = "copy.replace" if is_replaced else last_name(call.func)
-            yield call, name, CHANGED.format(code=ast.unparse(call))
 
 
 class _Variables:
@@ -203,13 +183,15 @@ class _Variables:
         """Add the call of a method that clips, and return whether there is one."""
         method = getattr(module.parents[read], "attr", "__call__")
         call = module.method_call(read) if method != "__call__" else module.call_of(read)
-        if call is None or method not in METHODS:
+        if call is None or not (method in METHODS or _is_changed(call)):
             return False
         assert module.path is not None
         place = module.path, *module.position(call)
         self.calls.add(place)
         use = ClipUse(*place, f"{OWN}.ClipConfig.{method}", package=OWN, code=module.code(call))
         try:
+            if method in COPIES:
+                raise ConfigError(CHANGED.format(code=ast.unparse(call)))
             narrowed = effect.of_call(module, call, self._config, METHODS[method])
             self.clips += [replace(use, config=narrowed)] if narrowed != self._config else []
         except ConfigError as error:
@@ -230,8 +212,11 @@ def _own(module: Module, name: str, node: ast.expr) -> ClipUse | None:
         return use(why_unknown=NOT_CALLED) if is_passed_on and last.islower() and last in _own_functions() else None
     try:
         if (config := _created(module, call, name)) is not None:
-            return use(config)
-        if name in [f"ClipConfig.{maker}" for maker in MAKERS]:
+            copy = module.method_call(call)
+            return (
+                use(why_unknown=CHANGED.format(code=ast.unparse(copy))) if copy and _is_changed(copy) else use(config)
+            )
+        if name.startswith("ClipConfig.") and not name.startswith("ClipConfig.model_json_"):
             return use(why_unknown=CHANGED.format(code=ast.unparse(call)))
         if last in _own_functions():
             config = _config(module, call, last, _threshold(module, call, last))
@@ -242,6 +227,11 @@ def _own(module: Module, name: str, node: ast.expr) -> ClipUse | None:
     except ConfigError as error:
         return use(why_unknown=str(error), rule=_rule(module, call, last))
     return None
+
+
+def _is_changed(call: ast.Call) -> bool:
+    """Return whether a call copies a configuration with other settings."""
+    return last_name(call.func) in COPIES and bool(call.args or call.keywords)
 
 
 def _created(module: Module, call: ast.Call, name: str) -> ClipConfig | None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...port.catalog import setting_of, setting_of_base
+from ...source.constants import followed
 from ...source.module import Module
 from ...source.project import Project
-from ...source.tree import DEFINITIONS, Function, Target, last_name, owner_of, shortened
-from .optimizers import built
+from ...source.tree import DEFINITIONS, Function, Target, last_name, owner_of, shortened, text_of
 
 MODULE = re.compile(r"(\w+\.)+optim(izers?)?")
 
@@ -26,6 +26,28 @@ BUILDER = re.compile(
 
 FACTORY = re.compile(r"(?i)(\w+_)?optim(izer)?(_?(class|cls|constructor|factory|fn|type))?")
 """Matches the name of an object that builds an optimizer from parameters, as in `hparams.optimizer(params=p)`."""
+
+OPTIMIZER = re.compile(
+    r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"
+    r"(?!.*(Schedule(?!Free)|Config|State|Param|Spec|Hook|Callback|Manager|Mixin|Model|Numbers|Options|Classifier|Regressor))"
+    r"([a-z_]\w*\.)*(\w*optim(izers?)?\.([a-z]\w*\.)*(?!Optimizer$)[A-Z]\w*|keras\.optimizers\.(get|deserialize)"
+    r"|train\.(experimental\.)?\w+Optimizer"
+    r"|\w*(ADOPT|AdEMAMix|Ada(Belief|Bound|delta|[Ff]actor|[Gg]rad|m(ax)?|n)|CAME(?![A-Z])|DiffGrad|LAMB|LARS|LaProp|Lamb"
+    r"|Lars|Lion|MADGRAD|Muon|NovoGrad|Prodigy|RMS[Pp]rop|Ranger|SGD|SOAP|Shampoo|Sophia|Yogi)(?![a-z])(?!\w*(Attention|Block"
+    r"|Client|Dataset|Decoder|Embedding|Encoder|Error|Exception|Fault|Handler|Layer|Loss|Message|Net|Network|Parser|Request"
+    r"|Response|Server|Service|Test)$)\w*)"
+    r"|jax\.\w+\.optimizers\.(ada\w+|momentum|nesterov|rmsprop\w*|sgd|sm3)"
+    r"|optax\.(contrib\.)?(a(cprop|dabelief|dadelta|dagrad|dan|dafactor|dam\w*|demamix|dopt|msgrad)|cocob|dadapt_adamw|dow?g"
+    r"|fromage|lamb|lars|lbfgs|lion|madgrad|momo(_adam)?|muon|nadamw?|noisy_sgd|novograd|optimistic_\w+|polyak_sgd|prodigy|radam"
+    r"|rmsprop|rprop|schedule_free_(adamw|sgd)|sgd|sign_sgd|signum|simplified_ademamix|sm3|sophia|yogi"
+    r"|scale_by_(?!learning_rate|schedule)\w+|(named_)?chain)"
+)
+"""Matches names of optimizers, such as "torch.optim.SGD". Schedulers and PyTorch's class `Optimizer` do not match."""
+
+KERAS = {"keras", "keras_core", "keras_hub", "tensorflow", "tf_keras"}
+
+COMPARING = ("TypeVar", "cast", "hasattr", "isinstance", "issubclass", "object", "super")
+"""Functions that can take an optimizer's class without building an optimizer. `object` is for `mock.patch.object`."""
 
 BACKWARD = frozenset({"backward", "grad", "gradient", "gradients", "minimize", "value_and_grad"})
 STEPS = frozenset({"apply_gradients", "apply_updates", "minimize", "step"})
@@ -162,3 +184,44 @@ def _steps(module: Module) -> Iterator[Found]:
         is_step = name in STEPS and (name != "step" or STEPPER.match(owner)) and "engine" not in owner.lower()
         if is_step and not (isinstance(call.func, ast.Attribute) and module.full_name(owner_of(call))):
             yield call, f"makes optimizer steps with {shortened(call.func)}"
+
+
+def is_made(module: Module, node: ast.expr) -> bool:
+    made = followed(module, node)
+    return isinstance(made, ast.Call) and OPTIMIZER.fullmatch(module.dotted(made.func)) is not None
+
+
+def built(module: Module) -> Iterator[ast.expr]:
+    """Yield the optimizers that code builds: the calls, or the optimizer classes that code passes to a function."""
+    for node in module.nodes:
+        if isinstance(node, Target) and isinstance(node.ctx, ast.Load) and OPTIMIZER.fullmatch(module.dotted(node)):
+            call = module.call_of(node)
+            if call is not None or _is_passed(module, node):
+                yield call or node
+        elif isinstance(node, ast.Call) and _is_compiled(module, node):
+            yield node
+
+
+def _is_passed(module: Module, node: ast.expr) -> bool:
+    parent = module.parents[node]
+    if isinstance(parent, ast.keyword):
+        parent = module.parents[parent]
+    if isinstance(parent, ast.Call):
+        return last_name(parent.func) not in COMPARING
+    is_imported = module.full_name(node) != ""
+    return is_imported and isinstance(parent, ast.Dict | ast.Assign | ast.IfExp)
+
+
+def _is_compiled(module: Module, call: ast.Call) -> bool:
+    """Return whether Keras builds the optimizer in a call such as `model.compile("adam")`."""
+    if last_name(call.func) != "compile" or not isinstance(call.func, ast.Attribute) or not module.packages & KERAS:
+        return False
+    names = {each.arg: each.value for each in call.keywords}
+    optimizer = next(iter(call.args), names.get("optimizer"))
+    if optimizer is None:
+        return "loss" in names and None not in names and ast.unparse(call.func.value) != "super()"
+    is_of_keras = module.full_name(call.func.value).partition(".")[0] not in ("re", "regex", "torch")
+    value = followed(module, optimizer)
+    parts = [value.body, value.orelse] if isinstance(value, ast.IfExp) else getattr(value, "values", [value])
+    parts = [value] if isinstance(value, ast.Dict | ast.JoinedStr) else parts
+    return is_of_keras and any(isinstance(each, ast.Dict | ast.JoinedStr) or text_of(each) for each in parts)
